@@ -1,0 +1,48 @@
+# Everything from a fresh clone: each target makes .venv and installs what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+EXTRAS := dev,efficientnet,onnx,serve,privacy
+
+.PHONY: help setup run test test-slow lint bench docs clean
+
+help:
+	@echo "make setup      install into .venv"
+	@echo "make run        learn the digits class by class and compare with joint learning"
+	@echo "make test       run the tests (make test-slow: the long ones too)"
+	@echo "make lint       ruff and mypy"
+	@echo "make bench      measure speed and memory"
+	@echo "make docs       check the examples in README and docs"
+
+setup: $(INSTALLED)
+
+# torch goes first and alone: the pin keeps every later resolution from taking another build.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	@touch $@
+
+run: $(INSTALLED)
+	$(BIN)/python examples/digits.py
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/head.py
+
+docs: $(INSTALLED)
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,29 @@
+"""Analytic class-incremental learning: exact, fast, without keeping a sample."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from acil.classifier import ACILClassifier
+    from acil.storage import load, save
+
+__version__ = "0.1.0.dev0"
+
+__all__ = ["ACILClassifier", "__version__", "load", "save"]
+
+# torch takes seconds to import: `acil --help` must not wait for it.
+_HOMES = {"ACILClassifier": "acil.classifier", "load": "acil.storage", "save": "acil.storage"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'acil' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

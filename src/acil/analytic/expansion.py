@@ -1,0 +1,95 @@
+"""The random feature expansion in front of the ridge regression."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "tanh": torch.tanh_,
+    "gelu": functional.gelu,
+    "identity": lambda X: X,
+}
+
+
+class Expansion:
+    """Map features to ``activation(X W_fe)``, the paper's feature expansion (Eq. 2).
+
+    Parameters
+    ----------
+    projection : Tensor of shape (in_features, size), float32, or None
+        W_fe. ``None`` means no expansion: features pass unchanged and the activation is not used.
+    activation : {"relu", "tanh", "gelu", "identity"}
+    in_features : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> expansion = Expansion.draw(in_features=3, size=8, activation="relu", seed=0)
+    >>> expansion(torch.ones(2, 3, dtype=torch.float64)).shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(self, projection: Tensor | None, activation: str, in_features: int) -> None:
+        self.projection = projection
+        self.activation = activation
+        self.in_features = in_features
+        self._cast: Tensor | None = None
+
+    @classmethod
+    def draw(cls, in_features: int, size: int | None, activation: str, seed: int) -> Expansion:
+        """Draw W_fe ~ N(0, 1) on the CPU in float32, so that the seed alone decides it."""
+        if size is None:
+            return cls(None, activation, in_features)
+        generator = torch.Generator().manual_seed(seed)
+        projection = torch.randn(in_features, size, generator=generator, dtype=torch.float32)
+        return cls(projection, activation, in_features)
+
+    @property
+    def size(self) -> int:
+        """Width d of the expanded features."""
+        return self.in_features if self.projection is None else self.projection.shape[1]
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Expand rows, in their own dtype and on their own device.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, in_features)
+
+        Returns
+        -------
+        Tensor of shape (n, size)
+        """
+        if self.projection is None:
+            return X
+        # Eq. (2): X_fe = f_act(X_cnn W_fe)
+        return ACTIVATIONS[self.activation](X @ self._projection_like(X))
+
+    def column_norm(self) -> float:
+        """Return the largest Euclidean norm of a column of W_fe: how far a row can be stretched."""
+        if self.projection is None:
+            return 1.0
+        return float(self.projection.norm(dim=0).max())
+
+    def fingerprint(self) -> str:
+        """Return a hash of everything that decides the expanded features."""
+        digest = hashlib.sha256()
+        if self.projection is None:
+            digest.update(f"none {self.in_features}".encode())
+        else:
+            digest.update(f"{self.activation} {tuple(self.projection.shape)}".encode())
+            digest.update(self.projection.numpy().tobytes())
+        return digest.hexdigest()
+
+    def _projection_like(self, X: Tensor) -> Tensor:
+        if self._cast is None or self._cast.dtype != X.dtype or self._cast.device != X.device:
+            if self.projection is None:
+                raise TypeError("an expansion without projection has nothing to cast")
+            self._cast = self.projection.to(device=X.device, dtype=X.dtype)
+        return self._cast

@@ -1,0 +1,186 @@
+"""The inverse of gram + γI as a Cholesky factor and a low-rank correction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from acil.analytic.linalg import (
+    add_gram_,
+    cholesky_,
+    cholesky_solve,
+    solve_lower,
+    solve_lower_transposed,
+    trace_of_inverse,
+    woodbury,
+)
+
+#: Largest size of the correction, which stands beside the factor.
+_CORRECTION_BYTES = 48 * 2**20
+#: A correction multiplies rounding errors by about the leverage of its rows, so rows that are
+#: further than this from everything learnt are left to a new factorization.
+_MAX_LEVERAGE = 100.0
+
+
+class CorrectedFactor:
+    """R = L⁻ᵀ (I − Qᵀ Q) L⁻¹, with A = L Lᵀ at the last factorization and rows Q collected since.
+
+    A few new rows are absorbed by the correction in O(d²) a row, where a new factor takes O(d³). The
+    rows of Q are whitened recent samples: they live in memory only and are gone with the next factor.
+
+    Parameters
+    ----------
+    size : int
+        Width d.
+    device : torch.device
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.size = size
+        self.device = device
+        self.rank = 0
+        self._buffer: Tensor | None = None
+        self._ready = False
+        self._rows: Tensor | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a factor."""
+        return self._ready
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the factor."""
+        return self._lower.dtype
+
+    def factorize(self, gram: Tensor, gamma: float, centre: Tensor | None, dtype: torch.dtype) -> None:
+        """Factorize gram − centre centreᵀ + γI, in one buffer that is used again and again.
+
+        Parameters
+        ----------
+        gram : Tensor of shape (d, d)
+            Lower triangle; not changed.
+        gamma : float
+        centre : Tensor of shape (d,), optional
+        dtype : torch.dtype
+            Precision of the factor, which may be lower than that of ``gram``.
+        """
+        self.drop()
+        if self._buffer is None or self._buffer.dtype != dtype:
+            self._buffer = None
+            self._buffer = torch.empty(self.size, self.size, dtype=dtype, device=self.device)
+        self._buffer.copy_(gram)
+        if centre is not None:
+            add_gram_(self._buffer, centre.unsqueeze(0).to(dtype), sign=-1)
+        self._buffer.diagonal().add_(gamma)
+        cholesky_(self._buffer, gamma)
+        self._ready = True
+
+    def solve(self, right: Tensor) -> Tensor:
+        """Return A⁻¹ right as of the last factorization, in the precision of the factor."""
+        return cholesky_solve(self._lower, right.to(self._lower))
+
+    def smallest_pivot(self) -> float:
+        """Return the smallest pivot of the factorization, an upper bound of the least eigenvalue."""
+        return float(self._lower.diagonal().min()) ** 2
+
+    def trace_of_inverse(self) -> float:
+        """Return tr A⁻¹ as of the last factorization."""
+        return trace_of_inverse(self._lower)
+
+    def leverage(self, rows: Tensor) -> Tensor:
+        """Return xᵀ R x of each row, corrections included."""
+        whitened = self._whiten(rows)
+        leverage = whitened.square().sum(dim=0)
+        if self.rank:
+            leverage -= (self._correction @ whitened).square().sum(dim=0)
+        return leverage
+
+    def worth_correcting(self, n: int, n_classes: int) -> bool:
+        """Say whether absorbing n rows is cheaper than factorizing and solving anew."""
+        if not self._ready:
+            return False
+        d, c, p = self.size, n_classes, self.rank
+        if (p + n + 1) * d * self._lower.element_size() > _CORRECTION_BYTES:
+            return False
+        correcting = d * d * (n + min(n, c)) + d * n * (4 * p + n)
+        # Cholesky runs at about three quarters of the speed of the products beside it.
+        return correcting < 4 / 3 * d**3 / 3 + 2 * d * d * c
+
+    def absorb(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Correct R for rows added to gram.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n, d)
+
+        Returns
+        -------
+        V, C : Tensor of shape (d, n), Tensor of shape (n, n)
+            With R_k Xᵀ = L⁻ᵀ V C⁻¹, see `step`. None, with nothing done, if these rows are too far
+            from everything learnt for an accurate correction.
+        """
+        whitened = self._whiten(rows)
+        if not float(whitened.square().sum(dim=0).max()) <= _MAX_LEVERAGE:
+            return None
+        image = whitened
+        if self.rank:
+            image = whitened - self._correction.mT @ (self._correction @ whitened)
+        # Eq. (10) in the coordinates L⁻¹x, where R is I − QᵀQ and becomes I − QᵀQ − V Vᵀ
+        V, C = woodbury(image, whitened.mT)
+        self._append(V.mT)
+        return V, C
+
+    def step(self, V: Tensor, C: Tensor, residual: Tensor) -> Tensor:
+        """Return R_k Xᵀ residual = L⁻ᵀ V C⁻¹ residual, for absorbed rows X.
+
+        Parameters
+        ----------
+        V, C
+            From `absorb`.
+        residual : Tensor of shape (n, k)
+
+        Returns
+        -------
+        Tensor of shape (d, k)
+        """
+        inner = solve_lower(C, residual.to(C))
+        if V.shape[1] < residual.shape[1]:
+            return solve_lower_transposed(self._lower, V) @ inner
+        return solve_lower_transposed(self._lower, V @ inner)
+
+    def drop(self) -> None:
+        """Forget factor and correction; the memory of the factor is kept for the next one."""
+        self._ready = False
+        self._rows = None
+        self.rank = 0
+
+    def release(self) -> None:
+        """Forget factor and correction and give their memory back."""
+        self.drop()
+        self._buffer = None
+
+    @property
+    def _lower(self) -> Tensor:
+        if self._buffer is None or not self._ready:
+            raise RuntimeError("there is no factor")
+        return self._buffer
+
+    @property
+    def _correction(self) -> Tensor:
+        if self._rows is None:
+            raise RuntimeError("there is no correction")
+        return self._rows[: self.rank]
+
+    def _whiten(self, rows: Tensor) -> Tensor:
+        return solve_lower(self._lower, rows.to(self._lower).mT)
+
+    def _append(self, rows: Tensor) -> None:
+        need = self.rank + len(rows)
+        if self._rows is None or len(self._rows) < need:
+            grown = rows.new_empty(max(64, 2 * self.rank, need), self.size)
+            if self._rows is not None:
+                grown[: self.rank] = self._correction
+            self._rows = grown
+        self._rows[self.rank : need] = rows
+        self.rank = need

@@ -1,0 +1,280 @@
+"""Dense linear algebra on symmetric matrices of which only the lower triangle is kept.
+
+All matrices are row-major. On the CPU, ``syrk`` and ``potrf`` come from SciPy's BLAS and LAPACK, which
+work in place on the memory of the torch tensors; on other devices torch does the same by panels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from scipy.linalg import blas, lapack
+from torch import Tensor
+
+from acil.errors import SingularMatrixError
+
+_PREFIX = {torch.float64: "d", torch.float32: "s"}
+#: Columns of one panel. Wide enough for full speed, narrow enough that the half of the diagonal
+#: blocks that is computed in vain stays small.
+_PANEL = 1024
+
+
+def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
+    """Add ``sign · rowsᵀ rows`` to the lower triangle of a matrix, in place, at half the work.
+
+    Parameters
+    ----------
+    gram : Tensor of shape (d, d), row-major
+        The upper triangle is neither read nor kept.
+    rows : Tensor of shape (n, d)
+        May be of lower precision than ``gram``: products are then computed in the precision of
+        the rows and added in that of the matrix.
+    sign : {1, -1}
+    """
+    if rows.device.type == "cpu" and rows.dtype == gram.dtype:
+        # BLAS reads memory by columns: our row-major lower triangle is its upper one.
+        syrk = getattr(blas, _PREFIX[gram.dtype] + "syrk")
+        columns = rows.contiguous().numpy().T
+        syrk(float(sign), columns, beta=1.0, c=gram.numpy().T, overwrite_c=1)
+        return gram
+    for start, stop in _panels(gram.shape[0]):
+        panel = gram[start:, start:stop]
+        left, right = rows[:, start:].T, rows[:, start:stop]
+        if rows.dtype == gram.dtype:
+            panel.addmm_(left, right, alpha=sign)
+        else:
+            panel.add_(left @ right, alpha=sign)
+    return gram
+
+
+def symmetric_matmul(lower: Tensor, right: Tensor) -> Tensor:
+    """Multiply a symmetric matrix, given by its lower triangle, with a matrix.
+
+    Parameters
+    ----------
+    lower : Tensor of shape (d, d)
+    right : Tensor of shape (d, k)
+
+    Returns
+    -------
+    Tensor of shape (d, k)
+    """
+    product = torch.zeros_like(right)
+    for start, stop in _panels(lower.shape[0]):
+        product[start:stop] += _mirrored(lower[start:stop, start:stop]) @ right[start:stop]
+        below = lower[stop:, start:stop]
+        product[stop:] += below @ right[start:stop]
+        product[start:stop] += below.T @ right[stop:]
+    return product
+
+
+def residual(
+    lower: Tensor, gamma: float, centre: Tensor | None, solution: Tensor, right: Tensor
+) -> Tensor:
+    """Return right − (lower + γI − centre centreᵀ) solution, with about 20 digits more than plain.
+
+    Both factors are split into a head of few bits and a tail. Products of two heads, and sums of up to
+    2¹³ of them, are exact in float64; the rest is small, and so is its rounding.
+
+    Parameters
+    ----------
+    lower : Tensor of shape (d, d)
+        Lower triangle of a symmetric matrix.
+    gamma : float
+    centre : Tensor of shape (d,), optional
+    solution, right : Tensor of shape (d, k)
+    """
+    matrix_scale, solution_scale = lower.tril().abs().max(), solution.abs().max()
+    heads = _head(solution, solution_scale)
+    tails = solution - heads
+    small = gamma * solution
+    if centre is not None:
+        small -= torch.outer(centre, centre @ solution)
+    large = torch.zeros_like(right)
+    for start, stop in _panels(lower.shape[0]):
+        diagonal = _mirrored(lower[start:stop, start:stop])
+        below = lower[stop:, start:stop]
+        for block, into, source in (
+            (diagonal, slice(start, stop), slice(start, stop)),
+            (below, slice(stop, None), slice(start, stop)),
+            (below.mT, slice(start, stop), slice(stop, None)),
+        ):
+            block_heads = _head(block, matrix_scale)
+            large[into] += block_heads @ heads[source]
+            small[into] += block_heads @ tails[source]
+            small[into] += (block - block_heads) @ solution[source]
+    return (right - large) - small
+
+
+def mirror_(lower: Tensor) -> Tensor:
+    """Copy the lower triangle of a matrix over its upper one, in place."""
+    for start, stop in _panels(lower.shape[0]):
+        lower[start:stop, start:stop] = _mirrored(lower[start:stop, start:stop])
+        lower[start:stop, stop:] = lower[stop:, start:stop].T
+    return lower
+
+
+def cholesky_(matrix: Tensor, gamma: float) -> Tensor:
+    """Factorize the symmetric matrix of a lower triangle as L Lᵀ, in place, or say why not.
+
+    Parameters
+    ----------
+    matrix : Tensor of shape (d, d), row-major
+        Lower triangle of gram + γI; holds L afterwards (its upper triangle is unspecified).
+    gamma : float
+        The γ already added to the diagonal, for the error message.
+
+    Raises
+    ------
+    SingularMatrixError
+        If a pivot is not positive, or so small that rounding alone could have made it. Nothing is
+        ever added to the diagonal to get through.
+    """
+    scale = float(matrix.diagonal().max()) if matrix.numel() else 0.0
+    if matrix.device.type == "cpu":
+        potrf = getattr(lapack, _PREFIX[matrix.dtype] + "potrf")
+        _, info = potrf(matrix.numpy().T, lower=0, overwrite_a=1, clean=0)
+    else:
+        upper, status = matrix.mT, torch.empty((), dtype=torch.int32, device=matrix.device)
+        torch.linalg.cholesky_ex(upper, upper=True, out=(upper, status))
+        info = int(status)
+    if info:
+        raise _singular(matrix, gamma, f"pivot {info} of {matrix.shape[0]} is not positive")
+    # Pivots are squared diagonal entries of L. Rounding in the sums and in the factorization grows
+    # about as √d, so a pivot below this bound is noise, whatever its sign.
+    pivot = float(matrix.diagonal().min()) ** 2
+    noise = math.sqrt(matrix.shape[0]) * torch.finfo(matrix.dtype).eps * scale
+    if not pivot > noise:
+        reason = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"
+        raise _singular(matrix, gamma, reason)
+    return matrix
+
+
+def cholesky_solve(factor: Tensor, right: Tensor) -> Tensor:
+    """Solve L Lᵀ Z = right.
+
+    Parameters
+    ----------
+    factor : Tensor of shape (d, d)
+        L in the lower triangle; the upper triangle is not read.
+    right : Tensor of shape (d, k)
+    """
+    return solve_lower_transposed(factor, solve_lower(factor, right))
+
+
+def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
+    """Solve L Z = right for a lower-triangular L."""
+    solution: Tensor = torch.linalg.solve_triangular(factor, right, upper=False)
+    return solution
+
+
+def solve_lower_transposed(factor: Tensor, right: Tensor) -> Tensor:
+    """Solve Lᵀ Z = right for a lower-triangular L."""
+    solution: Tensor = torch.linalg.solve_triangular(factor.mT, right, upper=True)
+    return solution
+
+
+def woodbury(RXt: Tensor, X: Tensor, sign: int = 1) -> tuple[Tensor, Tensor]:
+    """Update R = A⁻¹ after ``sign · XᵀX`` was added to A, without touching a d × d matrix.
+
+    With S = I + sign · X R Xᵀ = C Cᵀ and V = R Xᵀ C⁻ᵀ, the paper's Eq. (10) reads
+    R_k = R − sign · V Vᵀ, and the gain in Eq. (9) is R_k Xᵀ = V C⁻¹.
+
+    Parameters
+    ----------
+    RXt : Tensor of shape (d, n)
+        R Xᵀ.
+    X : Tensor of shape (n, d)
+    sign : {1, -1}
+        1 when rows were added, −1 when they were removed.
+
+    Returns
+    -------
+    V : Tensor of shape (d, n)
+    C : Tensor of shape (n, n), lower triangular
+
+    Raises
+    ------
+    SingularMatrixError
+        If rows are removed whose removal leaves no positive definite matrix.
+    """
+    S = (X @ RXt).mul_(sign)
+    S.diagonal().add_(1.0)
+    C, status = torch.linalg.cholesky_ex(S)
+    if int(status):
+        raise SingularMatrixError(
+            "These rows cannot be removed: the matrix would no longer be positive definite. "
+            "They were not all learnt by this model."
+        )
+    # V = R Xᵀ C⁻ᵀ, from C Vᵀ = (R Xᵀ)ᵀ
+    V = solve_lower(C, RXt.mT).mT
+    return V, C
+
+
+def cholesky_inverse_(factor: Tensor) -> Tensor:
+    """Replace L by the full symmetric matrix (L Lᵀ)⁻¹, in place."""
+    if factor.device.type == "cpu":
+        potri = getattr(lapack, _PREFIX[factor.dtype] + "potri")
+        potri(factor.numpy().T, lower=0, overwrite_c=1)
+    else:
+        factor.copy_(torch.cholesky_inverse(factor))
+    return mirror_(factor)
+
+
+def trace_of_inverse(factor: Tensor) -> float:
+    """Return tr (L Lᵀ)⁻¹ = ‖L⁻¹‖² by panels of columns, each of which starts at its diagonal."""
+    d, total = factor.shape[0], 0.0
+    for start, stop in _panels(d):
+        unit = torch.zeros(d - start, stop - start, dtype=factor.dtype, device=factor.device)
+        unit.diagonal().fill_(1.0)
+        total += float(solve_lower(factor[start:, start:], unit).square().sum(dtype=torch.float64))
+    return total
+
+
+def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], start: Tensor) -> float:
+    """Estimate the largest eigenvalue of a symmetric positive definite operator from below.
+
+    Block power iteration, until the Rayleigh estimate moves by less than 2 % or 30 times.
+
+    Parameters
+    ----------
+    multiply : callable
+        Maps a Tensor of shape (d, k) to its image.
+    start : Tensor of shape (d, k)
+        Starting block, for example random.
+    """
+    block, value = start, 0.0
+    for _ in range(30):
+        basis = torch.linalg.qr(block).Q
+        block = multiply(basis)
+        projected = basis.mT @ block
+        previous, value = value, float(torch.linalg.eigvalsh((projected + projected.mT) / 2).max())
+        if value <= 1.02 * previous:
+            break
+    return value
+
+
+def _panels(d: int) -> list[tuple[int, int]]:
+    return [(start, min(start + _PANEL, d)) for start in range(0, d, _PANEL)]
+
+
+def _head(values: Tensor, scale: Tensor) -> Tensor:
+    """Round to multiples of 2⁻²⁰ of a power of two that is not below ``scale``."""
+    unit = 2.0 ** (torch.ceil(torch.log2(scale)) - 20)
+    return torch.round(values / unit) * unit
+
+
+def _mirrored(block: Tensor) -> Tensor:
+    """Return the full symmetric block of a block's lower triangle."""
+    return block.tril() + block.tril(-1).mT
+
+
+def _singular(matrix: Tensor, gamma: float, reason: str) -> SingularMatrixError:
+    dtype = str(matrix.dtype).removeprefix("torch.")
+    return SingularMatrixError(
+        f"gram + γI is not positive definite to working precision (γ = {gamma:g}, {dtype}, "
+        f"{matrix.shape[0]} x {matrix.shape[0]}): {reason}. Take a larger gamma, "
+        'gamma="auto", dtype="float64", a narrower expansion or more samples.'
+    )

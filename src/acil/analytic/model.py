@@ -1,0 +1,161 @@
+"""Expansion and head together: features in, scores out, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from acil.analytic.expansion import Expansion
+from acil.analytic.frozen import FrozenHead
+from acil.analytic.head import Block, GramHead
+from acil.analytic.precision import Precision
+from acil.analytic.probability import softmax_temperature
+from acil.analytic.recursion import RecursiveHead
+from acil.analytic.selection import LEFT_OVER
+from acil.errors import UnsupportedError
+
+Head = GramHead | RecursiveHead | FrozenHead
+
+#: Size of one block of expanded rows: large enough for full speed, small beside the sums.
+_BLOCK_BYTES = {"cpu": 2**25, "cuda": 2**28}
+
+
+class AnalyticModel:
+    """The closed-form learner on features: expand, add to the head, score.
+
+    Parameters
+    ----------
+    expansion : Expansion
+    head : GramHead, RecursiveHead or FrozenHead
+    precision : Precision
+    device : torch.device
+    balanced : bool
+        Scale the weights of each class by (mean class weight) / (its class weight). The same as
+        regressing onto targets of that height, because the solution is linear in the targets.
+    """
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        head: Head,
+        precision: Precision,
+        device: torch.device,
+        balanced: bool = False,
+    ) -> None:
+        self.expansion = expansion
+        self.head = head
+        self.precision = precision
+        self.device = device
+        self.balanced = balanced
+        self._temperature: float | None = None
+
+    @property
+    def block_rows(self) -> int:
+        """Number of rows that blocks of features should have."""
+        width = max(self.expansion.size, self.expansion.in_features)
+        size = _BLOCK_BYTES.get(self.device.type, 2**25) // (width * self.precision.products.itemsize)
+        return max(16, min(size, self.precision.max_block_rows))
+
+    def learn(
+        self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None, n_rows: int
+    ) -> None:
+        """Add samples; ``features`` yields blocks of ``n_rows`` rows in all."""
+        self._temperature = None
+        self.head.learn(self._blocks(features, columns, weights), n_rows)
+
+    def forget(self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None) -> None:
+        """Remove samples, or raise and leave everything as it was."""
+        self.head.forget(self._blocks(features, columns, weights))
+        self._temperature = None
+
+    def merge(self, other: AnalyticModel, positions: Tensor) -> None:
+        """Add the sums of another model; its column i is our column ``positions[i]``."""
+        self.require_sums().merge(other.require_sums(), positions)
+        self._temperature = None
+
+    def require_sums(self) -> GramHead:
+        """Return the head that keeps sums, or say what needs them."""
+        if not isinstance(self.head, GramHead):
+            raise UnsupportedError(
+                "merge, select_gamma and gamma_relative_ need the sums, which neither "
+                'solver="recursive" nor a model loaded for inference has. Learn with solver="gram".'
+            )
+        return self.head
+
+    def gamma(self) -> float:
+        """Return γ, after selecting it if that was left to the first solve."""
+        if self.head.gamma is None:
+            self.head.coefficients()
+        return float(self.head.gamma or 0.0)
+
+    def select_gamma(self, gammas: Tensor | None) -> float:
+        """Set γ by generalized cross-validation over the sums and return it."""
+        self._temperature = None
+        return self.require_sums().select_gamma(gammas).best
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Return coef of shape (classes, d) and the intercepts, as used for scoring."""
+        coef, intercept = self.head.coefficients()
+        if self.balanced and not isinstance(self.head, FrozenHead):
+            scale = self._balance(self.head).to(coef)
+            coef, intercept = coef * scale, intercept * scale
+        return coef.mT, intercept
+
+    def scores(self, features: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield scores of shape (block, classes); classes without samples score −inf."""
+        coef, intercept = self.weights()
+        columns, shift = coef.mT.to(self.precision.products), intercept.to(self.precision.products)
+        empty = (self.head.counts == 0).to(columns.device)
+        for block in features:
+            yield (self.expansion(block) @ columns + shift).masked_fill_(empty, -torch.inf)
+
+    def novelty(self, features: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield the leverage of each row, block by block."""
+        for block in features:
+            yield self.head.novelty(self.expansion(block))
+
+    def temperature(self) -> float:
+        """Return the temperature of the softmax; see `softmax_temperature`."""
+        if isinstance(self.head, FrozenHead):
+            return self.head.temperature
+        if self._temperature is None:
+            self._temperature = self._measured_temperature(self.head)
+        return self._temperature
+
+    def _measured_temperature(self, head: GramHead | RecursiveHead) -> float:
+        W, _ = head.coefficients()
+        gamma, weights = self.gamma(), head.weights.to(W)
+        n = float(weights.sum())
+        targets = weights * (1 - weights / n) if head.fit_intercept else weights
+        # Σ (y_c − x w_c)² = Σ y_c² − w_cᵀ moment_c − γ ‖w_c‖², because (gram + γI) W = moment
+        squares = targets - (W * (head.moment() + gamma * W)).sum(dim=0)
+        if self.balanced:
+            squares = squares * self._balance(head).to(W).square()
+        freedom = head.size - gamma * head.trace_of_inverse() + float(head.fit_intercept)
+        left = max(1 - freedom / n, LEFT_OVER)
+        return softmax_temperature(float(squares[weights > 0].mean()) / n / left**2)
+
+    @staticmethod
+    def _balance(head: GramHead | RecursiveHead) -> Tensor:
+        present = head.weights > 0
+        factors = torch.ones_like(head.weights)
+        factors[present] = head.weights[present].mean() / head.weights[present]
+        return factors
+
+    def _blocks(
+        self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None
+    ) -> Iterator[Block]:
+        """Yield expanded blocks with their columns and weights, without rows of weight zero."""
+        start = 0
+        for block in features:
+            stop = start + len(block)
+            column = columns[start:stop]
+            weight = None if weights is None else weights[start:stop]
+            if weight is not None:
+                kept = weight > 0
+                block, column, weight = block[kept.to(block.device)], column[kept], weight[kept]
+            if len(column):
+                yield self.expansion(block), column, weight
+            start = stop

@@ -1,0 +1,40 @@
+"""Every error that acil raises on purpose, under one base class.
+
+Input errors are also ``ValueError``s, so that code written for scikit-learn catches them unchanged.
+"""
+
+
+class ACILError(Exception):
+    """Base class of all errors raised by acil."""
+
+
+class InputError(ACILError, ValueError):
+    """An argument, an array or a file is not what the call needs; nothing was changed."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An argument has a type that is not supported, such as a sparse matrix."""
+
+
+class NotFittedError(InputError, AttributeError):
+    """The model has not learnt anything yet."""
+
+
+class UnsupportedError(InputError):
+    """The model exists, but cannot do this with the settings it was made with."""
+
+
+class InterruptedModelError(ACILError, RuntimeError):
+    """Learning was interrupted half-way, so the model in memory cannot be trusted."""
+
+
+class SingularMatrixError(InputError, ArithmeticError):
+    """The matrix gram + γI is not positive definite to working precision."""
+
+
+class ModelFileError(InputError):
+    """A model file is missing, damaged, hostile or written by a newer version."""
+
+
+class MissingExtraError(ACILError, ImportError):
+    """An optional package is not installed."""

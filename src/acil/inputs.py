@@ -1,0 +1,155 @@
+"""Arrays as users hold them: check them, then hand them out in blocks of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    validate_data,
+)
+from torch import Tensor
+
+from acil.errors import ACILError, InputError, InputTypeError
+
+#: Rows read at a time when an array is only looked at.
+_CHECK_BYTES = 2**24
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Turn what scikit-learn says of bad input into an `InputError` with the same words."""
+    try:
+        yield
+    except ACILError:
+        raise
+    except TypeError as error:
+        raise InputTypeError(str(error)) from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+class Rows:
+    """A checked two-dimensional array that is read block by block, never copied as a whole.
+
+    Parameters
+    ----------
+    source : ndarray or Tensor of shape (n, n_features)
+    """
+
+    def __init__(self, source: npt.NDArray[Any] | Tensor) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return int(self.source.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return int(self.source.shape[1])
+
+    @property
+    def tensor_device(self) -> torch.device | None:
+        """Device of the caller's tensor, or None if the caller gave something else."""
+        return self.source.device if isinstance(self.source, Tensor) else None
+
+    def blocks(self, size: int, dtype: torch.dtype, device: torch.device) -> Iterator[Tensor]:
+        """Yield consecutive blocks of ``size`` rows as fresh tensors."""
+        for start in range(0, len(self), size):
+            yield self._block(start, start + size).to(device=device, dtype=dtype)
+
+    def check_finite(self, limit: float) -> None:
+        """Raise unless every value is finite and Σ x² stays below ``limit``."""
+        size = max(1, _CHECK_BYTES // (8 * max(1, self.source.shape[1])))
+        total = 0.0
+        for start in range(0, len(self), size):
+            square = float(self._block(start, start + size).double().square().sum())
+            if not np.isfinite(square):
+                # Words and details are scikit-learn's; values may be finite and merely huge.
+                block = self._block(start, start + size).double().cpu().numpy()
+                check_array(block, input_name="X", estimator="ACILClassifier")
+            total += square
+        if not total < limit:
+            raise InputError(
+                f"X has values too large to square and sum without overflow (Σ x² = {total:.3g}). "
+                'Scale the features, or use dtype="float64".'
+            )
+
+    def _block(self, start: int, stop: int) -> Tensor:
+        if isinstance(self.source, Tensor):
+            return self.source[start:stop]
+        block = self.source[start:stop]
+        # A copy in native byte order: torch refuses read-only, swapped and exotic memory.
+        kind = block.dtype if block.dtype in (np.float32, np.float64) else np.float64
+        return torch.from_numpy(np.array(block, dtype=np.dtype(kind).newbyteorder("=")))
+
+
+def check_rows(estimator: Any, X: Any, reset: bool) -> Rows:
+    """Check the shape and type of X (not its values) and its agreement with earlier calls.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Receives ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
+    X : array-like, DataFrame, Tensor or anything with DLPack, of shape (n, n_features)
+    reset : bool
+        True for the first data of a model.
+    """
+    with input_errors():
+        if not isinstance(X, np.ndarray | Tensor) and hasattr(X, "__dlpack__"):
+            X = torch.utils.dlpack.from_dlpack(X)
+        if isinstance(X, Tensor):
+            return Rows(_check_tensor(estimator, X, reset))
+        return Rows(
+            validate_data(
+                estimator, X, reset=reset, dtype="numeric", order=None, ensure_all_finite=False
+            )
+        )
+
+
+def check_weights(sample_weight: Any, rows: Rows) -> Tensor | None:
+    """Return sample weights as a float64 tensor on the CPU, or None.
+
+    Parameters
+    ----------
+    sample_weight : array-like or Tensor of shape (n,), number or None
+        Finite and not negative.
+    rows : Rows
+        The samples they belong to.
+    """
+    if sample_weight is None:
+        return None
+    with input_errors():
+        if isinstance(sample_weight, Tensor):
+            sample_weight = sample_weight.detach().double().cpu().numpy()
+        weights = _check_sample_weight(
+            sample_weight, np.empty((len(rows), 1)), dtype=np.float64, ensure_non_negative=True
+        )
+    return torch.from_numpy(np.array(weights))
+
+
+def _check_tensor(estimator: Any, X: Tensor, reset: bool) -> Tensor:
+    if X.layout != torch.strided:
+        raise InputTypeError(
+            "Sparse data was passed, but dense data is required. Use X.to_dense() to convert."
+        )
+    if X.is_complex():
+        raise InputError("Complex data not supported. Give real features.")
+    if X.ndim != 2:
+        raise InputError(
+            f"Expected 2D array, got {X.ndim}D array instead (shape={tuple(X.shape)}). Reshape X to "
+            "(samples, features)."
+        )
+    if 0 in X.shape:
+        what = "sample" if X.shape[0] == 0 else "feature"
+        raise InputError(
+            f"Found array with 0 {what}(s) (shape={tuple(X.shape)}) while a minimum of 1 is required."
+        )
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    return X.detach()

@@ -1,0 +1,120 @@
+"""Labels and columns: the one place that turns one into the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+from torch import Tensor
+
+from acil.errors import InputError, InputTypeError
+from acil.inputs import input_errors
+
+Labels = npt.NDArray[Any]
+
+_KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
+
+
+def check_labels(y: Any) -> Labels:
+    """Return labels as a one-dimensional array of bool, int, float or str.
+
+    Parameters
+    ----------
+    y : array-like or Tensor of shape (n,)
+    """
+    if y is None:
+        raise InputError(
+            "This ACILClassifier estimator requires y to be passed, but the target y is None."
+        )
+    with input_errors():
+        if isinstance(y, Tensor):
+            y = y.detach().cpu()
+            y = (y.double() if y.is_floating_point() else y).numpy()
+        labels = _typed(column_or_1d(y, warn=True))
+        if labels.dtype.kind not in _KINDS:
+            raise InputTypeError(
+                f"Labels must be int, float, bool or str, got an array of dtype {labels.dtype}. "
+                "Convert them, for example with y.astype(str)."
+            )
+        if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+            bad = "NaN" if np.isnan(labels).any() else "infinity"
+            raise InputError(f"Input y contains {bad}. Remove these samples or name their class.")
+        if labels.dtype.kind == "u":
+            if labels.size and labels.max() > np.iinfo(np.int64).max:
+                raise InputError(f"Labels must fit into int64, got {labels.max()}.")
+            labels = labels.astype(np.int64)
+        if labels.size:
+            check_classification_targets(labels)
+    return labels
+
+
+def label_kind(labels: Labels) -> str:
+    """Return ``"int"``, ``"float"``, ``"bool"`` or ``"str"``."""
+    return _KINDS[labels.dtype.kind]
+
+
+def check_same_kind(labels: Labels, known: Labels) -> None:
+    """Raise unless labels are of the type of those already known."""
+    if label_kind(labels) != label_kind(known):
+        raise InputError(
+            f"Labels are of type {label_kind(labels)}, but this model has learnt labels of type "
+            f"{label_kind(known)}. Convert them to the same type."
+        )
+
+
+def check_declared(classes: Any, labels: Labels) -> Labels:
+    """Return the sorted classes that a call names, by ``classes`` or else by its labels."""
+    seen = np.unique(labels)
+    if classes is None:
+        return seen
+    declared = np.unique(check_labels(classes))
+    check_same_kind(declared, labels)
+    outside = np.setdiff1d(seen, declared)
+    if outside.size:
+        raise InputError(f"y has labels that are not in classes: {listed(outside)}.")
+    return declared
+
+
+def union(left: Labels, right: Labels) -> Labels:
+    """Return all classes of both, sorted."""
+    # Concatenating widens fixed-width strings; assigning would cut them.
+    return np.unique(np.concatenate([left, right]))
+
+
+def columns_of(labels: Labels, classes: Labels) -> Tensor:
+    """Return the column of each label, or raise if one is not among the (sorted) classes."""
+    unknown = np.setdiff1d(labels, classes)
+    if unknown.size:
+        raise InputError(f"Labels that were never learnt: {listed(unknown)}. Known: {listed(classes)}.")
+    return torch.from_numpy(np.searchsorted(classes, labels))
+
+
+def listed(labels: Labels, most: int = 8) -> str:
+    """Return labels as text, the first few of them."""
+    shown = ", ".join(repr(label) for label in labels[:most].tolist())
+    return shown + (f" and {len(labels) - most} more" if len(labels) > most else "")
+
+
+def _typed(y: Labels) -> Labels:
+    """Give labels of dtype object the type that all of them share."""
+    if y.dtype.kind == "T":
+        return y.astype(str)
+    if y.dtype.kind != "O":
+        return y
+    types: list[tuple[type, tuple[type, ...]]] = [
+        (str, (str,)),
+        (np.bool_, (bool, np.bool_)),
+        (np.int64, (int, np.integer)),
+        (np.float64, (float, np.floating)),
+    ]
+    for dtype, accepted in types:
+        if all(isinstance(label, accepted) for label in y):
+            return y.astype(dtype)
+    found = sorted({type(label).__name__ for label in y})
+    raise InputTypeError(
+        f"Labels must be all int, all float, all bool or all str, got {', '.join(found)}."
+    )
