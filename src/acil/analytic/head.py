@@ -85,6 +85,7 @@ class GramHead:
         for rows, columns, weights in blocks:
             follow = follow and self._correct(rows, columns, weights)
             self.statistics.add(rows, columns, weights)
+            del rows  # or two blocks would be alive while the next one is made
         if not follow:
             self._invalidate()
 

@@ -18,7 +18,7 @@ from acil.errors import SingularMatrixError
 _PREFIX = {torch.float64: "d", torch.float32: "s"}
 #: Columns of one panel. Wide enough for full speed, narrow enough that the half of the diagonal
 #: blocks that is computed in vain stays small.
-_PANEL = 1024
+_PANEL = 512
 
 
 def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
@@ -86,7 +86,7 @@ def residual(
     centre : Tensor of shape (d,), optional
     solution, right : Tensor of shape (d, k)
     """
-    matrix_scale, solution_scale = lower.tril().abs().max(), solution.abs().max()
+    matrix_scale, solution_scale = _largest(lower), solution.abs().max()
     heads = _head(solution, solution_scale)
     tails = solution - heads
     small = gamma * solution
@@ -258,6 +258,11 @@ def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], start: Tensor) -> f
 
 def _panels(d: int) -> list[tuple[int, int]]:
     return [(start, min(start + _PANEL, d)) for start in range(0, d, _PANEL)]
+
+
+def _largest(lower: Tensor) -> Tensor:
+    """Return the largest magnitude in a positive semidefinite matrix: it stands on the diagonal."""
+    return lower.diagonal().max()
 
 
 def _head(values: Tensor, scale: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from acil.errors import UnsupportedError
 Head = GramHead | RecursiveHead | FrozenHead
 
 #: Size of one block of expanded rows: large enough for full speed, small beside the sums.
-_BLOCK_BYTES = {"cpu": 2**25, "cuda": 2**28}
+_BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
 
 
 class AnalyticModel:
@@ -55,7 +55,7 @@ class AnalyticModel:
     def block_rows(self) -> int:
         """Number of rows that blocks of features should have."""
         width = max(self.expansion.size, self.expansion.in_features)
-        size = _BLOCK_BYTES.get(self.device.type, 2**25) // (width * self.precision.products.itemsize)
+        size = _BLOCK_BYTES.get(self.device.type, 2**24) // (width * self.precision.products.itemsize)
         return max(16, min(size, self.precision.max_block_rows))
 
     def learn(

@@ -157,6 +157,6 @@ class Statistics:
         # gram += Xᵀ X and moment += Xᵀ Y, the sums of Eq. (7)
         add_gram_(self.gram, rows, sign)
         at = present.to(self.moment.device)
-        self.moment[:, at] += sign * (rows.T @ targets).to(self.moment.dtype)
+        self.moment.index_add_(1, at, (rows.T @ targets).to(self.moment.dtype), alpha=sign)
         self.counts[present] += sign * total
         self.weights[present] += sign * weight

@@ -1,0 +1,236 @@
+"""Speed and memory of the closed-form head against the recursion as published, in one run.
+
+    python benchmarks/head.py            # d = 4096, 100 classes, about 5 minutes on two cores
+    python benchmarks/head.py --quick    # d = 1024, a few seconds
+    python benchmarks/head.py --json results.json
+
+A base of 25,000 rows of 50 classes, then 25 phases of 1,000 rows of two new classes, weights after each
+phase. All learners see the same expanded features. Compare ratios, not seconds: machines are noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from acil import ACILClassifier
+from acil.analytic import Expansion
+from acil.analytic.factor import CorrectedFactor
+
+FEATURES, GAMMA, BATCHES = 64, 1e5, (256, 1024, 4096)
+
+
+class Problem:
+    """Synthetic features of 100 classes: one Gaussian cloud each, rectified like a network's."""
+
+    def __init__(self, width: int, per_class: int) -> None:
+        self.width, self.per_class = width, per_class
+        self.generator = torch.Generator().manual_seed(0)
+        self.centres = torch.randn(100, FEATURES, generator=self.generator)
+        self.expansion = Expansion.draw(FEATURES, width, "relu", seed=0)
+
+    def phases(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield features and labels of the base phase, then of 25 phases."""
+        generator = torch.Generator().manual_seed(1)
+        for start, stop in [(0, 50), *((c, c + 2) for c in range(50, 100, 2))]:
+            labels = torch.arange(start, stop).repeat_interleave(self.per_class)
+            noise = torch.randn(len(labels), FEATURES, generator=generator)
+            order = torch.randperm(len(labels), generator=generator)
+            yield torch.relu(self.centres[labels] + noise)[order], labels[order]
+
+    def held_out(self) -> Tensor:
+        """Return features that no phase contains."""
+        generator = torch.Generator().manual_seed(2)
+        labels = torch.arange(100).repeat_interleave(5)
+        return torch.relu(self.centres[labels] + torch.randn(500, FEATURES, generator=generator))
+
+
+class PublishedRecursion:
+    """R and W as the paper's authors compute them, batch by batch from R = I / γ in float64."""
+
+    def __init__(self, problem: Problem, batch: int) -> None:
+        self.expansion, self.batch = problem.expansion, batch
+        self.R = torch.eye(problem.width, dtype=torch.float64) / GAMMA
+        self.W = torch.zeros(problem.width, 0, dtype=torch.float64)
+
+    def learn(self, features: Tensor, labels: Tensor) -> None:
+        """Learn one phase."""
+        classes = int(labels.max()) + 1
+        grown = torch.zeros(self.W.shape[0], max(classes, self.W.shape[1]), dtype=torch.float64)
+        grown[:, : self.W.shape[1]] = self.W
+        self.W = grown
+        for start in range(0, len(features), self.batch):
+            X = self.expansion(features[start : start + self.batch].double())
+            Y = torch.nn.functional.one_hot(labels[start : start + self.batch], self.W.shape[1]).double()
+            self.step(X, Y)
+
+    def step(self, X: Tensor, Y: Tensor) -> None:
+        """Update R by Eq. (10) and W by Eq. (9)."""
+        K = torch.inverse(torch.eye(len(X), dtype=torch.float64) + X @ self.R @ X.T)
+        self.R -= self.R @ X.T @ K @ X @ self.R
+        self.W += self.R @ X.T @ (Y - X @ self.W)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return scores of all classes."""
+        return self.expansion(features.double()) @ self.W
+
+
+def clock(action: Callable[[], object]) -> float:
+    """Return the seconds that an action takes."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def run_published(problem: Problem) -> tuple[dict[str, object], Tensor]:
+    """Time the published recursion at the batch size that is fastest here."""
+    estimates = {}
+    base, phase = 50 * problem.per_class, 2 * problem.per_class
+    for batch in BATCHES:
+        learner = PublishedRecursion(problem, batch)
+
+        def seconds(rows: int, learner: PublishedRecursion = learner) -> float:
+            X = problem.expansion(torch.randn(rows, FEATURES, dtype=torch.float64).relu())
+            learner.W = torch.zeros(problem.width, 100, dtype=torch.float64)
+            Y = torch.zeros(rows, 100, dtype=torch.float64)
+            return min(clock(lambda: learner.step(X, Y)) for _ in range(2))
+
+        small = min(batch, phase)
+        estimates[batch] = base / batch * seconds(batch) + 25 * phase / small * seconds(small)
+    best = min(estimates, key=lambda batch: estimates[batch])
+    learner = PublishedRecursion(problem, best)
+    seconds_taken = sum(clock(lambda p=phase: learner.learn(*p)) for phase in problem.phases())
+    row = {"batch": best, "seconds": seconds_taken, "estimates": estimates}
+    return row, learner.scores(problem.held_out())
+
+
+def run_ours(problem: Problem, **settings: object) -> tuple[float, Tensor, ACILClassifier]:
+    """Time one of our learners, weights after each phase."""
+    clf = ACILClassifier(expansion_size=problem.width, random_state=0, gamma=GAMMA, **settings)
+    total = 0.0
+    for features, labels in problem.phases():
+        total += clock(lambda f=features, y=labels: clf.partial_fit(f, y).coef_)
+    return total, clf.decision_function(problem.held_out().double()), clf
+
+
+def single_sample(problem: Problem, clf: ACILClassifier, repeats: int = 20) -> dict[str, float]:
+    """Time one new sample with updated weights, and a factorization and solution anew."""
+    head = clf._state.model.head
+    x, y = problem.held_out()[:1], torch.tensor([3])
+    clf.coef_
+    if not head._factor.ready:
+        clf.novelty(x)
+    head.solve_anew()
+    updates = sorted(clock(lambda: clf.partial_fit(x, y).coef_) for _ in range(repeats))
+    scratch = CorrectedFactor(problem.width, head.statistics.gram.device)
+
+    def anew() -> None:
+        scratch.factorize(head.statistics.gram, GAMMA, None, torch.float64)
+        scratch.solve(head.statistics.moment)
+
+    full = sorted(clock(anew) for _ in range(5))
+    return {"update_seconds": updates[repeats // 2], "anew_seconds": full[2]}
+
+
+def extra_memory(width: int, dtype: str) -> float:
+    """Return the peak memory of learning and solving beyond the sums, in units of d² · 8 bytes."""
+    command = [sys.executable, __file__, "--memory-child", str(width), dtype]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def memory_child(width: int, dtype: str) -> None:
+    """Learn, solve, learn more, solve again; print the peak beyond the sums."""
+    rows = torch.relu(torch.randn(3000, FEATURES))
+    labels = torch.arange(3000) % 100
+    # Once in small, so that code and buffers of the libraries are not counted
+    ACILClassifier(expansion_size=512, dtype=dtype, gamma=1e3).fit(rows, labels).coef_
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    clf = ACILClassifier(expansion_size=width, dtype=dtype, gamma=1e6)
+    for start in range(0, 3000, 1000):
+        clf.partial_fit(rows[start : start + 1000], labels[start : start + 1000]).coef_
+        clf.partial_fit(rows[start : start + 10], labels[start : start + 10]).coef_
+    square = width * width * 8
+    print((status("VmHWM") - before - square) / square)
+
+
+def status(field: str) -> int:
+    """Return a figure of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+
+def main() -> None:
+    """Run everything and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="d = 1024 and a tenth of the rows")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the memory test (d = 8192)")
+    parser.add_argument("--memory-child", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_child:
+        memory_child(int(arguments.memory_child[0]), arguments.memory_child[1])
+        return
+    problem = Problem(1024, 50) if arguments.quick else Problem(4096, 500)
+    threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}, {platform.machine()}"
+    print(
+        f"d = {problem.width}, 100 classes, 50 + 25 x 2, {problem.per_class} rows a class ({threads})\n"
+    )
+
+    seconds, reference, clf = run_ours(problem, solver="gram", dtype="float64")
+    rows = {"gram, float64": (seconds, reference)}
+    rows["gram, mixed"] = run_ours(problem, solver="gram", dtype="mixed")[:2]
+    rows["recursive, float64"] = run_ours(problem, solver="recursive")[:2]
+    published, scores = run_published(problem)
+    rows[f"published recursion, batch {published['batch']}"] = (published["seconds"], scores)
+
+    condition = clf.condition_
+    print(f"{'head':32} {'seconds':>8} {'speed-up':>9} {'scores differ by':>17}")
+    table = {}
+    for name, (taken, found) in rows.items():
+        ratio = published["seconds"] / taken
+        difference = float((found.double() - reference).norm() / reference.norm())
+        table[name] = {"seconds": taken, "speed_up": ratio, "difference": difference}
+        print(f"{name:32} {taken:8.2f} {ratio:8.2f}x {difference:17.1e}")
+    print(f"\nDifferences are relative to gram, float64; condition number {condition:.1e}.")
+    print(
+        "Published recursion by batch size, estimated: "
+        + ", ".join(f"{batch}: {value:.0f} s" for batch, value in published["estimates"].items())
+    )
+
+    single = single_sample(problem, clf)
+    ratio = single["anew_seconds"] / single["update_seconds"]
+    print(
+        f"\nOne new sample, weights updated: {single['update_seconds'] * 1e3:.1f} ms, "
+        f"factorizing and solving anew {single['anew_seconds'] * 1e3:.1f} ms: {ratio:.1f}x"
+    )
+    figures = {
+        "threads": threads,
+        "condition": condition,
+        "heads": table,
+        "published": published,
+        "single_sample": {**single, "ratio": ratio},
+    }
+    if not arguments.no_memory:
+        width = 2048 if arguments.quick else 8192
+        memory = {dtype: extra_memory(width, dtype) for dtype in ("float64", "mixed")}
+        print(
+            f"\nd = {width}: peak memory beyond the sums, in units of d² · 8 bytes: "
+            + ", ".join(f"{dtype} {value:.2f}" for dtype, value in memory.items())
+        )
+        figures["extra_memory"] = {"width": width, **memory}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

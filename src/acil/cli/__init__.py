@@ -1,0 +1,76 @@
+"""The `acil` command: one file for each group of commands, and one place that turns errors into exits.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Results go to stdout, talk to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from acil import __version__
+from acil.cli import doctor, inspect
+from acil.errors import ACILError
+
+
+class _Commands(TyperGroup):
+    """Group of commands whose errors are told in one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what the user can mend is a message, what we must mend is a traceback."""
+        try:
+            return super().invoke(ctx)
+        except ACILError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    name="acil",
+    cls=_Commands,
+    no_args_is_help=True,
+    # A plain traceback is what a bug report needs.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"acil {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Learn new classes in closed form, forget nothing, keep no sample."""
+
+
+app.command("doctor")(doctor.doctor)
+app.command("inspect")(inspect.inspect)
+
+
+def main() -> None:
+    """Run the `acil` command with the arguments of the process, and exit."""
+    try:
+        try:
+            app(prog_name="acil")
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone, as in `acil inspect m.acil | head`. Python flushes once more when it
+        # ends, and would complain about that.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

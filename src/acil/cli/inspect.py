@@ -1,0 +1,128 @@
+"""`acil inspect`: what a model file holds, without loading it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+#: Classes shown to people; machines get all.
+_MOST_CLASSES = 30
+
+_REVEALS = {
+    "gram": "Stores no sample; gram and moment are sums over samples and can reveal information about "
+    "them (with one sample they are that sample).",
+    "recursive": "Stores no sample; rfaum and coef are computed from sums over samples and can reveal "
+    "information about them (with one sample they determine it).",
+    "inference": "Stores no sample and no sums over samples; the weights were learnt from samples and "
+    "can reveal information about them.",
+}
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """Show what a model file knows, how it was made and what it stores."""
+    from acil.modelfile import describe
+
+    report = describe(model)
+    report["privacy"] = _REVEALS["inference" if report["kind"] == "inference" else report["solver"]]
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+        return
+    from rich.console import Console
+
+    _show(report, Console(highlight=False))
+
+
+def _show(report: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(report):
+        facts.add_row(name, _text(value))
+    console.print(facts)
+    console.print(_classes(report))
+    console.print(_parts(report))
+    console.print(report["privacy"])
+
+
+def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
+    n_classes = len(report["classes"])
+    width = f"{report['n_features']} features"
+    expanded = "projection" in report["tensors"]
+    expansion = f"{report['size']} ({report['activation']})" if expanded else "none"
+    relative, condition = report["gamma_relative"], report["condition"]
+    gamma = f"{report['gamma']:g}" + (" (auto)" if report["parameters"]["gamma"] == "auto" else "")
+    options = [name for name in ("fit_intercept", "class_balance") if report[name]]
+    backbone = report["backbone"] or {}
+    return [
+        ("file", report["path"]),
+        ("kind", f"{report['kind']} (format version {report['format_version']})"),
+        ("knows", f"{n_classes} classes from {report['n_samples']:,} samples"),
+        ("labels", report["classes_dtype"]),
+        ("solver", report["solver"]),
+        ("dtype", report["dtype"]),
+        ("input", width + (", with names" if report["feature_names"] else "")),
+        ("expansion", f"{expansion}, seed {report['random_state']}" if expanded else expansion),
+        ("options", ", ".join(options) or "none"),
+        ("γ", gamma),
+        ("γ, relative", "not stored" if relative is None else f"{relative:.3g} of trace(gram) / d"),
+        ("condition", "not stored" if condition is None else f"{condition:.2g}"),
+        ("temperature", f"{report['temperature']:.3g}"),
+        ("fingerprint", report["fingerprint"]),
+        ("backbone", ", ".join(f"{key}: {value}" for key, value in backbone.items()) or "none"),
+        ("versions", ", ".join(f"{name} {number}" for name, number in report["versions"].items())),
+    ]
+
+
+def _classes(report: dict[str, Any]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    table.add_column("class", overflow="fold")
+    table.add_column("samples", justify="right")
+    pairs = list(zip(report["classes"], report["counts"], strict=True))
+    for label, count in pairs[:_MOST_CLASSES]:
+        table.add_row(_text(label), f"{count:,}")
+    if len(pairs) > _MOST_CLASSES:
+        rest = pairs[_MOST_CLASSES:]
+        table.add_row(f"... and {len(rest)} more", f"{sum(count for _, count in rest):,}")
+    return table
+
+
+def _parts(report: dict[str, Any]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    table.add_column("part")
+    table.add_column("shape")
+    table.add_column("type")
+    table.add_column("bytes", justify="right")
+    stored = 0
+    for name, part in sorted(report["tensors"].items()):
+        shape = " x ".join(str(length) for length in part["shape"])
+        table.add_row(name, shape, part["dtype"], f"{part['bytes']:,}")
+        stored += part["bytes"]
+    table.add_row("header", "", "", f"{report['file_bytes'] - stored:,}")
+    table.add_row("total", "", "", f"{report['file_bytes']:,}")
+    return table
+
+
+def _text(value: Any) -> Any:
+    """Return text as it is, without the control characters by which a file could rule a terminal."""
+    from rich.text import Text
+
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(value))
+    return Text("".join(shown))

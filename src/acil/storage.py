@@ -1,0 +1,335 @@
+"""Saving and loading models: one safetensors file, no pickle, bit-equal sums."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+import acil
+from acil.analytic import PRECISIONS, AnalyticModel, Expansion, FrozenHead, GramHead, RecursiveHead
+from acil.analytic.linalg import mirror_
+from acil.analytic.packing import pack_lower, unpack_lower_
+from acil.atomic import cannot_write, replacing
+from acil.classifier import ACILClassifier, State
+from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
+from acil.header import FORMAT_VERSION, InvalidFileError, label_array, parse_header
+from acil.labels import Labels
+from acil.locking import locked
+from acil.modelfile import MAX_HEADER_BYTES, METADATA_KEY, check_layouts, describe, opened
+from acil.parameters import check_parameters, resolve_device
+
+__all__ = ["describe", "load", "locked", "save"]
+
+_TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
+#: Numbers that are looked at together.
+_CHUNK = 2**20
+
+
+def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool = False) -> None:
+    """Write a model to one file, completely or not at all.
+
+    The model is solved first, so that the weights in the file belong to the sums in it.
+
+    Parameters
+    ----------
+    clf : ACILClassifier
+        Fitted.
+    path : str or path-like
+        A file there is replaced.
+    inference : bool, default=False
+        Store only what prediction needs. Such a model cannot learn, forget or merge.
+
+    Raises
+    ------
+    ModelFileError
+        If the file cannot be written; a file that was there is unchanged.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> import numpy as np
+    >>> from acil import ACILClassifier, load, save
+    >>> X, y = np.eye(4), np.array(["cat", "dog", "cat", "dog"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.acil")
+    ...     save(ACILClassifier(expansion_size=8).fit(X, y), path)
+    ...     load(path).predict(X[:2])
+    array(['cat', 'dog'], dtype='<U3')
+    """
+    if not isinstance(clf, ACILClassifier):
+        raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
+    state = clf._require_state()
+    head = state.model.head
+    if isinstance(head, FrozenHead) and not inference:
+        raise UnsupportedError(
+            "This model was loaded for inference and has no sums to save. Save it with inference=True."
+        )
+    if int(head.counts.sum()) == 0:
+        raise NotFittedError("This model holds no sample, so there is nothing to save. Fit it first.")
+    check_parameters(clf)
+    if not isinstance(head, FrozenHead):
+        head.solve_anew()
+    text = _header_text(clf, state, inference)
+    tensors = _tensors(state.model, inference)
+    try:
+        header = parse_header(text)
+        layouts = {name: (_TYPE_NAMES[t.dtype], tuple(t.shape)) for name, t in tensors.items()}
+        check_layouts(header, layouts)
+        for name, tensor in tensors.items():
+            _require_finite(name, tensor)
+    except InvalidFileError as error:
+        # A file that could not be loaded again must not replace one that can.
+        raise InputError(
+            f"This model cannot be saved, because it could not be loaded: {error}"
+        ) from None
+    with replacing(path) as draft:
+        try:
+            save_file(tensors, draft, metadata={METADATA_KEY: text})
+        except SafetensorError as error:
+            raise cannot_write(path, error) from error
+
+
+def load(
+    path: str | os.PathLike[str], *, inference: bool = False, device: str | None = None
+) -> ACILClassifier:
+    """Read a model from a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+    inference : bool, default=False
+        Read only what prediction needs, which is a small part of a full model.
+    device : str, optional
+        Where to put the model, instead of the ``device`` it was made with.
+
+    Returns
+    -------
+    ACILClassifier
+        Its sums are bit-equal to those saved; it goes on learning as if it had never been saved.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged, hostile or written by a newer version.
+    """
+    with opened(path) as (file, header, layouts):
+        clf = ACILClassifier(**header["parameters"])
+        if device is not None:
+            clf.device = device
+        where = _device(path, clf, header["dtype"], given=device is not None)
+        projection = _read(file, "projection").clone() if "projection" in layouts else None
+        expansion = Expansion(projection, header["activation"], header["n_features"])
+        if expansion.fingerprint() != header["fingerprint"]:
+            raise InvalidFileError(
+                f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
+            )
+        frozen = inference or header["kind"] == "inference"
+        head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, where)
+    precision = PRECISIONS[header["dtype"]]
+    model = AnalyticModel(expansion, head, precision, where, header["class_balance"])
+    # Measuring it anew would cost a factorization.
+    model._temperature = float(header["temperature"])
+    classes = label_array(header["classes"], header["classes_dtype"])
+    clf._state = State(classes, model, header["random_state"])
+    clf.n_features_in_ = header["n_features"]
+    if header["feature_names"] is not None:
+        clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+    if header["backbone"] is not None:
+        clf.backbone_ = header["backbone"]
+    return clf
+
+
+def _header_text(clf: ACILClassifier, state: State, inference: bool) -> str:
+    model, head = state.model, state.model.head
+    sums = head.statistics if isinstance(head, GramHead) else None
+    names = getattr(clf, "feature_names_in_", None)
+    classes, classes_dtype = _storable(state.classes)
+    gamma = model.gamma()
+    header = {
+        "format_version": FORMAT_VERSION,
+        "kind": "inference" if inference else "full",
+        "parameters": _parameters(clf, state.seed),
+        "random_state": state.seed,
+        "n_features": model.expansion.in_features,
+        "feature_names": None if names is None else [str(name) for name in names],
+        "size": model.expansion.size,
+        "activation": model.expansion.activation,
+        "solver": clf.solver if isinstance(head, FrozenHead) else head.solver,
+        "dtype": model.precision.name,
+        "fit_intercept": getattr(head, "fit_intercept", bool(clf.fit_intercept)),
+        "class_balance": model.balanced,
+        "classes": classes,
+        "classes_dtype": classes_dtype,
+        "counts": head.counts.tolist(),
+        "weights": None if inference or isinstance(head, FrozenHead) else head.weights.tolist(),
+        "gamma": gamma,
+        "gamma_relative": None if sums is None else _finite(gamma, sums.mean_square),
+        "condition": None if sums is None else _finite(head.condition()),
+        "temperature": model.temperature(),
+        "n_samples": int(head.counts.sum()),
+        "backbone": getattr(clf, "backbone_", None),
+        "fingerprint": model.expansion.fingerprint(),
+        "versions": _versions(),
+    }
+    try:
+        text = json.dumps(header, allow_nan=False)
+        same = json.loads(text)["backbone"] == header["backbone"]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"This model cannot be saved: its header is not JSON ({error}).") from error
+    if not same:
+        raise InputError(
+            "backbone_ would not be the same after loading: it must be a dict of strings, numbers, "
+            f"booleans, None, lists and dicts with string keys. Got {header['backbone']!r}."
+        )
+    if len(json.dumps(text)) + 10_000 > MAX_HEADER_BYTES:
+        raise InputError(
+            f"The names of classes, features and backbone take {len(text)} bytes, but a file can hold "
+            f"{MAX_HEADER_BYTES}. Use shorter names."
+        )
+    return text
+
+
+def _finite(value: float, unit: float = 1.0) -> float | None:
+    """Return value / unit, or None where that is not a number for JSON."""
+    ratio = value / unit if unit else math.inf
+    return ratio if math.isfinite(ratio) else None
+
+
+def _parameters(clf: ACILClassifier, seed: int) -> dict[str, Any]:
+    """Return the constructor arguments as JSON has them; all are valid, but some may be NumPy's."""
+    size, gamma, device = clf.expansion_size, clf.gamma, clf.device
+    return {
+        "expansion_size": None if size is None else int(size),
+        "gamma": "auto" if isinstance(gamma, str) else float(gamma),
+        "activation": str(clf.activation),
+        "solver": str(clf.solver),
+        "dtype": str(clf.dtype),
+        "random_state": seed,
+        "device": "auto" if device == "auto" else str(torch.device(device)),
+        "fit_intercept": bool(clf.fit_intercept),
+        "class_balance": bool(clf.class_balance),
+    }
+
+
+def _storable(classes: Labels) -> tuple[list[Any], str]:
+    """Return classes as JSON has them and the name of their NumPy type."""
+    labels: list[Any] = classes.tolist()
+    if classes.dtype.kind == "U":
+        # The width may be that of a class that has been forgotten.
+        return labels, f"<U{max(1, max(map(len, labels)))}"
+    if classes.dtype.itemsize > 8:
+        return classes.astype(np.float64).tolist(), "float64"
+    return labels, classes.dtype.name
+
+
+def _versions() -> dict[str, str]:
+    versions = {"acil": acil.__version__}
+    for package in ("torch", "numpy", "scikit-learn"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions
+
+
+def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
+    head = model.head
+    if inference or isinstance(head, FrozenHead):
+        # With class balancing, as used for scoring
+        coef, intercept = model.weights()
+        tensors = {}
+    else:
+        W, intercept = head.coefficients()
+        coef = W.mT
+        if isinstance(head, GramHead):
+            sums = head.statistics
+            tensors = {"gram": pack_lower(sums.gram), "moment": sums.moment.cpu().contiguous()}
+        else:
+            tensors = {"rfaum": pack_lower(head._matrix())}
+    tensors |= {"coef": coef.cpu().contiguous(), "intercept": intercept.cpu().contiguous()}
+    if model.expansion.projection is not None:
+        tensors["projection"] = model.expansion.projection.contiguous()
+    return tensors
+
+
+def _read(file: Any, name: str) -> Tensor:
+    """Read a tensor into memory that may not be aligned: it is to be copied."""
+    tensor = torch.from_numpy(file.get_tensor(name))
+    _require_finite(name, tensor)
+    return tensor
+
+
+def _require_finite(name: str, tensor: Tensor) -> None:
+    values = tensor.reshape(-1)
+    # In pieces: asking for all at once would take as much memory again.
+    for start in range(0, len(values), _CHUNK):
+        if not bool(torch.isfinite(values[start : start + _CHUNK]).all()):
+            raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
+
+
+def _device(path: str | os.PathLike[str], clf: ACILClassifier, dtype: str, given: bool) -> torch.device:
+    try:
+        return resolve_device(clf.device, dtype)
+    except InputError as error:
+        if given:
+            raise
+        raise ModelFileError(
+            f"Cannot load {path} onto the device {clf.device!r}, where it was saved: {error} Or load it "
+            'with device="cpu".'
+        ) from error
+
+
+def _coef(file: Any) -> Tensor:
+    """Read W of shape (d, classes), in memory column by column as it comes from solving."""
+    return _read(file, "coef").clone().mT
+
+
+def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> FrozenHead:
+    coef, intercept = _coef(file), _read(file, "intercept").clone()
+    if header["kind"] == "full" and header["class_balance"]:
+        weights = torch.tensor(header["weights"], dtype=torch.float64)
+        scale = _balance(weights).to(coef)
+        coef, intercept = coef * scale, intercept * scale
+    counts = torch.tensor(header["counts"], dtype=torch.int64)
+    gamma, temperature = float(header["gamma"]), float(header["temperature"])
+    return FrozenHead(coef.to(device), intercept.to(device), counts, gamma, temperature)
+
+
+def _balance(weights: Tensor) -> Tensor:
+    """Return (mean class weight) / (class weight) of each class that has samples, else 1."""
+    present = weights > 0
+    factors = torch.ones_like(weights)
+    factors[present] = weights[present].mean() / weights[present]
+    return factors
+
+
+def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> GramHead | RecursiveHead:
+    precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], float(header["gamma"])
+    coef = _coef(file).to(device)
+    # Follows from the sums; looked at all the same, because a damaged file is no file to go on from.
+    _read(file, "intercept")
+    counts = torch.tensor(header["counts"], dtype=torch.int64)
+    weights = torch.tensor(header["weights"], dtype=torch.float64)
+    if header["solver"] == "recursive":
+        recursive = RecursiveHead(d, precision, device, gamma)
+        matrix = torch.empty(d, d, dtype=precision.sums, device=device)
+        recursive.rfaum = mirror_(unpack_lower_(_read(file, "rfaum"), matrix))
+        recursive.coef, recursive.counts, recursive.weights = coef, counts, weights
+        return recursive
+    head = GramHead(d, precision, device, gamma, header["fit_intercept"])
+    # The head's own empty sums, so that no second matrix is made.
+    sums = head.statistics
+    unpack_lower_(_read(file, "gram"), sums.gram)
+    sums.moment = _read(file, "moment").clone().to(device)
+    sums.counts, sums.weights = counts, weights
+    head.restore(sums, coef)
+    return head

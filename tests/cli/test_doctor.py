@@ -1,0 +1,223 @@
+"""`acil doctor`: facts, measurements and advice, on machines that lack this or that."""
+
+import json
+import math
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import acil
+from acil.cli import app, doctor
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str):
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["doctor", *arguments])
+
+
+def result_of(device: str, gain: float) -> dict:
+    return {"device": device, "float64": {"head_seconds": gain}, "float32": {"head_seconds": 1.0}}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(doctor, "SIZES", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr(doctor, "ROWS", 32)
+    monkeypatch.setattr(doctor, "COPY_BYTES", 2**16)
+    monkeypatch.setattr(doctor, "BUDGET", 0.01)
+
+
+def test_json_is_all_that_stdout_holds():
+    result = run("--json", "--no-speed")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert report["acil"] == acil.__version__
+    assert report["packages"]["torch"] == torch.__version__
+    assert report["speed"] is None
+
+
+def test_machine_is_described():
+    report = doctor.examine(speed=False)
+    assert 0 < report["cores"]["usable"] <= report["cores"]["logical"]
+    assert 0 < report["memory"]["available"] < report["memory"]["total"]
+    assert report["devices"][0]["name"] == "cpu"
+    assert report["threads"]["torch"] == torch.get_num_threads()
+    assert set(report["blas"]) == {"numpy", "scipy", "torch"}
+    assert any("blas" in pool or "mkl" in pool for pool in report["threads"]["pools"])
+
+
+def test_people_see_what_machines_see(tiny):
+    result = run()
+    assert result.exit_code == 0
+    for text in (acil.__version__, torch.__version__, "device", "Cholesky", 'dtype="'):
+        assert text in result.stdout
+
+
+def test_extras_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {
+        name: tuple(requirement.split(">=")[0] for requirement in requirements)
+        for name, requirements in project["optional-dependencies"].items()
+        if name != "dev"
+    }
+    assert extras == doctor.EXTRAS
+
+
+def test_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "onnxruntime" else "1.0")
+    extras = doctor.examine(speed=False)["extras"]
+    assert extras["onnx"] == {"missing": ["onnxruntime"], "install": 'pip install "acil[onnx]"'}
+    assert extras["serve"] == {"missing": [], "install": None}
+    assert 'pip install "acil[onnx]" (missing: onnxruntime)' in run("--no-speed").stdout
+
+
+def test_machine_without_any_optional_package_is_fine(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    result = run("--no-speed")
+    assert result.exit_code == 0
+    assert all(f'pip install "acil[{name}]"' in result.stdout for name in doctor.EXTRAS)
+
+
+def test_torch_that_cannot_be_imported_is_reported_as_the_problem(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = run("--json")
+    assert result.exit_code == 1
+    assert "torch" in json.loads(result.stdout)["problem"]
+    assert result.stderr.startswith("error: torch cannot be imported")
+    assert run().exit_code == 1
+
+
+def test_apple_gpu_is_said_to_lack_float64(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert doctor.examine(speed=False)["devices"][-1]["float64"] is False
+    assert "no float64" in run("--no-speed").stdout
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_data_directory_is_checked(monkeypatch, tmp_path, exists):
+    path = tmp_path if exists else tmp_path / "nosuch"
+    monkeypatch.setenv("ACIL_DATA", str(path))
+    assert doctor.examine(speed=False)["data"] == {"ACIL_DATA": str(path), "exists": exists}
+    assert ("no such directory" in run("--no-speed").stdout) is not exists
+
+
+def test_unset_data_directory_is_told(monkeypatch):
+    monkeypatch.delenv("ACIL_DATA", raising=False)
+    assert doctor.examine(speed=False)["data"] == {"ACIL_DATA": None, "exists": False}
+    assert "not set" in run("--no-speed").stdout
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu.max": "max 100000"}, 4.0),
+        ({"cpu.max": "900000 100000"}, 4.0),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 4.0),
+        ({}, 4.0),
+    ],
+)
+def test_usable_cores_obey_affinity_and_container(monkeypatch, tmp_path, files, expected):
+    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    write(tmp_path, files)
+    assert doctor.usable_cores(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"memory.max": "1073741824\n"}, 2**30),
+        ({"memory.max": "max\n"}, None),
+        ({"memory/memory.limit_in_bytes": "1073741824\n"}, 2**30),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        ({}, None),
+    ],
+)
+def test_memory_limit_is_that_of_the_container(tmp_path, files, expected):
+    write(tmp_path, files)
+    assert doctor.memory_limit(tmp_path) == expected
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def test_estimate_counts_every_phase():
+    d = 8192
+    classes_after_phase = [50 + 2 * phase for phase in range(26)]
+    operations = 50_000 * d**2 + sum(d**3 / 3 + 2 * d**2 * classes for classes in classes_after_phase)
+    assert doctor.head_seconds(syrk=1.0, cholesky=1.0) == pytest.approx(operations)
+
+
+def test_estimate_uses_each_speed_for_its_own_part():
+    slow_products = doctor.head_seconds(syrk=1e9, cholesky=math.inf)
+    slow_factor = doctor.head_seconds(syrk=math.inf, cholesky=1e9)
+    assert doctor.head_seconds(1e9, 1e9) == pytest.approx(slow_products + slow_factor)
+    assert slow_factor == pytest.approx(26 * 8192**3 / 3e9)
+
+
+@pytest.mark.parametrize(("gain", "dtype"), [(0.9, "float64"), (2.9, "float64"), (3.1, "mixed")])
+def test_mixed_is_recommended_only_when_float32_is_three_times_as_fast(gain, dtype):
+    assert f'dtype="{dtype}"' in doctor.recommend([result_of("cpu", gain)])
+
+
+def test_recommendation_is_for_the_device_that_auto_takes():
+    advice = doctor.recommend([result_of("cpu", 2.0), result_of("cuda:0", 32.0)])
+    assert "cuda:0" in advice
+    assert "mixed" in advice
+
+
+def test_recommendation_leaves_out_devices_that_failed():
+    failed = {"device": "cuda:0", "error": "out of memory"}
+    assert "cpu" in doctor.recommend([result_of("cpu", 2.0), failed])
+    assert doctor.recommend([failed]) == "Nothing could be measured."
+
+
+def test_measured_speeds_are_positive_and_complete(tiny):
+    (result,) = doctor.measure(["cpu", "mps"])["results"]
+    assert result["device"] == "cpu"
+    assert result["copy_gb_per_s"] > 0
+    for dtype in ("float64", "float32"):
+        assert set(result[dtype]) == {"syrk_gflops", "cholesky_gflops", "head_seconds"}
+        assert all(0 < value < math.inf for value in result[dtype].values())
+
+
+def test_failing_device_does_not_hide_the_others(monkeypatch, tiny):
+    honest = doctor._measure_device
+
+    def fail_on_cuda(device, seconds):
+        if device.type == "cuda":
+            raise RuntimeError("CUDA out of memory.\nTried to allocate [much].")
+        return honest(device, seconds)
+
+    monkeypatch.setattr(doctor, "_measure_device", fail_on_cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    card = type("Card", (), {"name": "Some [GPU]", "total_memory": 2**34})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    cpu, cuda = doctor.examine()["speed"]["results"]
+    assert "error" not in cpu
+    assert cuda == {"device": "cuda:0", "error": "CUDA out of memory."}
+    shown = run()
+    assert shown.exit_code == 0
+    assert "CUDA out of memory." in shown.stdout
+    assert "Some [GPU], 16.0 GiB" in shown.stdout
+
+
+def test_speed_is_that_of_the_least_disturbed_run_after_warming_up(monkeypatch):
+    clock, durations = [0.0], iter([0.5, 4.0, 3.0, 2.0, 1.0])
+    monkeypatch.setattr(doctor.time, "perf_counter", lambda: clock[0])
+
+    def work():
+        clock[0] += next(durations)
+
+    # Warm-up 0.5; then 4 + 3 + 2 seconds reach the budget of 8, and the run of 1 second never starts.
+    assert doctor._fastest(work, 8.0, torch.device("cpu")) == 2.0
+    assert list(durations) == [1.0]

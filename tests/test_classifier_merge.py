@@ -1,0 +1,146 @@
+"""Merging models equals having learnt everything in one."""
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import EPS64, Unchanged, blobs, condition_number, cut, expanded, gamma_for, problems, relative
+
+from acil import ACILClassifier
+from acil.errors import ACILError, InputError, UnsupportedError
+
+SCORES, CONDITION = 1e-9, 1e9  # the bars of issue 2
+
+
+@pytest.mark.parametrize("n_models", [2, 3, 7, 20])
+@settings(max_examples=8)
+@given(
+    problem=problems(min_rows=60),
+    size=st.one_of(st.none(), st.integers(20, 120)),
+    exponent=st.floats(0.5, 9),
+    seed=st.integers(0, 2**16),
+    by_class=st.booleans(),
+)
+def test_merged_models_equal_one_model(n_models, problem, size, exponent, seed, by_class):
+    rows = expanded(problem.X, size)
+    gamma = gamma_for(rows, 10**exponent)
+    condition = condition_number(rows, gamma)
+    assert condition <= CONDITION
+    sites = [
+        ACILClassifier(expansion_size=size, gamma=gamma).fit(problem.X[part], problem.y[part])
+        for part in cut(problem.y, n_models, seed, by_class)
+    ]
+    sites[0].predict(problem.held_out)  # solved weights must not survive the merge
+    merged = sites[0]
+    for site in sites[1:]:
+        merged.merge(site)
+    joint = ACILClassifier(expansion_size=size, gamma=gamma).fit(problem.X, problem.y)
+    assert np.array_equal(merged.classes_, joint.classes_)
+    assert np.array_equal(merged.class_count_, joint.class_count_)
+    assert merged.n_samples_ == problem.n
+    scores = merged.decision_function(problem.held_out)
+    assert relative(scores, joint.decision_function(problem.held_out)) <= SCORES
+    assert relative(merged.coef_, joint.coef_) <= max(1e-10, 10 * EPS64 * condition)
+
+
+def test_merge_leaves_the_other_model_as_it_was():
+    problem = blobs(100, 6, 4, 0)
+    half = problem.y < 2
+    left = ACILClassifier(expansion_size=30).fit(problem.X[half], problem.y[half])
+    right = ACILClassifier(expansion_size=30).fit(problem.X[~half], problem.y[~half])
+    with Unchanged(right, problem.held_out):
+        assert left.merge(right) is left
+        left.partial_fit(problem.X, problem.y)
+    assert left.classes_.tolist() == [0, 1, 2, 3]
+
+
+def test_merging_a_model_with_itself_learns_everything_twice():
+    problem = blobs(100, 6, 4, 0)
+    model = ACILClassifier(expansion_size=30).fit(problem.X, problem.y)
+    model.predict(problem.held_out)
+    model.merge(model)
+    twice = ACILClassifier(expansion_size=30).fit(np.tile(problem.X, (2, 1)), np.tile(problem.y, 2))
+    assert np.array_equal(model.class_count_, twice.class_count_)
+    assert relative(model.coef_, twice.coef_) <= 1e-10
+
+
+def test_merge_keeps_weights_and_intercept_exact():
+    problem = blobs(120, 6, 4, 0)
+    weights = np.random.default_rng(0).uniform(0.1, 5, problem.n)
+    options = {"expansion_size": 30, "fit_intercept": True, "class_balance": True, "gamma": 1.0}
+    models = [
+        ACILClassifier(**options).fit(problem.X[part], problem.y[part], sample_weight=weights[part])
+        for part in (slice(0, 50), slice(50, 120))
+    ]
+    joint = ACILClassifier(**options).fit(problem.X, problem.y, sample_weight=weights)
+    merged = models[0].merge(models[1])
+    assert relative(merged.coef_, joint.coef_) <= 1e-10
+    assert relative(merged.intercept_, joint.intercept_) <= 1e-10
+
+
+def test_merge_of_string_classes_of_different_length_cuts_no_name():
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    left = ACILClassifier(expansion_size=10).fit(X, ["ox"] * 20)
+    right = ACILClassifier(expansion_size=10).fit(X + 5, ["hippopotamus"] * 20)
+    assert left.merge(right).classes_.tolist() == ["hippopotamus", "ox"]
+    assert set(left.predict(np.vstack([X, X + 5]))) == {"hippopotamus", "ox"}
+
+
+def test_learning_continues_after_a_merge():
+    problem = blobs(150, 6, 4, 0)
+    parts = [slice(0, 50), slice(50, 100), slice(100, 150)]
+    models = [ACILClassifier(expansion_size=30).fit(problem.X[p], problem.y[p]) for p in parts[:2]]
+    models[0].merge(models[1]).partial_fit(problem.X[parts[2]], problem.y[parts[2]])
+    joint = ACILClassifier(expansion_size=30).fit(problem.X, problem.y)
+    assert relative(models[0].coef_, joint.coef_) <= 1e-10
+
+
+def other_backbone():
+    model = ACILClassifier(expansion_size=30).fit(*samples())
+    model.backbone_ = {"name": "resnet18"}
+    return model
+
+
+def samples(n_features=6):
+    problem = blobs(60, n_features, 3, 1)
+    return problem.X, problem.y
+
+
+BAD_PARTNERS = {
+    "another seed": lambda: ACILClassifier(expansion_size=30, random_state=1).fit(*samples()),
+    "another width": lambda: ACILClassifier(expansion_size=31).fit(*samples()),
+    "no expansion": lambda: ACILClassifier(expansion_size=None).fit(*samples()),
+    "another activation": lambda: ACILClassifier(expansion_size=30, activation="tanh").fit(*samples()),
+    "other features": lambda: ACILClassifier(expansion_size=30).fit(*samples(7)),
+    "another backbone": other_backbone,
+    "other labels": lambda: ACILClassifier(expansion_size=30).fit(samples()[0], samples()[1].astype(str)),
+    "recursive": lambda: ACILClassifier(expansion_size=30, solver="recursive").fit(*samples()),
+    "unfitted": lambda: ACILClassifier(expansion_size=30),
+    "not a model": lambda: "model",
+}
+WORDS = {
+    "another seed": "expansion", "another width": "expansion", "no expansion": "expansion",
+    "another activation": "expansion", "other features": "6 and 7 features", "another backbone": "backbone",
+    "other labels": "type str", "recursive": 'solver="gram"', "unfitted": "not learnt", "not a model": "str",
+}
+
+
+@pytest.mark.parametrize("case", BAD_PARTNERS)
+def test_merge_refuses_what_cannot_be_added_and_changes_nothing(case):
+    model = ACILClassifier(expansion_size=30).fit(*samples())
+    partner = BAD_PARTNERS[case]()
+    with Unchanged(model, samples()[0]), pytest.raises(InputError, match=WORDS[case]) as caught:
+        model.merge(partner)
+    assert isinstance(caught.value, ACILError)
+    assert isinstance(caught.value, ValueError)
+    model.merge(ACILClassifier(expansion_size=30).fit(*samples()))
+    assert model.n_samples_ == 120
+
+
+def test_recursive_model_cannot_merge_and_says_why():
+    model = ACILClassifier(expansion_size=30, solver="recursive").fit(*samples())
+    partner = copy.deepcopy(model)
+    with Unchanged(model, samples()[0]), pytest.raises(UnsupportedError, match="sums"):
+        model.merge(partner)
