@@ -62,7 +62,7 @@ differences = {}
 for solver, model in models.items():
     differences[solver] = relative_difference(model.decision_function(X_test), joint_scores)
     weights = relative_difference(model.coef_, joint.coef_)
-    print(f"{solver:9}  {differences[solver]:11.1e}  {weights:7.1e}")
+    print(f"{solver:9}  {differences[solver]:11.2e}  {weights:8.2e}")
 
 # Forgetting a class leaves the model that never learnt it.
 nines = y_train == 9

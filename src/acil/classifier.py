@@ -359,6 +359,32 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             predicted = predicted.cpu().numpy()
         return float(accuracy_score(check_labels(y), predicted, sample_weight=sample_weight))
 
+    def compact(self) -> ACILClassifier:
+        """Give back memory that can be computed again: the factor, and with it half of all memory.
+
+        The next call that needs it factorizes again, so use this between phases that lie far apart.
+        Every trace of recent single samples that is not in the sums is dropped too.
+
+        Returns
+        -------
+        self
+        """
+        state = self._fitted()
+        if state is not None:
+            state.model.head.release()
+        return self
+
+    def stored_bytes(self) -> dict[str, int]:
+        """Return the bytes of each part of the model, as a file of it has them.
+
+        Returns
+        -------
+        dict
+            Of ``gram`` (one triangle), ``moment``, ``rfaum`` (one triangle), ``coef``, ``intercept`` and
+            ``projection``, those that this model has.
+        """
+        return self._require_state().model.stored_bytes()
+
     @property
     def classes_(self) -> Labels:
         """Labels, sorted."""
@@ -412,6 +438,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows, labels, weights = self._check_samples(X, y, sample_weight, reset=fresh)
             state = self._require_state() if not fresh else None
             if state is not None:
+                state.model.require_learning()
                 check_same_kind(labels, state.classes)
             declared = check_declared(classes, labels)
             if state is None:
@@ -502,7 +529,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _require_state(self) -> State:
         state = self._fitted()
-        if state is None or len(state.classes) == 0:
+        if state is None or not self.__sklearn_is_fitted__():
             raise _Unfitted(
                 "This ACILClassifier has not learnt anything yet. Call 'fit' or 'partial_fit' first."
             )
@@ -516,7 +543,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         """Tell scikit-learn whether there is anything to predict with."""
         state = self._fitted()
-        return state is not None and len(state.classes) > 0
+        return state is not None and int(state.model.head.counts.sum()) > 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is derived from recent rows: no copy of a model carries it."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -17,17 +19,18 @@ from torch import Tensor
 import acil
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, FrozenHead, GramHead, RecursiveHead
 from acil.analytic.linalg import mirror_
+from acil.analytic.model import balance_factors
 from acil.analytic.packing import pack_lower, unpack_lower_
 from acil.atomic import cannot_write, replacing
 from acil.classifier import ACILClassifier, State
-from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
+from acil.errors import InputError, ModelFileError, UnsupportedError
 from acil.header import FORMAT_VERSION, InvalidFileError, label_array, parse_header
 from acil.labels import Labels
 from acil.locking import locked
-from acil.modelfile import MAX_HEADER_BYTES, METADATA_KEY, check_layouts, describe, opened
+from acil.modelfile import MAX_HEADER_BYTES, METADATA_KEY, Layout, check_layouts, describe, opened
 from acil.parameters import check_parameters, resolve_device
 
-__all__ = ["describe", "load", "locked", "save"]
+__all__ = ["describe", "load", "locked", "pack", "save", "unpack"]
 
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Numbers that are looked at together.
@@ -65,32 +68,7 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     ...     load(path).predict(X[:2])
     array(['cat', 'dog'], dtype='<U3')
     """
-    if not isinstance(clf, ACILClassifier):
-        raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
-    state = clf._require_state()
-    head = state.model.head
-    if isinstance(head, FrozenHead) and not inference:
-        raise UnsupportedError(
-            "This model was loaded for inference and has no sums to save. Save it with inference=True."
-        )
-    if int(head.counts.sum()) == 0:
-        raise NotFittedError("This model holds no sample, so there is nothing to save. Fit it first.")
-    check_parameters(clf)
-    if not isinstance(head, FrozenHead):
-        head.solve_anew()
-    text = _header_text(clf, state, inference)
-    tensors = _tensors(state.model, inference)
-    try:
-        header = parse_header(text)
-        layouts = {name: (_TYPE_NAMES[t.dtype], tuple(t.shape)) for name, t in tensors.items()}
-        check_layouts(header, layouts)
-        for name, tensor in tensors.items():
-            _require_finite(name, tensor)
-    except InvalidFileError as error:
-        # A file that could not be loaded again must not replace one that can.
-        raise InputError(
-            f"This model cannot be saved, because it could not be loaded: {error}"
-        ) from None
+    text, tensors = _content(clf, inference)
     with replacing(path) as draft:
         try:
             save_file(tensors, draft, metadata={METADATA_KEY: text})
@@ -122,22 +100,107 @@ def load(
         If the file is missing, damaged, hostile or written by a newer version.
     """
     with opened(path) as (file, header, layouts):
-        clf = ACILClassifier(**header["parameters"])
-        if device is not None:
-            clf.device = device
-        where = _device(path, clf, header["dtype"], given=device is not None)
-        projection = _read(file, "projection").clone() if "projection" in layouts else None
-        expansion = Expansion(projection, header["activation"], header["n_features"])
-        if expansion.fingerprint() != header["fingerprint"]:
-            raise InvalidFileError(
-                f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
-            )
-        frozen = inference or header["kind"] == "inference"
-        head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, where)
+        return _assembled(file, header, layouts.keys(), inference, device, path)
+
+
+def pack(clf: ACILClassifier) -> dict[str, Any]:
+    """Return what a full model file of a model would hold: tensors, and its header as text.
+
+    For keeping a model inside something else; `unpack` makes the model again.
+    """
+    text, tensors = _content(clf, inference=False)
+    return {**tensors, _HEADER: text}
+
+
+def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassifier:
+    """Make the model again that `pack` described.
+
+    Parameters
+    ----------
+    content : Mapping
+    device : str, optional
+        Where to put the model, instead of the ``device`` it was made with.
+    """
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    try:
+        header = parse_header(content[_HEADER])
+        check_layouts(header, _layouts(tensors))
+        return _assembled(_InMemory(tensors), header, tensors.keys(), False, device, "a packed model")
+    except (InvalidFileError, KeyError) as error:
+        raise ModelFileError(f"This is not the content of a model: {error}.") from None
+
+
+_HEADER = "header"
+
+
+class _InMemory:
+    """Tensors behind the interface of an open file."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def get_tensor(self, name: str) -> npt.NDArray[Any]:
+        """Return a tensor as an array."""
+        return self._tensors[name].cpu().numpy()
+
+
+def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, Layout]:
+    return {name: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for name, t in tensors.items()}
+
+
+def _content(clf: ACILClassifier, inference: bool) -> tuple[str, dict[str, Tensor]]:
+    """Return header and tensors of a model, solved and checked."""
+    if not isinstance(clf, ACILClassifier):
+        raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
+    state = clf._require_state()
+    head = state.model.head
+    if isinstance(head, FrozenHead) and not inference:
+        raise UnsupportedError(
+            "This model was loaded for inference and has no sums to save. Save it with inference=True."
+        )
+    check_parameters(clf)
+    if not isinstance(head, FrozenHead):
+        head.solve_anew()
+    text = _header_text(clf, state, inference)
+    tensors = _tensors(state.model, inference)
+    try:
+        header = parse_header(text)
+        check_layouts(header, _layouts(tensors))
+        for name, tensor in tensors.items():
+            _require_finite(name, tensor)
+    except InvalidFileError as error:
+        # A file that could not be loaded again must not replace one that can.
+        raise InputError(
+            f"This model cannot be saved, because it could not be loaded: {error}"
+        ) from None
+    return text, tensors
+
+
+def _assembled(
+    file: Any,
+    header: dict[str, Any],
+    names: Collection[str],
+    inference: bool,
+    device: str | None,
+    path: str | os.PathLike[str],
+) -> ACILClassifier:
+    """Return the model of a checked header and the tensors that belong to it."""
+    clf = ACILClassifier(**header["parameters"])
+    if device is not None:
+        clf.device = device
+    where = _device(path, clf, header["dtype"], given=device is not None)
+    projection = _read(file, "projection").clone() if "projection" in names else None
+    expansion = Expansion(projection, header["activation"], header["n_features"])
+    if expansion.fingerprint() != header["fingerprint"]:
+        raise InvalidFileError(
+            f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
+        )
+    frozen = inference or header["kind"] == "inference"
+    head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, where)
     precision = PRECISIONS[header["dtype"]]
     model = AnalyticModel(expansion, head, precision, where, header["class_balance"])
     # Measuring it anew would cost a factorization.
-    model._temperature = float(header["temperature"])
+    model.set_temperature(float(header["temperature"]))
     classes = label_array(header["classes"], header["classes_dtype"])
     clf._state = State(classes, model, header["random_state"])
     clf.n_features_in_ = header["n_features"]
@@ -254,7 +317,7 @@ def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
             sums = head.statistics
             tensors = {"gram": pack_lower(sums.gram), "moment": sums.moment.cpu().contiguous()}
         else:
-            tensors = {"rfaum": pack_lower(head._matrix())}
+            tensors = {"rfaum": pack_lower(head.matrix())}
     tensors |= {"coef": coef.cpu().contiguous(), "intercept": intercept.cpu().contiguous()}
     if model.expansion.projection is not None:
         tensors["projection"] = model.expansion.projection.contiguous()
@@ -297,19 +360,11 @@ def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> Fro
     coef, intercept = _coef(file), _read(file, "intercept").clone()
     if header["kind"] == "full" and header["class_balance"]:
         weights = torch.tensor(header["weights"], dtype=torch.float64)
-        scale = _balance(weights).to(coef)
+        scale = balance_factors(weights).to(coef)
         coef, intercept = coef * scale, intercept * scale
     counts = torch.tensor(header["counts"], dtype=torch.int64)
     gamma, temperature = float(header["gamma"]), float(header["temperature"])
     return FrozenHead(coef.to(device), intercept.to(device), counts, gamma, temperature)
-
-
-def _balance(weights: Tensor) -> Tensor:
-    """Return (mean class weight) / (class weight) of each class that has samples, else 1."""
-    present = weights > 0
-    factors = torch.ones_like(weights)
-    factors[present] = weights[present].mean() / weights[present]
-    return factors
 
 
 def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> GramHead | RecursiveHead:

@@ -58,6 +58,13 @@ def test_people_see_what_machines_see(tiny):
         assert text in result.stdout
 
 
+@pytest.mark.parametrize(("load", "busy"), [(0.1, False), (3.0, True)])
+def test_speed_measured_on_a_busy_machine_says_so(monkeypatch, tiny, load, busy):
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 4.0)
+    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert ("Others are using this machine (load 3.0 on 4 cores)" in run().stdout) is busy
+
+
 def test_extras_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {

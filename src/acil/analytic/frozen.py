@@ -47,10 +47,11 @@ class FrozenHead:
     def release(self) -> None:
         """Do nothing: there are no derived tensors."""
 
-    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+    def refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        """Say that this needs the sums."""
         raise UnsupportedError(
             "This model can only predict: it was saved or loaded for inference, without the sums that "
             "learning, forgetting, merging and novelty need. Load the full model file instead."
         )
 
-    learn = forget = grow = keep = novelty = condition = solve_anew = _refuse
+    learn = forget = grow = keep = novelty = condition = solve_anew = refuse

@@ -212,7 +212,8 @@ class GramHead:
         self._factor.factorize(self.statistics.gram, gamma, centre, dtype)
 
     def _centre(self) -> Tensor:
-        return self.statistics.mean * self.statistics.total_weight**0.5
+        centre: Tensor = self.statistics.mean * self.statistics.total_weight**0.5
+        return centre
 
     def _refined_from_float32(self, moment: Tensor) -> Tensor | None:
         """Improve what a factor of lower precision gives; None if that does not converge."""

@@ -84,6 +84,27 @@ class AnalyticModel:
             )
         return self.head
 
+    def require_learning(self) -> None:
+        """Raise if this model can only predict."""
+        if isinstance(self.head, FrozenHead):
+            self.head.refuse()
+
+    def set_temperature(self, temperature: float) -> None:
+        """Take a temperature that was measured on exactly this state before."""
+        self._temperature = temperature
+
+    def stored_bytes(self) -> dict[str, int]:
+        """Return the bytes of each tensor that has to be kept, one triangle of symmetric ones."""
+        d, c, number = self.expansion.size, len(self.head.counts), self.precision.sums.itemsize
+        parts = {"coef": d * c * number, "intercept": c * number}
+        if self.expansion.projection is not None:
+            parts["projection"] = self.expansion.in_features * d * 4
+        if isinstance(self.head, GramHead):
+            parts |= {"gram": d * (d + 1) // 2 * number, "moment": d * c * number}
+        elif isinstance(self.head, RecursiveHead):
+            parts["rfaum"] = d * (d + 1) // 2 * number
+        return parts
+
     def gamma(self) -> float:
         """Return γ, after selecting it if that was left to the first solve."""
         if self.head.gamma is None:
@@ -99,7 +120,7 @@ class AnalyticModel:
         """Return coef of shape (classes, d) and the intercepts, as used for scoring."""
         coef, intercept = self.head.coefficients()
         if self.balanced and not isinstance(self.head, FrozenHead):
-            scale = self._balance(self.head).to(coef)
+            scale = balance_factors(self.head.weights).to(coef)
             coef, intercept = coef * scale, intercept * scale
         return coef.mT, intercept
 
@@ -132,17 +153,10 @@ class AnalyticModel:
         # Σ (y_c − x w_c)² = Σ y_c² − w_cᵀ moment_c − γ ‖w_c‖², because (gram + γI) W = moment
         squares = targets - (W * (head.moment() + gamma * W)).sum(dim=0)
         if self.balanced:
-            squares = squares * self._balance(head).to(W).square()
+            squares = squares * balance_factors(head.weights).to(W).square()
         freedom = head.size - gamma * head.trace_of_inverse() + float(head.fit_intercept)
         left = max(1 - freedom / n, LEFT_OVER)
         return softmax_temperature(float(squares[weights > 0].mean()) / n / left**2)
-
-    @staticmethod
-    def _balance(head: GramHead | RecursiveHead) -> Tensor:
-        present = head.weights > 0
-        factors = torch.ones_like(head.weights)
-        factors[present] = head.weights[present].mean() / head.weights[present]
-        return factors
 
     def _blocks(
         self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None
@@ -159,3 +173,17 @@ class AnalyticModel:
             if len(column):
                 yield self.expansion(block), column, weight
             start = stop
+
+
+def balance_factors(weights: Tensor) -> Tensor:
+    """Return (mean class weight) / (class weight) of each class that has samples, else 1.
+
+    Parameters
+    ----------
+    weights : Tensor of shape (classes,)
+        Sum of the sample weights of each class.
+    """
+    present = weights > 0
+    factors = torch.ones_like(weights)
+    factors[present] = weights[present].mean() / weights[present]
+    return factors

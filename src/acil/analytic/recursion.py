@@ -73,7 +73,7 @@ class RecursiveHead:
     def forget(self, blocks: Iterable[Block]) -> None:
         """Remove samples, or raise and leave everything as it was."""
         before = self.rfaum, self.coef, self.counts, self.weights
-        self.rfaum, self.coef = self._matrix().clone(), self.coef.clone()
+        self.rfaum, self.coef = self.matrix().clone(), self.coef.clone()
         self.counts, self.weights = self.counts.clone(), self.weights.clone()
         try:
             for block in blocks:
@@ -107,11 +107,11 @@ class RecursiveHead:
 
     def novelty(self, rows: Tensor) -> Tensor:
         """Return the leverage xᵀ R x of each row."""
-        return ((rows @ self._matrix()) * rows).sum(dim=1)
+        return ((rows @ self.matrix()) * rows).sum(dim=1)
 
     def condition(self) -> float:
         """Estimate the condition number κ of R, which is that of gram + γI."""
-        matrix = self._matrix()
+        matrix = self.matrix()
         factor = cholesky_(matrix.clone(), self.gamma)
         generator = torch.Generator().manual_seed(0)
         start = torch.randn(self.size, min(4, self.size), generator=generator).to(matrix)
@@ -120,11 +120,11 @@ class RecursiveHead:
 
     def trace_of_inverse(self) -> float:
         """Return tr R, from which the degrees of freedom follow."""
-        return float(self._matrix().diagonal().sum())
+        return float(self.matrix().diagonal().sum())
 
     def moment(self) -> Tensor:
         """Return Σ x yᵀ = R⁻¹ W, which R and W determine."""
-        return cholesky_solve(cholesky_(self._matrix().clone(), self.gamma), self.coef)
+        return cholesky_solve(cholesky_(self.matrix().clone(), self.gamma), self.coef)
 
     def _learn_base(self, blocks: Iterable[Block]) -> None:
         sums = Statistics(self.size, self.coef.shape[1], self.coef.dtype, self.device)
@@ -155,14 +155,15 @@ class RecursiveHead:
         self.weights.index_add_(0, index, sign * weights.cpu().double())
 
     def _update(self, X: Tensor, Y: Tensor, sign: int) -> None:
-        R = self._matrix()
+        R = self.matrix()
         V, C = woodbury(R @ X.mT, X, sign)
         # Eq. (10): R_k = R − R Xᵀ (I + X R Xᵀ)⁻¹ X R = R − V Vᵀ
         mirror_(add_gram_(R, V.mT, -sign))
         # Eq. (9), for classes old and new: W_k = W + R_k Xᵀ (Y − X W), with R_k Xᵀ = V C⁻¹
         self.coef += sign * (V @ solve_lower(C, Y - X @ self.coef))
 
-    def _matrix(self) -> Tensor:
+    def matrix(self) -> Tensor:
+        """Return R, which exists after the base phase."""
         if self.rfaum is None:
             raise RuntimeError("the recursion has not seen a base phase")
         return self.rfaum

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import doctor, inspect
+from acil.cli import bench, data, doctor, inspect
 from acil.errors import ACILError
 
 
@@ -60,6 +60,8 @@ def _root(
 
 app.command("doctor")(doctor.doctor)
 app.command("inspect")(inspect.inspect)
+app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ EXTRAS = {
 }
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 #: Width of the matrices to measure with: large enough for the device to reach its usual speed.
-SIZES = {"cpu": 2048, "cuda": 4096}
+SIZES = {"cpu": 2048, "cuda": 8192}
 ROWS = 1024
 COPY_BYTES = 2**27
 DTYPES = ("float64", "float32")
@@ -79,6 +79,7 @@ def examine(speed: bool = True) -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "extras": {name: _extra(name, packages) for name, packages in EXTRAS.items()},
         "cores": {"logical": os.cpu_count(), "usable": usable_cores()},
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "memory": _memory(),
         "data": {"ACIL_DATA": data, "exists": data is not None and Path(data).is_dir()},
         "devices": [],
@@ -346,6 +347,11 @@ def _show(report: dict[str, Any], console: Console) -> None:
         "CIFAR-100 head: estimate for 50,000 rows, d = 8192, 100 classes, K = 25, features given."
     )
     console.print(escape(report["speed"]["recommendation"]))
+    load, cores = report["load"], report["cores"]["usable"]
+    if load is not None and load > cores / 2:
+        console.print(
+            f"Others are using this machine (load {load:.1f} on {cores:g} cores): it can be faster."
+        )
 
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:

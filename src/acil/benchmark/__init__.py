@@ -1,0 +1,1 @@
+"""From a data set to a finished comparison: protocols, data, runner, metrics, records and reports."""

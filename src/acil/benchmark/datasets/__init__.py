@@ -1,0 +1,264 @@
+"""Data sets: one file each and one line in the registry.
+
+A loader is a function ``load(root, *, skip_bad, progress, **options)`` that returns a `Dataset`; what
+comes after ``root`` may be missing. A user's own needs no line here: ``"package.module:function"`` is a
+name too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acil.benchmark.download import ProgressCallback
+from acil.errors import InputError
+from acil.vision.imageset import ImageSet, content_identity
+
+#: Environment variable that names the folder of the data.
+ROOT_VARIABLE = "ACIL_DATA"
+#: Bytes of pixels up to which `restrict` copies them.
+_MOST_COPIED = 1 << 30
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a data set's loader is: a module with a function `load`, and options given to it."""
+
+    module: str
+    summary: str
+    options: dict[str, Any] = field(default_factory=dict)
+    #: Whether the name may be followed by a colon and the place of the data.
+    takes_place: bool = False
+
+
+_HERE = "acil.benchmark.datasets"
+DATASETS = {
+    "digits": Entry(f"{_HERE}.digits", "8 x 8 digits that ship with scikit-learn"),
+    "cifar100": Entry(f"{_HERE}.cifar100", "CIFAR-100 in its official binary or python layout"),
+    "imagefolder": Entry(
+        f"{_HERE}.imagefolder", "imagefolder:DIR with train/CLASS/* and val/CLASS/*", {}, True
+    ),
+    "imagenet100-lucir": Entry(
+        f"{_HERE}.imagefolder",
+        "the 100 classes of LUCIR, from ImageNet's folder",
+        {"subset": "lucir"},
+        True,
+    ),
+    "imagenet100-podnet": Entry(
+        f"{_HERE}.imagefolder",
+        "the first 100 classes, from ImageNet's folder",
+        {"subset": "podnet"},
+        True,
+    ),
+    "features": Entry(
+        f"{_HERE}.features",
+        "features:FILE with embeddings of any network (safetensors or npz)",
+        {},
+        True,
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images and labels of a training and a test split.
+
+    Attributes
+    ----------
+    name : str
+    train, test : ImageSet
+    train_labels, test_labels : Tensor of shape (n,), int64
+        0 … len(class_names) - 1; each class has at least one image in each split.
+    class_names : tuple of str
+    default_recipe : str
+    default_base : int
+        Classes of the base phase unless the user says otherwise.
+    skipped : tuple of str
+        Names of images that were left out because they could not be read.
+    """
+
+    name: str
+    train: ImageSet
+    train_labels: Tensor
+    test: ImageSet
+    test_labels: Tensor
+    class_names: tuple[str, ...]
+    default_recipe: str
+    default_base: int
+    skipped: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for split, images, labels in (
+            ("training", self.train, self.train_labels),
+            ("test", self.test, self.test_labels),
+        ):
+            _check_split(self, split, images, labels)
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of all images, labels and class names."""
+        digest = hashlib.sha256()
+        digest.update(f"{self.train.identity} {self.test.identity} {self.class_names!r}".encode())
+        for labels in (self.train_labels, self.test_labels):
+            digest.update(labels.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def load(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    *,
+    skip_bad: bool = False,
+    progress: ProgressCallback | None = None,
+    **options: Any,
+) -> Dataset:
+    """Load a data set.
+
+    Parameters
+    ----------
+    name : str
+        A key of `DATASETS`, ``"imagefolder:DIR"``, ``"features:FILE"``, or a user's own loader as
+        ``"package.module:function"``.
+    root : str or path-like, optional
+        Where the data are; by default the environment variable ACIL_DATA says.
+    skip_bad : bool
+        Leave out images that cannot be read, instead of stopping.
+    progress : callable, optional
+        Told about long work.
+    **options
+        Of the loader.
+
+    Examples
+    --------
+    >>> digits = load("digits")
+    >>> len(digits.train), len(digits.test), digits.train.shape
+    (1201, 596, (1, 8, 8))
+    """
+    loader, place, fixed = _resolve(name)
+    common = {"skip_bad": skip_bad, "progress": progress}
+    known = inspect.signature(loader).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        own = [option for option in known if option not in ("root", *common, *fixed)]
+        unknown = [option for option in options if option not in own]
+        if unknown:
+            raise InputError(
+                f"The data set {name!r} has no option {unknown[0]!r}. Known: {', '.join(own) or 'none'}."
+            )
+        # A user's own loader need not care about these.
+        common = {option: value for option, value in common.items() if option in known}
+    try:
+        return loader(place or data_root(root), **common, **fixed, **options)
+    except OSError as error:
+        raise InputError(f"Cannot read the data set {name!r}: {error}.") from error
+
+
+def data_root(root: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder of the data: the one given, else the one that ACIL_DATA names, else None."""
+    chosen = root if root is not None else os.environ.get(ROOT_VARIABLE)
+    return Path(chosen).expanduser() if chosen else None
+
+
+def restrict(dataset: Dataset, classes: Sequence[int]) -> Dataset:
+    """Keep some classes, and number them by their place in the list.
+
+    With a class order (or its beginning) the labels become positions in that order.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    classes : sequence of int
+        Labels to keep, each once.
+
+    Examples
+    --------
+    >>> restrict(load("digits"), [7, 3]).class_names
+    ('7', '3')
+    """
+    n_classes = len(dataset.class_names)
+    outside = [label for label in classes if not 0 <= label < n_classes]
+    if outside or not classes or len(set(classes)) != len(classes):
+        raise InputError(
+            f"classes must be some of 0 … {n_classes - 1}, each once, got {list(classes)[:20]}."
+        )
+    places = torch.full((n_classes,), -1, dtype=torch.int64)
+    places[list(classes)] = torch.arange(len(classes))
+    train, train_labels = _kept(dataset.train, places[dataset.train_labels])
+    test, test_labels = _kept(dataset.test, places[dataset.test_labels])
+    return dataclasses.replace(
+        dataset,
+        train=train,
+        train_labels=train_labels,
+        test=test,
+        test_labels=test_labels,
+        class_names=tuple(dataset.class_names[label] for label in classes),
+        default_base=dataset.default_base * len(classes) // n_classes,
+    )
+
+
+def _kept(images: ImageSet, places: Tensor) -> tuple[ImageSet, Tensor]:
+    """Return the images whose class has a place, and these places."""
+    indices = torch.nonzero(places >= 0).flatten()
+    if len(indices) == len(places):
+        return images, places
+    part = images.subset(indices)
+    # A set of its own where that is cheap: then nothing is extracted for images that take no part.
+    if part.has_pixels and len(part) * math.prod(part.shape) <= _MOST_COPIED:
+        pixels = part.pixels()
+        part = ImageSet(pixels, None, content_identity(pixels))
+    return part, places[indices]
+
+
+def _resolve(name: str) -> tuple[Callable[..., Dataset], Path | None, dict[str, Any]]:
+    """Return the loader that a name means, the place that the name itself gives, and its options."""
+    head, colon, tail = name.partition(":")
+    if head in DATASETS:
+        entry = DATASETS[head]
+        if colon and not (entry.takes_place and tail):
+            raise InputError(f"{name!r} names no data set: write imagefolder:DIR or features:FILE.")
+        place = Path(tail).expanduser() if colon else None
+        return importlib.import_module(entry.module).load, place, entry.options
+    if not colon:
+        raise InputError(
+            f"There is no data set {name!r}. Known: {', '.join(DATASETS)}; your own is "
+            "'package.module:function'."
+        )
+    try:
+        return getattr(importlib.import_module(head), tail), None, {}
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"Cannot load the data set {name!r}: {error}. Give 'package.module:function' of a module "
+            "that Python finds (see PYTHONPATH)."
+        ) from error
+
+
+def _check_split(dataset: Dataset, split: str, images: ImageSet, labels: Tensor) -> None:
+    n_classes = len(dataset.class_names)
+    if labels.dtype != torch.int64 or labels.shape != (len(images),):
+        raise InputError(
+            f"The {split} labels of {dataset.name} must be int64 of shape ({len(images)},), one for "
+            f"each image, got {labels.dtype} of shape {tuple(labels.shape)}."
+        )
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
+        raise InputError(
+            f"The {split} labels of {dataset.name} must be from 0 to {n_classes - 1}, got "
+            f"{int(labels.min())} to {int(labels.max())}."
+        )
+    counts = torch.bincount(labels, minlength=n_classes)
+    missing = [dataset.class_names[i] for i in torch.nonzero(counts == 0).flatten().tolist()]
+    if missing:
+        raise InputError(
+            f"{dataset.name} has no {split} image of {len(missing)} of its {n_classes} classes "
+            f"({', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}). Each class needs one."
+        )

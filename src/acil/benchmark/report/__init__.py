@@ -1,0 +1,103 @@
+"""Reports: tables and plots rebuilt from the records of one or several runs, and from nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from acil.atomic import cannot_write, replacing
+from acil.benchmark.report.collect import Collection, collect
+from acil.benchmark.report.page import Image, full_page, short_page, slugs, table_files
+from acil.errors import InputError
+
+#: Name of a report's directory inside a run's.
+FOLDER = "report"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `write_report` wrote.
+
+    Attributes
+    ----------
+    files : tuple of Path
+    markdown : str
+        The main tables, and what is unfinished.
+    plots : tuple of Path
+        The PNG files among them; accuracy over the phases, if there is any, comes first.
+    """
+
+    files: tuple[Path, ...]
+    markdown: str
+    plots: tuple[Path, ...]
+
+
+def write_report(
+    run_dirs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    plots: bool = True,
+) -> Report:
+    """Write tables (Markdown, CSV, LaTeX) and plots (PNG, SVG) of what the runs recorded.
+
+    Every file is replaced as a whole; ``report.md``, which shows all others, comes last.
+
+    Parameters
+    ----------
+    run_dirs : sequence of path-like
+        Run directories; where two have the same run, the later one counts.
+    out : path-like, optional
+        Directory to write to; by default ``report`` in the run directory, if there is only one.
+    plots : bool
+        Draw, too.
+
+    Raises
+    ------
+    InputError
+        If there are no records, or the report cannot be written.
+    """
+    directories = [run_dirs] if isinstance(run_dirs, str | os.PathLike) else list(run_dirs)
+    if not directories:
+        raise InputError("There is nothing to report on. Give at least one run directory.")
+    if out is None and len(directories) > 1:
+        raise InputError(f"These are {len(directories)} runs. Say where to write their report.")
+    collection = collect(directories)
+    images = _draw(collection) if plots else []
+    files = {name: text.encode() for name, text in table_files(collection).items()}
+    for image in images:
+        files |= image.files
+    files["report.md"] = full_page(collection, images).encode()
+    folder = Path(out) if out is not None else _beside(Path(directories[0]))
+    _write(folder, files)
+    paths = tuple(folder / name for name in files)
+    return Report(paths, short_page(collection), tuple(path for path in paths if path.suffix == ".png"))
+
+
+def _draw(collection: Collection) -> list[Image]:
+    # Here and not above: matplotlib takes its time to import, and tables do not need it.
+    from acil.benchmark.report.plots import figures
+    from acil.benchmark.report.style import image_bytes, styled
+
+    images = []
+    with styled():
+        for suite, comparisons in collection.suites.items():
+            for slug, comparison in slugs(comparisons).items():
+                for name, caption, figure in figures(suite, comparison):
+                    files = {f"{name}-{slug}.{kind}": data for kind, data in image_bytes(figure).items()}
+                    images.append(Image(suite, slug, caption, files))
+    return images
+
+
+def _beside(run: Path) -> Path:
+    return (run if run.is_dir() else run.parent) / FOLDER
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    for name, content in files.items():
+        with replacing(folder / name) as draft:
+            draft.write_bytes(content)

@@ -1,0 +1,159 @@
+"""From records to rows: runs, grouped by what they compare and by seeds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key, latest
+from acil.benchmark.report.labels import differing, label, sort_key
+from acil.benchmark.report.rows import Cell, Comparison, Row, Run
+from acil.errors import InputError
+
+#: Suites with a table of their own; runs of all others are in the main table.
+SPECIAL_SUITES = ("ablation", "width", "memory")
+#: A setting that may differ between the seeds of a row: the file of the network that belongs to each.
+_PER_SEED = "backbone"
+_NETWORK_FILE = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Everything that the records of some runs hold.
+
+    Attributes
+    ----------
+    suites : dict
+        ``main``, ``ablation``, ``width`` and ``memory`` → comparisons, of finished runs only.
+    unfinished : tuple of Run
+        Runs with records of phases but no summary.
+    environments : tuple of dict
+    replaced : int
+        Runs that were in several directories; the last one given counts.
+    """
+
+    suites: Mapping[str, tuple[Comparison, ...]]
+    unfinished: tuple[Run, ...]
+    environments: tuple[Mapping[str, Any], ...] = ()
+    replaced: int = 0
+
+
+def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
+    """Read the records of run directories and group them.
+
+    Parameters
+    ----------
+    run_dirs : sequence of path-like
+        Directories with a ``records.jsonl``, or such files.
+
+    Raises
+    ------
+    InputError
+        If one of them has no records, or damaged ones.
+    """
+    merged: dict[tuple[Any, ...], Run] = {}
+    environments: list[Record] = []
+    replaced = 0
+    for directory in run_dirs:
+        records = _read(Path(directory))
+        environments += [r for r in records if r["kind"] == "environment" and r not in environments]
+        for name, run in _runs(records).items():
+            # With other classes it is another run, even if its settings do not tell.
+            found = (name, run.classes)
+            replaced += found in merged
+            merged[found] = run
+    done = [run for run in merged.values() if run.summary is not None]
+    # What is unfinished in one directory may be finished in another.
+    known = {(key(run.identity), run.classes[0]) for run in done}
+    unfinished = [
+        run
+        for run in merged.values()
+        if run.summary is None and (key(run.identity), run.classes[0]) not in known
+    ]
+    suites: dict[str, list[Run]] = {"main": [], **{suite: [] for suite in SPECIAL_SUITES}}
+    for run in done:
+        suite = run.identity["suite"]
+        suites[suite if suite in SPECIAL_SUITES else "main"].append(run)
+    # Accuracy against bytes is worth knowing of every method, not only of the suite that varies it.
+    suites["memory"] = [*suites["main"], *suites["memory"]]
+    return Collection(
+        {suite: _comparisons(runs) for suite, runs in suites.items()},
+        tuple(sorted(unfinished, key=lambda run: _text_key(run.identity))),
+        tuple(environments),
+        replaced,
+    )
+
+
+def _read(path: Path) -> list[Record]:
+    file = path / FILE_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(
+            f"There are no records in {path}. Give the directory of a run (`acil bench run --out DIR`)."
+        )
+    return Records(file).read()
+
+
+def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
+    grouped: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for record in latest(records):
+        if record["kind"] != "environment":
+            grouped.setdefault(key(record), []).append(record)
+    runs = {}
+    for name, found in grouped.items():
+        phases = sorted((r for r in found if r["kind"] == "phase"), key=lambda r: r["phase"])
+        summary = next((r for r in found if r["kind"] == "summary"), None)
+        runs[name] = Run(found[0], tuple(phases), summary)
+    return runs
+
+
+def _comparisons(runs: list[Run]) -> tuple[Comparison, ...]:
+    grouped: dict[tuple[str, str, str, int | None, int | None], list[Run]] = {}
+    for run in runs:
+        what = run.identity
+        name = (what["dataset"], what["order"], what["recipe"], *run.classes)
+        grouped.setdefault(name, []).append(run)
+    order = sorted(grouped, key=lambda name: tuple(sort_key(part) for part in name))
+    return tuple(Comparison(*name, _rows(grouped[name])) for name in order)
+
+
+def _rows(runs: list[Run]) -> tuple[Row, ...]:
+    by_method: dict[str, list[Run]] = {}
+    for run in runs:
+        by_method.setdefault(run.identity["method"], []).append(run)
+    rows = []
+    for method, found in sorted(by_method.items()):
+        ignored = _PER_SEED if _has_a_network_for_each_seed(found) else None
+        variants: dict[str, tuple[dict[str, Any], dict[int, dict[int, Run]]]] = {}
+        for run in found:
+            settings = {k: v for k, v in run.identity["settings"].items() if k != ignored}
+            name = canonical(settings)
+            cells = variants.setdefault(name, (settings, {}))[1]
+            cells.setdefault(run.identity["phases"], {})[run.identity["seed"]] = run
+        names = differing([settings for settings, _ in variants.values()])
+        for settings, cells in variants.values():
+            averaged = {k: Cell(tuple(run for _, run in sorted(c.items()))) for k, c in cells.items()}
+            rows.append(Row(method, settings, label(method, settings, names), averaged))
+    return tuple(sorted(rows, key=lambda row: (row.method, *_settings_key(row, rows))))
+
+
+def _settings_key(row: Row, rows: list[Row]) -> list[tuple[Any, ...]]:
+    names = differing([other.settings for other in rows if other.method == row.method])
+    return [sort_key(row.settings.get(name)) for name in names]
+
+
+def _has_a_network_for_each_seed(runs: list[Run]) -> bool:
+    """Say whether each seed came with one network file: then the file is no variant of the method."""
+    files: dict[int, set[str]] = {}
+    for run in runs:
+        file = run.identity["settings"].get(_PER_SEED)
+        if not isinstance(file, str) or not file.endswith(_NETWORK_FILE):
+            return False
+        files.setdefault(run.identity["seed"], set()).add(file)
+    return all(len(found) == 1 for found in files.values())
+
+
+def _text_key(identity: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(str(part) if not isinstance(part, int) else f"{part:012d}" for part in key(identity))

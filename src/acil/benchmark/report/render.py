@@ -1,0 +1,238 @@
+"""One table, three formats: Markdown to read, CSV to compute with, LaTeX to publish."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from acil.benchmark.report.labels import nbytes, signed, three_digits
+from acil.benchmark.report.rows import Stat
+
+Kind = Literal["text", "count", "percent", "difference", "bytes", "seconds", "scientific"]
+Value = str | int | float | Stat | None
+_MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes
+    ----------
+    key : str
+        Name in CSV.
+    title : str
+        Heading for readers.
+    kind : str
+        How its values are written.
+    latex : str or None
+        Heading in LaTeX, where the escaped title will not do.
+    only_if_varied : bool
+        Leave it out for readers where all values are the same: the title says it then.
+    only_in_csv : bool
+        Leave it out for readers.
+    """
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    latex: str | None = None
+    only_if_varied: bool = False
+    only_in_csv: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its caption and the notes below it.
+
+    Attributes
+    ----------
+    name : str
+        What it is called in file names and labels.
+    title : str
+    columns : sequence of Column
+    rows : sequence of sequence
+        Values, as many in each row as there are columns; None where there is none.
+    notes : sequence of str
+    group : str or None
+        Key of the column whose changes divide the rows in LaTeX.
+    about : Mapping
+        What all rows have in common: columns of their own in CSV.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Value]]
+    notes: Sequence[str] = ()
+    group: str | None = None
+    about: Mapping[str, str | int | None] = field(default_factory=dict)
+
+    def shown(self) -> list[int]:
+        """Return the positions of the columns that tell a reader something."""
+        kept = []
+        for position, column in enumerate(self.columns):
+            values = [row[position] for row in self.rows]
+            same = column.only_if_varied and len(set(values)) <= 1
+            if not (same or column.only_in_csv) and any(value is not None for value in values):
+                kept.append(position)
+        return kept
+
+
+def to_markdown(table: Table) -> str:
+    """Return a table as GitHub's Markdown, its columns padded so that it also reads well as text.
+
+    Parameters
+    ----------
+    table : Table
+    """
+    shown = table.shown()
+    columns = [table.columns[position] for position in shown]
+    cells = [[escape_markdown(column.title) for column in columns]]
+    cells += [
+        [escape_markdown(_written(row[p], table.columns[p].kind)) for p in shown] for row in table.rows
+    ]
+    widths = [max(3, *(len(line[i]) for line in cells)) for i in range(len(columns))]
+    rule = [
+        "-" * w if c.kind == "text" else "-" * (w - 1) + ":"
+        for w, c in zip(widths, columns, strict=True)
+    ]
+    lines = [f"**{escape_markdown(table.title)}**", "", _line(cells[0], widths, columns)]
+    lines += ["| " + " | ".join(rule) + " |", *(_line(line, widths, columns) for line in cells[1:])]
+    if table.notes:
+        lines += ["", *(f"- {escape_markdown(note)}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """Return tables with the same columns as one CSV: all columns, numbers unrounded.
+
+    A mean over seeds takes two columns: the mean, and ``_std``, empty where there is one seed.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    columns = list(dict.fromkeys(column for table in tables for column in table.columns))
+    values = [dict(zip(table.columns, row, strict=True)) for table in tables for row in table.rows]
+    spread = {column for row in values for column in row if isinstance(row[column], Stat)}
+    header = [*tables[0].about]
+    for column in columns:
+        header += [column.key, f"{column.key}_std"] if column in spread else [column.key]
+    writer.writerow(header)
+    about = [table.about for table in tables for _ in table.rows]
+    for facts, row in zip(about, values, strict=True):
+        line = [_raw(value) for value in facts.values()]
+        for column in columns:
+            value = row.get(column)
+            line.append(_raw(value.mean if isinstance(value, Stat) else value))
+            if column in spread:
+                line.append(_raw(value.std if isinstance(value, Stat) else None))
+        writer.writerow(line)
+    return stream.getvalue()
+
+
+def to_latex(table: Table) -> str:
+    r"""Return a table for LaTeX, with the rules of the package booktabs.
+
+    Parameters
+    ----------
+    table : Table
+    """
+    shown = table.shown()
+    columns = [table.columns[position] for position in shown]
+    group = next((i for i, column in enumerate(table.columns) if column.key == table.group), None)
+    align = "".join("l" if column.kind == "text" else "r" for column in columns)
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{table}",
+        "  \\centering",
+        f"  \\caption{{{escape_latex(table.title)}}}",
+        f"  \\label{{tab:{table.name}}}",
+        f"  \\begin{{tabular}}{{{align}}}",
+        "    \\toprule",
+        "    " + " & ".join(c.latex or escape_latex(c.title) for c in columns) + " \\\\",
+        "    \\midrule",
+    ]
+    for before, row in zip([None, *table.rows], table.rows, strict=False):
+        if group is not None and before is not None and before[group] != row[group]:
+            lines.append("    \\midrule")
+        cells = [escape_latex(_written(row[p], table.columns[p].kind)) for p in shown]
+        lines.append("    " + " & ".join(cells) + " \\\\")
+    lines += ["    \\bottomrule", "  \\end{tabular}"]
+    lines += [f"  \\par\\footnotesize {escape_latex(note)}" for note in table.notes]
+    return "\n".join([*lines, "\\end{table}"]) + "\n"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "≈": r"$\approx$",
+    "γ": r"$\gamma$",
+    "κ": r"$\kappa$",
+    "Ā": r"$\bar{A}$",
+    "–": "--",
+    "…": r"\ldots{}",
+    "\n": " ",
+} | {symbol: f"\\{symbol}" for symbol in "&%$#_"}
+
+
+def escape_latex(text: str) -> str:
+    r"""Return text such that LaTeX prints it as it is.
+
+    Examples
+    --------
+    >>> print(escape_latex("a_b & 5 %"))
+    a\_b \& 5 \%
+    """
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def escape_markdown(text: str) -> str:
+    """Return text on one line, such that Markdown shows it as it is, also in a table."""
+    text = re.sub(r"\s+", " ", text).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\|*])", r"\\\1", text)
+
+
+def _line(cells: list[str], widths: list[int], columns: list[Column]) -> str:
+    padded = [
+        cell.ljust(width) if column.kind == "text" else cell.rjust(width)
+        for cell, width, column in zip(cells, widths, columns, strict=True)
+    ]
+    return "| " + " | ".join(padded) + " |"
+
+
+def _written(value: Value, kind: Kind) -> str:
+    if value is None:
+        return _MISSING
+    if isinstance(value, str):
+        return value
+    mean, std = (value.mean, value.std) if isinstance(value, Stat) else (value, None)
+    if kind == "percent":
+        return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+    if kind == "difference":
+        return signed(mean)
+    if kind == "bytes":
+        return nbytes(mean)
+    if kind == "seconds":
+        return three_digits(mean)
+    return f"{mean:.1e}" if kind == "scientific" else f"{mean:g}"
+
+
+def _raw(value: str | int | float | None) -> str:
+    return "" if value is None else str(value)

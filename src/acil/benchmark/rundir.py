@@ -1,0 +1,152 @@
+"""The directory of a run: one owner at a time, settings, records, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from acil.atomic import replacing
+from acil.benchmark.config import RunConfig, check_resumable, make_config, read_config, to_toml
+from acil.benchmark.records import Records
+from acil.errors import InputError, ModelFileError
+from acil.locking import locked
+
+
+class RunDirectory:
+    """Files of one run; see `open_run`.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records = Records(path / "records.jsonl")
+
+    @property
+    def config_file(self) -> Path:
+        """The complete settings."""
+        return self.path / "config.toml"
+
+    def base_folder(self, key: str) -> Path:
+        """Return the folder that all jobs with the same base network share."""
+        folder = self.path / "checkpoint" / f"base-{key}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def state(self, key: str) -> StateFile:
+        """Return the file in which a job keeps the state of its method."""
+        folder = self.path / "checkpoint"
+        folder.mkdir(parents=True, exist_ok=True)
+        return StateFile(folder / f"state-{key}.safetensors")
+
+
+class StateFile:
+    """The state of a method between two phases, written at most once a minute.
+
+    Parameters
+    ----------
+    path : Path
+    every_seconds : float
+    """
+
+    def __init__(self, path: Path, every_seconds: float = 60.0) -> None:
+        self.path = path
+        self.every_seconds = every_seconds
+        self._last = time.monotonic()
+
+    def load(self) -> tuple[int, dict[str, Any]] | None:
+        """Return the last phase learnt and the state after it; None if there is none that is whole."""
+        if not self.path.exists():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                values = json.loads(file.metadata()["acil_state"])
+                state: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+            # Learning again gives the same state; a file that cannot be read is no reason to stop.
+            return None
+        return int(values["phase"]), {**state, **values["state"]}
+
+    def save(self, phase: int, state: Mapping[str, Any], now: bool = False) -> None:
+        """Write the state after a phase, unless the last one was written a moment ago."""
+        if not now and time.monotonic() - self._last < self.every_seconds:
+            return
+        tensors = {k: v.contiguous() for k, v in state.items() if isinstance(v, Tensor)}
+        others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
+        text = json.dumps({"phase": phase, "state": others})
+        with replacing(self.path) as draft:
+            save_file(tensors, draft, metadata={"acil_state": text})
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """Say whether `save` would write now."""
+        return time.monotonic() - self._last >= self.every_seconds
+
+    def remove(self) -> None:
+        """Forget the state: the job has finished."""
+        self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_run(
+    path: Path, config: RunConfig, resolved: Mapping[str, Any], resume: bool, force: bool
+) -> Iterator[RunDirectory]:
+    """Open the directory of a run for writing, or say why not.
+
+    Parameters
+    ----------
+    path : Path
+    config : RunConfig
+    resolved : Mapping
+        What followed from the settings, for readers of config.toml.
+    resume : bool
+        Go on with the run that is there (which may have barely started).
+    force : bool
+        Replace the run that is there.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot make the run directory {path}: {error.strerror}.") from error
+    try:
+        with locked(path / "config.toml", timeout=0):
+            yield _prepared(path, config, resolved, resume, force)
+    except ModelFileError as error:
+        if "another process" not in str(error):
+            raise
+        raise InputError(
+            f"Another process is writing into {path}. Wait for it, or choose another directory."
+        ) from error
+
+
+def _prepared(
+    path: Path, config: RunConfig, resolved: Mapping[str, Any], resume: bool, force: bool
+) -> RunDirectory:
+    run = RunDirectory(path)
+    exists = run.config_file.exists() or run.records.path.exists()
+    if exists and force and not resume:
+        for name in ("config.toml", "records.jsonl"):
+            (path / name).unlink(missing_ok=True)
+        for name in ("checkpoint", "report"):
+            shutil.rmtree(path / name, ignore_errors=True)
+    elif exists and not resume:
+        raise InputError(
+            f"{path} holds a run already. Go on with it (--resume), replace it (--force), or choose "
+            "another directory (--out)."
+        )
+    elif run.config_file.exists():
+        check_resumable(make_config(read_config(run.config_file)), config)
+    with replacing(run.config_file) as draft:
+        draft.write_text(to_toml(config, resolved), encoding="utf-8")
+    return run

@@ -1,0 +1,162 @@
+"""`acil bench`: run the benchmark, report on it, list what there is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from acil.errors import InputError
+
+app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
+
+
+@app.command("run")
+def run(
+    dataset: Annotated[
+        str | None, typer.Option(help="digits, cifar100, imagefolder:DIR, features:FILE")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Methods, comma-separated; package.module:Class too.")
+    ] = None,
+    phases: Annotated[str | None, typer.Option(help="Numbers K of phases, comma-separated.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, comma-separated.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Base training, features, width and γ.")] = None,
+    order: Annotated[str | None, typer.Option(help="natural, seed1993, podnet1..3 or a seed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory (default: runs/DATASET-SUITE).")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
+    config: Annotated[Path | None, typer.Option(help="TOML file with these settings.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, e.g. recipe.training.epochs=3")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="main, compare, ablation, width or memory.")] = None,
+    backbone: Annotated[
+        Path | None, typer.Option(help="Trained network, instead of base training.")
+    ] = None,
+    base: Annotated[int | None, typer.Option(help="Classes of the base phase (default: half).")] = None,
+    classes: Annotated[int | None, typer.Option(help="Only the first classes of the order.")] = None,
+    expansion_size: Annotated[str | None, typer.Option(help="Width of the expansion, or none.")] = None,
+    gamma: Annotated[str | None, typer.Option(help="Ridge strength, or auto.")] = None,
+    solver: Annotated[str | None, typer.Option(help="gram or recursive.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64, float32 or mixed.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda …")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder of the data (default: ACIL_DATA).")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and stop.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+) -> None:
+    """Run methods under the class-incremental protocol and record what comes out."""
+    from acil.benchmark.config import make_config, read_config
+
+    values: dict[str, Any] = {} if config is None else read_config(config)
+    flags = {
+        "dataset": dataset, "methods": method, "phases": phases, "seeds": seeds, "recipe": recipe,
+        "order": order, "suite": suite, "backbone": backbone, "base": base, "classes": classes,
+        "expansion_size": expansion_size, "gamma": gamma, "solver": solver, "dtype": dtype,
+        "device": device, "root": root, "skip_bad": skip_bad or None,
+    }  # fmt: skip
+    values |= {name: value for name, value in flags.items() if value is not None}
+    for item in set_ or []:
+        name, separator, value = item.partition("=")
+        if not separator:
+            raise InputError(f"--set takes key=value, got {item!r}.")
+        values[name.strip()] = value.strip()
+    settings = make_config(values)
+    folder = (
+        out or Path("runs") / f"{settings.dataset.replace(':', '-').replace('/', '-')}-{settings.suite}"
+    )
+    if dry_run:
+        from acil.benchmark.runner import describe_plan
+
+        typer.echo(describe_plan(settings))
+        return
+    _execute(settings, folder, resume, force, as_json)
+
+
+def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bool) -> None:
+    from acil.benchmark.report import write_report
+    from acil.benchmark.runner import run as run_benchmark
+    from acil.cli.progress import RunProgress
+
+    try:
+        with RunProgress() as progress:
+            run_benchmark(settings, folder, resume=resume, force=force, progress=progress)
+    except KeyboardInterrupt:
+        again = f"acil bench run --resume --config {folder / 'config.toml'} --out {folder}"
+        typer.echo(f"Stopped. Go on with: {again}", err=True)
+        raise
+    report = write_report([folder], folder / "report")
+    if as_json:
+        typer.echo(json.dumps(_summaries(folder), indent=2))
+        return
+    typer.echo(report.markdown)
+    for line in _closing_lines(folder, report):
+        typer.echo(line)
+
+
+def _summaries(folder: Path) -> list[dict[str, Any]]:
+    from acil.benchmark.records import Records
+
+    return [record for record in Records(folder / "records.jsonl").read() if record["kind"] == "summary"]
+
+
+def _closing_lines(folder: Path, report: Any) -> list[str]:
+    differences = [s["joint_difference"] for s in _summaries(folder) if "joint_difference" in s]
+    conditions = [s["condition"] for s in _summaries(folder) if "condition" in s]
+    lines = [f"Report: {folder / 'report'}"]
+    lines += [f"Plot:   {path}" for path in report.plots[:1]]
+    if differences:
+        lines.append(
+            f"Incremental against joint learning: test scores differ by at most {max(differences):.1e} "
+            f"(relative; condition number up to {max(conditions):.1e})."
+        )
+    return lines
+
+
+@app.command("report")
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.", metavar="DIR…")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write (default: report/ in the first run).")
+    ] = None,
+) -> None:
+    """Write tables and plots from the records of one or more runs."""
+    from acil.benchmark.report import write_report
+
+    for folder in runs:
+        if not (folder / "records.jsonl").exists():
+            raise InputError(f"{folder} has no records.jsonl: it is not a run directory.")
+    result = write_report(runs, out or runs[0] / "report")
+    typer.echo(result.markdown)
+    for path in result.files:
+        typer.echo(str(path), err=True)
+
+
+@app.command("list")
+def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show data sets, methods, recipes, class orders and suites."""
+    from acil.benchmark.datasets import DATASETS
+    from acil.benchmark.orders import PODNET_ORDERS
+    from acil.benchmark.suites import SUITES
+    from acil.methods import available
+    from acil.training.recipes import RECIPES
+
+    found = {
+        "datasets": sorted(DATASETS),
+        "methods": list(available()),
+        "recipes": sorted(RECIPES),
+        "orders": ["natural", "seed1993", *PODNET_ORDERS, "any seed"],
+        "suites": list(SUITES),
+    }
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for name, items in found.items():
+        typer.echo(f"{name:9} {', '.join(items)}")

@@ -1,0 +1,124 @@
+"""`acil data`: making data sets ready for benchmarks."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from acil.benchmark.datasets import Dataset
+
+app = typer.Typer(no_args_is_help=True, help="Make data sets ready for benchmarks.")
+
+
+@app.callback()
+def _group() -> None:
+    """Make data sets ready for benchmarks."""
+
+
+@app.command()
+def prepare(
+    name: Annotated[
+        str,
+        typer.Argument(help="digits, cifar100, imagefolder:DIR, features:FILE …", metavar="NAME"),
+    ],
+    root: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the data.", envvar="ACIL_DATA", metavar="DIR", show_default=False),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Fetch the official archive from here instead.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Fetch and unpack again.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")
+    ] = False,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Option of the data set, such as size=224.", metavar="KEY=VALUE"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """Fetch a data set (or take the archive that is there), check it, unpack it and load it once.
+
+    An interrupted download goes on where it broke off when the same command is run again.
+    """
+    chosen = _parsed(options or [])
+    from acil.benchmark.datasets.preparing import prepare as prepare_data
+
+    start = time.perf_counter()
+    try:
+        with _shown_progress() as progress:
+            dataset = prepare_data(
+                name, root, url=url, force=force, skip_bad=skip_bad, progress=progress, **chosen
+            )
+    except KeyboardInterrupt:
+        typer.echo("Stopped; the same command goes on with what has arrived.", err=True)
+        raise
+    report = _report(dataset, root, time.perf_counter() - start)
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        for key, value in report.items():
+            typer.echo(f"{key:<13} {value}")
+
+
+def _parsed(options: list[str]) -> dict[str, Any]:
+    """Return the options of ``--set``: numbers and truth values as such, anything else as text."""
+    parsed: dict[str, Any] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key.isidentifier():
+            raise typer.BadParameter(f"{option!r} is not KEY=VALUE.", param_hint="--set")
+        try:
+            parsed[key] = json.loads(value)
+        except json.JSONDecodeError:
+            parsed[key] = value
+    return parsed
+
+
+def _report(dataset: Dataset, root: Path | None, seconds: float) -> dict[str, Any]:
+    return {
+        "dataset": dataset.name,
+        "root": None if root is None else str(root),
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+        "classes": len(dataset.class_names),
+        "shape": " x ".join(str(length) for length in dataset.train.shape),
+        "skipped": len(dataset.skipped),
+        "identity": dataset.identity,
+        "seconds": round(seconds, 2),
+    }
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
+    """Show bars on stderr while the work lasts; nothing when that is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield show

@@ -1,0 +1,1 @@
+"""The one back-propagation loop that base training and every method share."""

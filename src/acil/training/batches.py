@@ -1,0 +1,100 @@
+"""The batches of a training: order, augmentation and normalisation, the same whenever asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from acil.training.settings import Training
+from acil.vision.augment import Augmentation
+from acil.vision.backbones import Preprocessing, normalise
+
+#: Bytes of pixels that are augmented together: enough to keep a GPU busy with few launches.
+_CHUNK_BYTES = 2**24
+#: Share of a GPU's free memory that the images may take.
+_RESIDENT_SHARE = 0.5
+
+
+class Batches:
+    """Batches of augmented, normalised images in a new order each epoch.
+
+    Several batches are augmented together, as one chunk. The order of an epoch is drawn from a
+    generator that starts from (seed, epoch), the augmentation of a chunk from one that starts from
+    (seed, epoch, chunk): any batch can be made again without those before it.
+
+    Parameters
+    ----------
+    images : Tensor of shape (n, c, h, w), uint8, or (n, …), float32
+        They move to the device if there is room for them. Floats are used as they are.
+    labels : Tensor of shape (n,), int64
+    settings : Training
+    preprocessing : Preprocessing or None
+        None only with floats.
+    seed : int
+    device : torch.device
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        settings: Training,
+        preprocessing: Preprocessing | None,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self._images = images.to(device) if _fits(images, device) else images
+        self._labels = labels.to(device)
+        self._preprocessing = preprocessing
+        self._augment = Augmentation(settings.augment, preprocessing.size if preprocessing else None)
+        self._seed = seed
+        self._device = device
+        n = len(images)
+        self._size = min(settings.batch_size, n)
+        self.steps = settings.steps_per_epoch(n)
+        #: Images that an epoch goes through.
+        self.images_per_epoch = min(n, self.steps * self._size)
+        bytes_per_batch = self._size * images[0].numel()
+        self._chunk_steps = max(1, _CHUNK_BYTES // max(1, bytes_per_batch))
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield inputs, labels and positions in the data set of each batch, from a step on."""
+        order = torch.randperm(len(self._images), generator=self._generator("cpu", epoch, "order"))
+        order = order[: self.images_per_epoch]
+        for chunk in range(first_step // self._chunk_steps, -(-self.steps // self._chunk_steps)):
+            start = chunk * self._chunk_steps
+            end = min(start + self._chunk_steps, self.steps)
+            members = order[start * self._size : end * self._size]
+            indices = members.to(self._device)
+            inputs = self._inputs(members, indices, epoch, chunk)
+            labels = self._labels[indices]
+            for step in range(max(start, first_step), end):
+                batch = slice((step - start) * self._size, (step - start + 1) * self._size)
+                yield inputs[batch], labels[batch], indices[batch]
+
+    def _inputs(self, members: Tensor, indices: Tensor, epoch: int, chunk: int) -> Tensor:
+        """Return the network's input for one chunk."""
+        resident = self._images.device == self._device
+        chosen = self._images[indices] if resident else self._images[members].to(self._device)
+        if chosen.dtype != torch.uint8 or self._preprocessing is None:
+            return chosen
+        generator = self._generator(self._device, epoch, chunk)
+        inputs = normalise(self._augment(chosen, generator), self._preprocessing)
+        return inputs.contiguous(memory_format=torch.channels_last)
+
+    def _generator(self, device: torch.device | str, epoch: int, part: object) -> torch.Generator:
+        text = f"acil training {self._seed} {epoch} {part}"
+        # 63 bits, which every generator takes.
+        start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+        return torch.Generator(device).manual_seed(start)
+
+
+def _fits(images: Tensor, device: torch.device) -> bool:
+    """Say whether images may live on the device; those that may not are sent chunk by chunk."""
+    if device.type != "cuda" or images.device == device:
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return images.numel() * images.element_size() <= _RESIDENT_SHARE * free

@@ -1,0 +1,165 @@
+"""Where a training stood, in one file, so that it can go on after being killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+from acil.atomic import cannot_write, replacing
+from acil.errors import InputError, ModelFileError
+from acil.training.identity import digest
+
+logger = logging.getLogger(__name__)
+
+_METADATA_KEY = "acil_training"
+_DIGEST_KEY = "sha256"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """The place in a training after which a checkpoint was written.
+
+    Attributes
+    ----------
+    epoch : int
+        Counted from 0.
+    step : int
+        Steps of this epoch that are done.
+    seen : int
+        Images of this epoch that are done.
+    """
+
+    epoch: int
+    step: int
+    seen: int
+
+
+class Checkpoint:
+    """The file ``training.safetensors`` in a folder, written whole or not at all.
+
+    It holds weights, running statistics, momentum and the position. It holds no state of a random
+    generator, because a training derives the order and the augmentation of each part of an epoch
+    from its seed and the part's number.
+
+    Parameters
+    ----------
+    folder : path-like
+        Made when the first checkpoint is written.
+    every_seconds : float, default=60
+        Least time between two checkpoints; one more is written at the end of the training.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], every_seconds: float = 60.0) -> None:
+        self.path = Path(folder) / "training.safetensors"
+        self.every_seconds = every_seconds
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """Say whether enough time has passed since the last checkpoint, or since the start."""
+        return time.monotonic() - self._last >= self.every_seconds
+
+    def save(
+        self, identity: Mapping[str, Any], position: Position, tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Replace the file by the present state.
+
+        Parameters
+        ----------
+        identity : Mapping
+            What makes this training different from others; JSON-able.
+        position : Position
+        tensors : Mapping
+            On any device.
+        """
+        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        content = {"format": _FORMAT, "identity": dict(identity), "position": vars(position)}
+        text = json.dumps(content)
+        metadata = {_METADATA_KEY: text, _DIGEST_KEY: digest(stored, text)}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        with replacing(self.path) as draft:
+            try:
+                save_file(stored, draft, metadata=metadata)
+            except SafetensorError as error:
+                raise cannot_write(self.path, error) from error
+        self._last = time.monotonic()
+
+    def load(
+        self, identity: Mapping[str, Any], like: Mapping[str, Tensor]
+    ) -> tuple[Position, dict[str, Tensor]] | None:
+        """Return position and tensors of the file, or None when there is nothing to go on from.
+
+        A damaged file is logged and left aside: the training starts anew and replaces it.
+
+        Parameters
+        ----------
+        identity : Mapping
+            Of the training that wants to go on.
+        like : Mapping
+            Tensors of the names and shapes that the file must have.
+
+        Raises
+        ------
+        InputError
+            If the file belongs to a training with other settings, seed, data or network.
+        """
+        self._last = time.monotonic()
+        try:
+            content, stored = self._read()
+            position = Position(**content["position"])
+            before = dict(content["identity"])
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ModelFileError(
+                f"Cannot read the checkpoint {self.path}: {error.strerror}. Make it readable, or remove "
+                "it to start anew."
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            logger.warning("The checkpoint %s is damaged (%s). Training starts anew.", self.path, error)
+            return None
+        self._require_same(before, json.loads(json.dumps(dict(identity))))
+        if {name: t.shape for name, t in stored.items()} != {name: t.shape for name, t in like.items()}:
+            logger.warning(
+                "The checkpoint %s does not fit the network. Training starts anew.", self.path
+            )
+            return None
+        return position, stored
+
+    def remove(self) -> None:
+        """Delete the file, if there is one."""
+        self.path.unlink(missing_ok=True)
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        stored = load(self.path.read_bytes())
+        with safe_open(self.path, "pt") as file:
+            metadata = file.metadata() or {}
+        text = metadata[_METADATA_KEY]
+        if metadata[_DIGEST_KEY] != digest(stored, text):
+            raise ValueError("its content does not match its checksum")
+        content = json.loads(text)
+        if content["format"] != _FORMAT:
+            raise ValueError(f"it has format {content['format']}, not {_FORMAT}")
+        return content, stored
+
+    def _require_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if differing:
+            what = "; ".join(f"{name} was {before.get(name)}, now {now.get(name)}" for name in differing)
+            raise InputError(
+                f"The checkpoint {self.path} belongs to another training: {what}. Go on with the same "
+                "settings, seed and data, or choose another folder, or remove the file to start anew."
+            )

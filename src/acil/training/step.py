@@ -1,0 +1,181 @@
+"""One step of stochastic gradient descent: plain, or as a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.training.settings import Training
+
+#: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). Two attributes are
+#: looked at: ``capturable`` (True allows a CUDA graph: no shape and no branch may depend on values, and
+#: nothing but the network may keep state) and ``identity`` (a text that a checkpoint remembers).
+Objective = Callable[[nn.Module, Tensor, Tensor, Tensor], "Tensor | tuple[Tensor, Tensor]"]
+
+#: cuDNN chooses its algorithms and the optimiser makes its state before a graph is recorded.
+_WARMUP_STEPS = 3
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Mean cross entropy of the network's scores, the default objective."""
+
+    label_smoothing: float = 0.0
+    capturable = True
+    identity = "cross entropy"
+
+    def __call__(
+        self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the scores, from which the training accuracy is counted."""
+        scores = network(x).float()
+        return functional.cross_entropy(scores, y, label_smoothing=self.label_smoothing), scores
+
+
+def make_optimizer(network: nn.Module, settings: Training, device: torch.device) -> torch.optim.SGD:
+    """Return SGD over all trainable parameters, its momentum at zero.
+
+    On a GPU the rate is a tensor, so that a recorded graph sees its changes.
+    """
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise InputError("The network has no trainable parameter. Unfreeze some, or do not train it.")
+    on_gpu = device.type == "cuda"
+    rate: Any = settings.learning_rate
+    optimizer = torch.optim.SGD(
+        trainable,
+        lr=torch.tensor(rate, device=device) if on_gpu else rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
+        fused=on_gpu,
+    )
+    if settings.momentum:
+        # 0.9 · 0 + g is what the first step would set; existing buffers can be saved, loaded and reset.
+        for parameter in trainable:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+class Step:
+    """Runs steps and sums loss and hits on the device.
+
+    Parameters
+    ----------
+    network : nn.Module
+        On the device, in training mode.
+    objective : Objective
+    settings : Training
+    device : torch.device
+    """
+
+    def __init__(
+        self, network: nn.Module, objective: Objective, settings: Training, device: torch.device
+    ) -> None:
+        self._network = network
+        self._model: Any = torch.compile(network) if settings.compile else network
+        self._objective = objective
+        self._bf16 = settings.precision == "bf16"
+        self._device = device
+        self._optimizer = make_optimizer(network, settings, device)
+        self._totals = torch.zeros(2, device=device)
+        self._scored = False
+        self._graphs: dict[int, _Graph] | None = None
+        if device.type == "cuda" and getattr(objective, "capturable", False):
+            self._graphs = {}
+
+    def __call__(self, x: Tensor, y: Tensor, indices: Tensor) -> None:
+        """Do one step."""
+        if self._graphs is None:
+            self._run(x, y, indices)
+            return
+        # One graph for full batches, one for the smaller batch that may end an epoch.
+        if len(y) not in self._graphs:
+            self._graphs[len(y)] = self._record(x, y, indices)
+        self._graphs[len(y)].replay(x, y, indices)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the steps to come."""
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything that a step changes, by name; writing into it changes the training."""
+        named = dict(self._network.named_parameters())
+        found = {f"network.{name}": parameter.detach() for name, parameter in named.items()}
+        found |= {f"network.{name}": buffer for name, buffer in self._network.named_buffers()}
+        for name, parameter in named.items():
+            buffer = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if buffer is not None:
+                found[f"momentum.{name}"] = buffer
+        return {**found, "totals": self._totals}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Write values into what :meth:`tensors` returns."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(tensors[name])
+        self._scored |= bool(tensors["totals"][1] > 0)
+
+    def reset_totals(self) -> None:
+        """Start the sums of a new epoch."""
+        self._totals.zero_()
+
+    def mean_loss_and_accuracy(self, seen: int) -> tuple[float, float | None]:
+        """Return the mean loss and the accuracy in percent of this epoch; waits for the device."""
+        loss, hits = self._totals.tolist()
+        return loss / max(seen, 1), 100 * hits / max(seen, 1) if self._scored else None
+
+    def close(self) -> None:
+        """Free the graphs and the gradients."""
+        self._graphs = {} if self._graphs is not None else None
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _run(self, x: Tensor, y: Tensor, indices: Tensor) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            result = self._objective(self._model, x, y, indices)
+        loss, scores = result if isinstance(result, tuple) else (result, None)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        with torch.no_grad():
+            self._totals[0] += loss.detach().float() * len(y)
+            if scores is not None:
+                self._scored = True
+                self._totals[1] += (scores.argmax(1) == y).sum()
+
+    def _record(self, x: Tensor, y: Tensor, indices: Tensor) -> _Graph:
+        """Record a step for this batch size; weights, buffers and momentum stay as they are."""
+        before = {name: tensor.clone() for name, tensor in self.tensors().items()}
+        graph = _Graph(self._run, x, y, indices)
+        self.load(before)
+        return graph
+
+
+class _Graph:
+    """A recorded step that is replayed on new inputs."""
+
+    def __init__(
+        self, run: Callable[[Tensor, Tensor, Tensor], None], x: Tensor, y: Tensor, indices: Tensor
+    ) -> None:
+        # clone keeps the channels-last layout.
+        self._inputs = (x.clone(), y.clone(), indices.clone())
+        for _ in range(_WARMUP_STEPS):
+            run(*self._inputs)
+        self._graph = torch.cuda.CUDAGraph()
+        # On the stream of the other steps: gradients belong to the stream that first made them.
+        with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream()):
+            run(*self._inputs)
+
+    def replay(self, x: Tensor, y: Tensor, indices: Tensor) -> None:
+        for own, new in zip(self._inputs, (x, y, indices), strict=True):
+            own.copy_(new)
+        self._graph.replay()

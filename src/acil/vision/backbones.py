@@ -1,0 +1,237 @@
+"""The backbones by name: building, identifying, saving and loading them."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from acil.atomic import cannot_write, replacing
+from acil.errors import InputError, ModelFileError
+from acil.vision.base import Backbone, Preprocessing, normalise
+from acil.vision.resnet import ResNet18, ResNet32
+from acil.vision.smallcnn import SmallCNN
+
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "Preprocessing",
+    "build",
+    "fingerprint",
+    "load_backbone",
+    "normalise",
+    "save_backbone",
+]
+
+#: Name to constructor, which takes a generator and options. A new backbone is one line here.
+BACKBONES: dict[str, Callable[..., Backbone]] = {
+    "resnet32": ResNet32,
+    "resnet18": ResNet18,
+    "smallcnn": SmallCNN,
+}
+
+METADATA_KEY = "acil_backbone"
+FORMAT_VERSION = 1
+
+
+def build(name: str, generator: torch.Generator | None = None, **options: Any) -> Backbone:
+    """Build a backbone with fresh weights.
+
+    Parameters
+    ----------
+    name : str
+        One of `BACKBONES`.
+    generator : torch.Generator, optional
+        On the CPU; decides the weights. None means a generator with seed 0.
+    **options
+        Of that backbone, such as ``option="B"`` for the shortcuts of ResNet-32.
+
+    Returns
+    -------
+    Backbone
+        On the CPU, in training mode.
+
+    Examples
+    --------
+    >>> build("resnet32", torch.Generator().manual_seed(1)).num_features
+    64
+    """
+    if name not in BACKBONES:
+        raise InputError(f"There is no backbone {name!r}. Choose one of {', '.join(BACKBONES)}.")
+    try:
+        inspect.signature(BACKBONES[name]).bind(generator, **options)
+    except TypeError as error:
+        raise InputError(
+            f"The backbone {name!r} cannot be built with the options {options}: {error}. "
+            f"It takes {inspect.signature(BACKBONES[name])}."
+        ) from None
+    return BACKBONES[name](generator, **options)
+
+
+def fingerprint(backbone: Backbone) -> str:
+    """Return a hash of everything that decides the features of an image, but the preprocessing.
+
+    That is name, options, and names, shapes and values (as float32) of parameters and buffers. It does
+    not depend on device, memory format or training mode.
+    """
+    return _digest(backbone, backbone.state_dict())
+
+
+def _digest(backbone: Backbone, state: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps([backbone.name, backbone.options], sort_keys=True).encode())
+    for name, tensor in sorted(state.items()):
+        if name.endswith("num_batches_tracked"):  # no output depends on this counter
+            continue
+        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(_stored(tensor).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    """Return a tensor as it is hashed and stored: on the CPU, contiguous, floats as float32."""
+    dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to(device="cpu", dtype=dtype).contiguous()
+
+
+def save_backbone(
+    backbone: Backbone, path: str | os.PathLike[str], metadata: Mapping[str, Any], half: bool = False
+) -> None:
+    """Write a backbone to one safetensors file, completely or not at all.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        One of the registry.
+    path : str or path-like
+        A file there is replaced.
+    metadata : mapping
+        JSON-able facts to keep with it: order, base classes, seed, recipe, data set. The entries
+        ``name``, ``options``, ``preprocessing``, ``fingerprint``, ``half`` and ``format_version`` are
+        the backbone's own and are written anew.
+    half : bool, default=False
+        Store the parameters as float16. A loaded backbone computes with the rounded weights, and its
+        fingerprint is theirs. Running means and variances stay in float32: they are few, and a small
+        variance would vanish.
+    """
+    if backbone.name not in BACKBONES:
+        raise InputError(
+            f"Only backbones of the registry can be saved ({', '.join(BACKBONES)}); {backbone.name!r} "
+            "could not be built again on loading. Add it to acil.vision.backbones.BACKBONES."
+        )
+    state = {name: _stored(tensor) for name, tensor in backbone.state_dict().items()}
+    if half:
+        for name, _ in backbone.named_parameters():
+            state[name] = _halved(name, state[name])
+    facts = {
+        **metadata,
+        "format_version": FORMAT_VERSION,
+        "name": backbone.name,
+        "options": backbone.options,
+        "preprocessing": backbone.preprocessing.to_dict(),
+        "fingerprint": _digest(backbone, state),
+        "half": half,
+    }
+    try:
+        text = json.dumps(facts, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"The metadata of a backbone must be JSON ({error}). Got {metadata!r}."
+        ) from None
+    with replacing(path) as draft:
+        try:
+            save_file(state, draft, metadata={METADATA_KEY: text})
+        except SafetensorError as error:
+            raise cannot_write(path, error) from error
+
+
+def _halved(name: str, tensor: Tensor) -> Tensor:
+    rounded = tensor.to(torch.float16)
+    if bool((rounded.isinf() & tensor.isfinite()).any()):
+        raise InputError(
+            f"{name} has values up to {float(tensor.abs().max()):g}, more than float16 holds (65504). "
+            "Save this backbone with half=False."
+        )
+    return rounded
+
+
+def load_backbone(
+    path: str | os.PathLike[str], device: str | torch.device = "cpu"
+) -> tuple[Backbone, dict[str, Any]]:
+    """Read a backbone that `save_backbone` has written.
+
+    Parameters
+    ----------
+    path : str or path-like
+    device : str or torch.device, default="cpu"
+
+    Returns
+    -------
+    backbone : Backbone
+        In evaluation mode, with float32 weights.
+    metadata : dict
+        What was stored with it, and its name, options, preprocessing and fingerprint.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged, not a backbone or written by a newer version.
+    """
+    with _reading(path), safe_open(path, framework="pt") as file:
+        facts = _facts((file.metadata() or {}).get(METADATA_KEY))
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        backbone = build(facts["name"], **facts["options"])
+        backbone.preprocessing = Preprocessing.from_dict(facts["preprocessing"])
+        backbone.load_state_dict(state)
+        if fingerprint(backbone) != facts["fingerprint"]:
+            raise InputError("its weights do not have the fingerprint it names")
+    backbone.eval()
+    return _placed(backbone, device), facts
+
+
+def _placed(backbone: Backbone, device: str | torch.device) -> Backbone:
+    try:
+        return backbone.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f'Cannot put the backbone on the device {str(device)!r}: {error}. Use device="cpu".'
+        ) from None
+
+
+def _facts(text: str | None) -> dict[str, Any]:
+    if text is None:
+        raise InputError(f"it is a safetensors file without the entry {METADATA_KEY!r}")
+    facts = json.loads(text)
+    if not isinstance(facts, dict):
+        raise InputError("its metadata is not an object")
+    if facts.get("format_version") != FORMAT_VERSION:
+        raise InputError(
+            f"it has the format version {facts.get('format_version')!r}, this version of acil reads "
+            f"{FORMAT_VERSION}"
+        )
+    missing = {"name", "options", "preprocessing", "fingerprint"} - facts.keys()
+    if missing or not isinstance(facts["options"], dict) or not isinstance(facts["name"], str):
+        raise InputError(f"its metadata is incomplete (missing: {sorted(missing)})")
+    return facts
+
+
+@contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn whatever is wrong with a file into one error that names it."""
+    advice = "Give a file that acil has written as a backbone, or another copy of it."
+    try:
+        yield
+    except OSError as error:
+        raise ModelFileError(
+            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
+        ) from error
+    except (SafetensorError, InputError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"Cannot read {path} as a backbone: {error}. {advice}") from None

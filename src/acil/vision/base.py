@@ -1,0 +1,229 @@
+"""What every backbone is: a network with a name, a number of features and a preprocessing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from acil.errors import InputError
+
+#: Whose number a weight is scaled by: of outputs or of inputs.
+Init = Literal["fan_out", "fan_in"]
+
+#: What a message lists of a state dict that does not fit.
+_SHOWN = 4
+#: Counters that no output depends on; files of old torch versions lack them.
+_COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels become the input of a network.
+
+    Attributes
+    ----------
+    mean, std : tuple of float
+        Of each channel, for pixels from 0 to 1.
+    size : int
+        Height and width of an image in pixels.
+
+    Examples
+    --------
+    >>> Preprocessing.from_dict({"mean": [0.5], "std": [0.25], "size": 8})
+    Preprocessing(mean=(0.5,), std=(0.25,), size=8)
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: int
+
+    def __post_init__(self) -> None:
+        if not self.mean or len(self.mean) != len(self.std):
+            raise InputError(
+                "A preprocessing needs one mean and one std for each channel. "
+                f"Got mean={self.mean} and std={self.std}."
+            )
+        if not all(map(math.isfinite, self.mean)) or not all(0 < s < math.inf for s in self.std):
+            raise InputError(
+                f"mean must be finite and std positive. Got mean={self.mean}, std={self.std}."
+            )
+        if self.size < 1:
+            raise InputError(f"The size of an image must be at least 1 pixel. Got {self.size}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as JSON has them."""
+        return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
+        """Make a preprocessing of what `to_dict` returned."""
+        try:
+            mean, std = (tuple(float(v) for v in values[key]) for key in ("mean", "std"))
+            return cls(mean, std, int(values["size"]))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"A preprocessing has the entries mean, std and size. Got {values!r} ({error})."
+            ) from None
+
+
+def normalise(x: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Turn pixels into what a network was trained on: zero mean and unit deviation per channel.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, channels, height, width)
+        uint8, or floating point from 0 to 1; on any device. It is not changed.
+    preprocessing : Preprocessing
+
+    Returns
+    -------
+    Tensor of the same shape and memory format, float32
+        A uint8 image and the same image divided by 255 give the same bits.
+
+    Examples
+    --------
+    >>> import torch
+    >>> pixels = torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2)
+    >>> normalise(pixels, Preprocessing(mean=(0.5,), std=(0.25,), size=2)).flatten()
+    tensor([-2.,  2.])
+    """
+    channels = len(preprocessing.mean)
+    if x.ndim != 4 or x.shape[1] != channels:
+        raise InputError(
+            f"This preprocessing takes images of shape (n, {channels}, height, width). "
+            f"Got {tuple(x.shape)}. Use images with {channels} channel(s)."
+        )
+    if x.dtype != torch.uint8 and not x.is_floating_point():
+        raise InputError(f"Pixels must be uint8, or floating point from 0 to 1. Got {x.dtype}.")
+    mean = torch.tensor(preprocessing.mean, dtype=torch.float32, device=x.device)
+    std = torch.tensor(preprocessing.std, dtype=torch.float32, device=x.device)
+    unit = x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x.to(torch.float32)
+    return unit.sub(mean.reshape(-1, 1, 1)).div_(std.reshape(-1, 1, 1))
+
+
+class Backbone(nn.Module):
+    """A network that turns normalised images into features.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the registry.
+    num_features : int
+    preprocessing : Preprocessing
+    options : dict, optional
+        What the registry needs, besides the name, to build the same network again; JSON-able.
+    """
+
+    #: Prefixes of entries of a state dict that belong to a classifier on top and are left out.
+    ignored_prefixes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        num_features: int,
+        preprocessing: Preprocessing,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.num_features = num_features
+        self.preprocessing = preprocessing
+        self.options = dict(options or {})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of normalised images.
+
+        Parameters
+        ----------
+        x : Tensor of shape (n, channels, size, size), float32
+
+        Returns
+        -------
+        Tensor of shape (n, num_features)
+        """
+        raise NotImplementedError
+
+    def taps(self) -> dict[str, nn.Module]:
+        """Return, from input to output, the modules whose output maps may be tapped, by name."""
+        return {}
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Copy weights into this network, or change nothing and say what does not fit.
+
+        Parameters
+        ----------
+        state_dict : mapping of str to Tensor
+            Entries of a classifier on top (``ignored_prefixes``) are left out.
+        strict : bool, default=True
+            Whether missing and unknown entries are errors.
+        assign : bool, default=False
+            As in `torch.nn.Module.load_state_dict`.
+
+        Raises
+        ------
+        InputError
+            If an entry is missing, unknown or has another shape.
+        """
+        given = {
+            name: value
+            for name, value in state_dict.items()
+            if not name.startswith(self.ignored_prefixes)
+        }
+        faults = list(_misfits(self.state_dict(), given, strict))
+        if faults:
+            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+            raise InputError(
+                f"These weights do not fit the backbone {self.name!r} with options {self.options}: "
+                f"{'; '.join(faults[:_SHOWN])}{more}. Use weights of the same network."
+            )
+        return super().load_state_dict(given, strict=False, assign=assign)
+
+
+def _misfits(own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool) -> Iterator[str]:
+    for name, tensor in own.items():
+        if name not in given:
+            if strict and not name.endswith(_COUNTER):
+                yield f"{name} is missing"
+        elif not isinstance(given[name], Tensor):
+            yield f"{name} is {type(given[name]).__name__}, not a tensor"
+        elif given[name].shape != tensor.shape:
+            yield f"{name} has shape {tuple(given[name].shape)}, not {tuple(tensor.shape)}"
+    if strict:
+        yield from (f"{name} is not known" for name in given if name not in own)
+
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """Make a convolution without bias whose weights are still to be drawn (`draw_weights_`).
+
+    The constructor of `torch.nn.Conv2d` would draw them from the global generator.
+    """
+    with torch.device("meta"):
+        empty = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return empty.to_empty(device="cpu")
+
+
+def draw_weights_(network: nn.Module, generator: torch.Generator | None, mode: Init = "fan_out") -> None:
+    """Draw all convolutions from N(0, 2 / fan), fan the number of outputs or inputs of a weight.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Its other layers keep the values they have.
+    generator : torch.Generator or None
+        On the CPU. None means one with seed 0: nothing depends on the global generator.
+    mode : {"fan_out", "fan_in"}
+    """
+    if mode not in get_args(Init):
+        raise InputError(f"init must be 'fan_out' or 'fan_in'. Got {mode!r}.")
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu", generator=generator)

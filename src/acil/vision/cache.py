@@ -1,0 +1,140 @@
+"""Features that were extracted once: in memory, and in files that later runs find again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from acil.atomic import replacing
+from acil.errors import ACILError
+
+logger = logging.getLogger(__name__)
+
+METADATA_KEY = "acil_features"
+_TENSOR = "features"
+
+
+class FeatureCache:
+    """Keep tensors by key: those used last in memory, all of them in a folder.
+
+    Parameters
+    ----------
+    folder : str, path-like or None
+        One safetensors file per key, made when needed. None keeps them in memory only.
+    max_bytes : int, default=2 GiB
+        Of tensors in memory. A larger one is read from its file each time.
+
+    Notes
+    -----
+    A file is written beside its place and renamed, so that several processes may share a folder: what
+    they write under one key is the same. A file that is damaged, or cannot be written, costs time but
+    no result: the tensor is computed again and a warning logged.
+
+    Examples
+    --------
+    >>> import torch
+    >>> cache = FeatureCache(None)
+    >>> cache.get("zeros", lambda: torch.zeros(2, 3)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, max_bytes: int = 2 * 2**30) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.max_bytes = max_bytes
+        self._recent: OrderedDict[str, Tensor] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str, compute: Callable[[], Tensor]) -> Tensor:
+        """Return the tensor of a key, computing it if neither memory nor folder has it.
+
+        Parameters
+        ----------
+        key : str
+            Says everything that decides the values.
+        compute : callable
+            Returns the tensor.
+
+        Returns
+        -------
+        Tensor on the CPU, contiguous
+            Shared with the cache: not to be changed in place.
+        """
+        with self._lock:
+            if key in self._recent:
+                self._recent.move_to_end(key)
+                return self._recent[key]
+        found = self._read(key)
+        if found is None:
+            found = compute().detach().cpu().contiguous()
+            self._write(key, found)
+        self._remember(key, found)
+        return found
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the tensors in memory."""
+        with self._lock:
+            return sum(tensor.nbytes for tensor in self._recent.values())
+
+    def path(self, key: str) -> Path | None:
+        """Return the file of a key, which may not exist yet; None without a folder."""
+        name = f"{hashlib.sha256(key.encode()).hexdigest()}.safetensors"
+        return None if self.folder is None else self.folder / name
+
+    def _remember(self, key: str, tensor: Tensor) -> None:
+        if tensor.nbytes > self.max_bytes:
+            return
+        with self._lock:
+            self._recent[key] = tensor
+            self._recent.move_to_end(key)
+            total = sum(kept.nbytes for kept in self._recent.values())
+            while total > self.max_bytes:
+                total -= self._recent.popitem(last=False)[1].nbytes
+
+    def _read(self, key: str) -> Tensor | None:
+        path = self.path(key)
+        if path is None:
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
+                # Copied, because what is mapped may lie at an address that slows everything down.
+                tensor: Tensor = file.get_tensor(_TENSOR).clone()
+            if facts["key"] == key and facts["crc32"] == _checksum(tensor):
+                return tensor
+            cause = "its content is not what it says"
+        except FileNotFoundError:
+            return None
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+            cause = str(error)
+        logger.warning("Cached features %s are damaged (%s): they are computed again.", path, cause)
+        return None
+
+    def _write(self, key: str, tensor: Tensor) -> None:
+        path = self.path(key)
+        if path is None:
+            return
+        facts = json.dumps({"key": key, "crc32": _checksum(tensor)})
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as draft:
+                save_file({_TENSOR: tensor}, draft, metadata={METADATA_KEY: facts})
+        except (ACILError, OSError, SafetensorError) as error:
+            logger.warning("Features are not cached in %s: %s", self.folder, error)
+
+
+def _checksum(tensor: Tensor) -> int:
+    """Return the CRC-32 of the values: fast, and enough against damage."""
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data)

@@ -1,0 +1,138 @@
+"""The one place that turns image files into pixels: every odd file is handled, or refused by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from acil.errors import InputError
+
+#: What Pillow may open. Its other formats are rare, and one of them (EPS) starts another program.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
+#: Pixels of an image that is still decoded: 268 MB as RGB. Larger ones are taken for an attack.
+MAX_PIXELS = 89_478_485
+#: Of longer images only the middle is resized: one of 1 x 100,000 pixels would fill the memory.
+_MAX_ASPECT = 4
+
+
+def decode(
+    path: str | os.PathLike[str],
+    size: int,
+    mode: Literal["RGB", "L"] = "RGB",
+    crop: float = 1.0,
+) -> Tensor:
+    """Read an image file as a square of pixels: resize the shorter side, then cut out the centre.
+
+    Parameters
+    ----------
+    path : str or path-like
+    size : int
+        Height and width of the result.
+    mode : {"RGB", "L"}
+        Colour or greyscale.
+    crop : float, default=1
+        Part of the shorter side that is kept: it is resized to ``size / crop``. ImageNet's protocol for
+        224 pixels (resize to 256, cut out 224) is ``crop=0.875``.
+
+    Returns
+    -------
+    Tensor of shape (3 or 1, size, size), uint8
+
+    Raises
+    ------
+    InputError
+        If the file is missing, empty, damaged, too large, or of a kind whose range of values is unknown.
+
+    Notes
+    -----
+    The orientation noted by a camera (EXIF) is applied. Transparent images are laid on white: what lies
+    under full transparency is arbitrary. Of an animation the first frame counts. 16-bit greyscale is
+    scaled to 8 bits, 65535 to 255. Colours are taken as sRGB: ICC profiles are not applied. Resizing is
+    Pillow's bilinear filter, with antialiasing.
+    """
+    if size < 1 or not 0 < crop <= 1:
+        raise InputError(f"size must be at least 1 and crop in (0, 1]. Got size={size}, crop={crop}.")
+    if mode not in ("RGB", "L"):
+        raise InputError(f"mode must be 'RGB' or 'L'. Got {mode!r}.")
+    square = _square(_read(Path(path), mode), size, max(size, round(size / crop)))
+    pixels = torch.from_numpy(np.array(square))
+    return pixels.permute(2, 0, 1).contiguous() if mode == "RGB" else pixels.unsqueeze(0)
+
+
+def _read(path: Path, mode: str) -> Image.Image:
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError("it is not a regular file")
+        if path.stat().st_size == 0:
+            raise InputError("it is empty")
+        with Image.open(path, formats=_available()) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise InputError(f"it has {width} x {height} pixels, more than {MAX_PIXELS}")
+            image.load()
+            return _plain(ImageOps.exif_transpose(image), mode)
+    except MemoryError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        cause = f"it has too many pixels ({error})"
+    except UnidentifiedImageError:
+        cause = f"it is not an image of a known format ({', '.join(_available())})"
+    except OSError as error:
+        cause = error.strerror or f"it is truncated or damaged ({error})"
+    except InputError as error:
+        cause = str(error)
+    # Decoders of damaged files fail in too many ways to list: struct.error, SyntaxError, zlib.error …
+    except Exception as error:
+        cause = f"it is damaged ({type(error).__name__}: {error})"
+    raise InputError(f"Cannot read the image {path}: {cause}. Repair, replace or remove the file.")
+
+
+def _available() -> list[str]:
+    """Return the formats that this build of Pillow has."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _plain(image: Image.Image, mode: str) -> Image.Image:
+    """Return an image without palette, transparency or more than 8 bits."""
+    if image.mode == "F":
+        raise InputError("its pixels are floating-point numbers of unknown range")
+    if image.mode == "I" or image.mode.startswith("I;"):
+        image = _eight_bits(image)
+    if image.mode in ("PA", "LA", "La", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image)
+    return image.convert(mode)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > 65535:
+        raise InputError(f"its pixels go from {values.min()} to {values.max()}: more than 16 bits")
+    # 65535 = 255 * 257
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+
+
+def _square(image: Image.Image, size: int, shorter: int) -> Image.Image:
+    width, height = image.size
+    short = min(width, height)
+    if max(width, height) > _MAX_ASPECT * short:
+        image = _centre(image, min(width, _MAX_ASPECT * short), min(height, _MAX_ASPECT * short))
+        width, height = image.size
+    # The longer side is cut off, not rounded, as torchvision does.
+    scaled = (max(shorter, width * shorter // short), max(shorter, height * shorter // short))
+    if scaled != image.size:
+        image = image.resize(scaled, Image.Resampling.BILINEAR)
+    return _centre(image, size, size)
+
+
+def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
+    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+    return image.crop((left, top, left + width, top + height))

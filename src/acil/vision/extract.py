@@ -1,0 +1,247 @@
+"""Images to features: one pass of a frozen network, always the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.vision.backbones import Backbone, fingerprint, normalise
+from acil.vision.cache import FeatureCache
+from acil.vision.exact import exact_inference
+from acil.vision.imageset import ImageSet
+from acil.vision.taps import tapped
+
+#: How much larger than the backbone's input images may be: 256 for 224, as ImageNet's protocol has it.
+_MAX_MARGIN = 256 / 224
+#: Pixels of one channel in a batch, and the smallest and largest number of images. On two CPU cores
+#: ResNet-32 is fastest with 64 images; a GPU needs many more to be busy.
+_BATCHES = {"cpu": (2**16, 8, 256), "other": (2**23, 32, 1024)}
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """Which features of a backbone are used.
+
+    Attributes
+    ----------
+    taps : tuple of str
+        Places of the backbone (`Backbone.taps`). Without any, its own output is the only part;
+        otherwise each tap is one part, and parts are concatenated.
+    grid : int
+        The map of each tap is averaged over grid x grid fields and flattened.
+    mirror : bool
+        Whether each part is the average over the image and its mirror image.
+    length : float or None
+        Euclidean norm that each part is scaled to, after mirroring. A part of zeros stays so.
+    """
+
+    taps: tuple[str, ...] = ()
+    grid: int = 1
+    mirror: bool = False
+    length: float | None = None
+
+    def __post_init__(self) -> None:
+        # Settings read from TOML or JSON have a list here.
+        object.__setattr__(self, "taps", tuple(self.taps))
+        if len(set(self.taps)) != len(self.taps):
+            raise InputError(f"Each tap may be named once. Got {self.taps}.")
+        if self.grid < 1:
+            raise InputError(f"grid must be at least 1. Got {self.grid}.")
+        if self.length is not None and not 0 < self.length < float("inf"):
+            raise InputError(f"length must be a positive number or None. Got {self.length}.")
+
+
+class FeatureExtractor:
+    """Extract features with a frozen backbone, batch by batch, through a cache.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        Is moved to the device; its mode and weights are left as they are.
+    settings : FeatureSettings, optional
+    device : str or torch.device, default="cpu"
+    batch_size : int, optional
+        Images that run together; by default what suits the device and the size of images.
+    cache : FeatureCache, optional
+        Keeps the features of whole splits. Without one, just the images asked for are extracted.
+    progress : callable, optional
+        Called as ``progress(done, total)`` after each batch.
+
+    Notes
+    -----
+    Kernels sum in another order for other shapes, so the features of an image would depend on how many
+    images run with it. Here every batch is full (the last one repeats an image), so they do not: a
+    subset has exactly the features it has within the whole. They may differ in the last digit between
+    kinds of device and batch sizes, which are therefore part of what the cache looks up.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from acil.vision import ImageSet, build, content_identity
+    >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    >>> extractor = FeatureExtractor(build("smallcnn"), FeatureSettings(taps=("stage2",), grid=2))
+    >>> extractor.features(ImageSet(pixels, None, content_identity(pixels))).shape
+    torch.Size([3, 256])
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        settings: FeatureSettings | None = None,
+        device: str | torch.device = "cpu",
+        batch_size: int | None = None,
+        cache: FeatureCache | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.settings = settings or FeatureSettings()
+        self.device = torch.device(device)
+        known = backbone.taps()
+        unknown = [tap for tap in self.settings.taps if tap not in known]
+        if unknown:
+            raise InputError(
+                f"The backbone {backbone.name!r} has no tap {unknown[0]!r}. "
+                f"Choose among {', '.join(known) or 'none: it has only its output'}."
+            )
+        if batch_size is not None and batch_size < 1:
+            raise InputError(f"batch_size must be at least 1. Got {batch_size}.")
+        self.batch_size = batch_size or _suitable_batch(self.device, backbone.preprocessing.size)
+        self.cache = cache
+        self.progress = progress
+        self._format = torch.contiguous_format if self.device.type == "cpu" else torch.channels_last
+        self.backbone = backbone.to(self.device)
+        if self._format == torch.channels_last:
+            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._known: tuple[list[tuple[int, int]], str] | None = None
+        self.num_features = self._count_features()
+
+    @property
+    def identity(self) -> str:
+        """Hash of backbone, settings and preprocessing; follows the weights when they are trained on.
+
+        Changes are noticed by torch's version counters, which a replayed CUDA graph does not move: after
+        training with one, make a new extractor.
+        """
+        state = [
+            (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+            for tensor in self.backbone.state_dict().values()
+        ]
+        if self._known is None or self._known[0] != state:
+            facts = [
+                fingerprint(self.backbone),
+                asdict(self.settings),
+                self.backbone.preprocessing.to_dict(),
+            ]
+            self._known = state, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return self._known[1]
+
+    def features(self, images: ImageSet) -> Tensor:
+        """Return the features of images.
+
+        Parameters
+        ----------
+        images : ImageSet
+            With pixels, of the size of the backbone's preprocessing. Of images up to 256/224 times as
+            large, as ImageNet's protocol has them, the centre is taken.
+
+        Returns
+        -------
+        Tensor of shape (n, num_features), float32, on the CPU
+            Shared with the cache: not to be changed in place.
+        """
+        self._check(images)
+        if self.cache is None or len(images) == 0:
+            return self._extract(images)
+        key = f"{images.identity}:{self.identity}:{self.device.type}:{self.batch_size}"
+        whole = self.cache.get(key, lambda: self._extract(images.whole))
+        return whole if images.indices is None else whole[images.indices]
+
+    def _check(self, images: ImageSet) -> None:
+        if not images.has_pixels:
+            raise InputError("Features are extracted from images, and this set has only vectors.")
+        needed = self.backbone.preprocessing
+        channels, *sides = images.shape
+        fits = needed.size <= min(sides) and max(sides) <= round(needed.size * _MAX_MARGIN)
+        if channels != len(needed.mean) or not fits:
+            raise InputError(
+                f"The backbone {self.backbone.name!r} takes images of shape "
+                f"{(len(needed.mean), needed.size, needed.size)}, these have {images.shape}. "
+                "Load them in that shape, or use a backbone built for theirs."
+            )
+
+    def _extract(self, images: ImageSet) -> Tensor:
+        found = torch.empty(len(images), self.num_features)
+        with self._running() as pooled:
+            for start in range(0, len(images), self.batch_size):
+                stop = min(start + self.batch_size, len(images))
+                batch = _filled(images.batch(start, stop), self.batch_size)
+                found[start:stop] = self._row_features(batch, pooled)[: stop - start]
+                if self.progress is not None:
+                    self.progress(stop, len(images))
+        return found
+
+    @contextmanager
+    def _running(self) -> Iterator[dict[str, Tensor]]:
+        modules = self.backbone.taps()
+        chosen = {name: modules[name] for name in self.settings.taps}
+        with exact_inference(self.backbone, self.device), tapped(chosen, self.settings.grid) as pooled:
+            yield pooled
+
+    def _row_features(self, pixels: Tensor, pooled: dict[str, Tensor]) -> Tensor:
+        needed = self.backbone.preprocessing
+        centre = _centre(pixels, needed.size).to(self.device)
+        x = normalise(centre.contiguous(memory_format=self._format), needed)
+        parts = self._parts(x, pooled)
+        if self.settings.mirror:
+            mirrored = x.flip(3).contiguous(memory_format=self._format)
+            parts = [(a + b) / 2 for a, b in zip(parts, self._parts(mirrored, pooled), strict=True)]
+        if self.settings.length is not None:
+            parts = [self.settings.length * functional.normalize(part) for part in parts]
+        return torch.cat(parts, dim=1)
+
+    def _parts(self, x: Tensor, pooled: dict[str, Tensor]) -> list[Tensor]:
+        pooled.clear()
+        output = self.backbone(x)
+        if not self.settings.taps:
+            if output.shape != (len(x), self.backbone.num_features):
+                raise InputError(
+                    f"The backbone {self.backbone.name!r} must return features of shape "
+                    f"{(len(x), self.backbone.num_features)} for {len(x)} images. "
+                    f"Got {tuple(output.shape)}."
+                )
+            return [output.to(torch.float32)]
+        unused = [tap for tap in self.settings.taps if tap not in pooled]
+        if unused:
+            raise InputError(f"The tap {unused[0]!r} is not used by the forward pass. Leave it out.")
+        return [pooled[tap] for tap in self.settings.taps]
+
+    def _count_features(self) -> int:
+        if not self.settings.taps:
+            return self.backbone.num_features
+        needed = self.backbone.preprocessing
+        blank = torch.zeros(1, len(needed.mean), needed.size, needed.size, dtype=torch.uint8)
+        with self._running() as pooled:
+            return self._row_features(blank, pooled).shape[1]
+
+
+def _filled(batch: Tensor, size: int) -> Tensor:
+    """Return a batch of exactly this many images; those that are missing repeat the last one."""
+    missing = size - len(batch)
+    return torch.cat([batch, batch[-1:].expand(missing, -1, -1, -1)]) if missing else batch
+
+
+def _centre(pixels: Tensor, size: int) -> Tensor:
+    top, left = (round((side - size) / 2) for side in pixels.shape[2:])
+    return pixels[:, :, top : top + size, left : left + size]
+
+
+def _suitable_batch(device: torch.device, size: int) -> int:
+    pixels, least, most = _BATCHES["cpu" if device.type == "cpu" else "other"]
+    return max(least, min(most, pixels // size**2))

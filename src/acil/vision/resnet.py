@@ -1,0 +1,182 @@
+"""The two residual networks of the paper: ResNet-32 for CIFAR and ResNet-18 for ImageNet."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.vision.base import Backbone, Init, Preprocessing, convolution, draw_weights_
+
+CIFAR_MEAN, CIFAR_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class PaddedShortcut(nn.Module):
+    """Shortcut without parameters ("option A"): every second pixel, and channels of zeros around.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        Channels. Half of those that are missing go before the image's own, half behind.
+
+    Examples
+    --------
+    >>> import torch
+    >>> PaddedShortcut(2, 4)(torch.ones(1, 2, 4, 4)).amax(dim=(2, 3))
+    tensor([[0., 1., 1., 0.]])
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        before = (outputs - inputs) // 2
+        self.padding = (0, 0, 0, 0, before, outputs - inputs - before)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the map at half the resolution, (n, outputs, h / 2, w / 2)."""
+        return functional.pad(x[:, :, ::2, ::2], self.padding)
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut around them.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        Channels.
+    stride : int
+        Of the first convolution.
+    downsample : nn.Module or None
+        What the shortcut does to the input; None passes it unchanged.
+    last_relu : bool, default=True
+        Whether the sum goes through a ReLU.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        downsample: nn.Module | None,
+        last_relu: bool = True,
+    ) -> None:
+        super().__init__()
+        self.conv1 = convolution(inputs, outputs, 3, stride)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = convolution(outputs, outputs, 3)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample = downsample
+        self.last_relu = last_relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the next map; the input, which a tap may hold, is not changed."""
+        y = functional.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = self.bn2(self.conv2(y))
+        y += x if self.downsample is None else self.downsample(x)
+        return functional.relu(y, inplace=True) if self.last_relu else y
+
+
+def _stage(
+    inputs: int, outputs: int, blocks: int, stride: int, option: str = "B", last_relu: bool = True
+) -> nn.Sequential:
+    downsample: nn.Module | None = None
+    if stride != 1 and option == "A":
+        downsample = PaddedShortcut(inputs, outputs)
+    elif stride != 1:
+        downsample = nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+    made = [BasicBlock(inputs, outputs, stride, downsample)]
+    made += [BasicBlock(outputs, outputs, 1, None) for _ in range(blocks - 1)]
+    made[-1].last_relu = last_relu
+    return nn.Sequential(*made)
+
+
+def _block_taps(stages: list[nn.Sequential]) -> dict[str, nn.Module]:
+    return {
+        f"stage{number}.{index}": block
+        for number, stage in enumerate(stages, start=1)
+        for index, block in enumerate(stage)
+    }
+
+
+class ResNet32(Backbone):
+    """ResNet-32 for 32 x 32 images: 16 channels, three stages of five blocks, 64 features.
+
+    Parameters
+    ----------
+    generator : torch.Generator, optional
+        Draws the weights; None means a generator with seed 0.
+    option : {"A", "B"}
+        Shortcuts between stages: every second pixel with channels of zeros around (463,504 parameters),
+        or a 1 x 1 convolution (466,256).
+    last_relu : bool, default=True
+        Whether the last block ends with a ReLU, so that features are not negative.
+    init : {"fan_out", "fan_in"}
+    size : int, default=32
+        Height and width of images.
+    """
+
+    def __init__(
+        self,
+        generator: torch.Generator | None = None,
+        *,
+        option: str = "A",
+        last_relu: bool = True,
+        init: Init = "fan_out",
+        size: int = 32,
+    ) -> None:
+        if option not in ("A", "B"):
+            raise InputError(f"The shortcut option of ResNet-32 must be 'A' or 'B'. Got {option!r}.")
+        options = {"option": option, "last_relu": last_relu, "init": init, "size": size}
+        super().__init__("resnet32", 64, Preprocessing(CIFAR_MEAN, CIFAR_STD, size), options)
+        self.stem = nn.Sequential(convolution(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+        self.stage1 = _stage(16, 16, 5, 1, option)
+        self.stage2 = _stage(16, 32, 5, 2, option)
+        self.stage3 = _stage(32, 64, 5, 2, option, last_relu)
+        draw_weights_(self, generator, init)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the average of the last map over all places, (n, 64)."""
+        last: Tensor = self.stage3(self.stage2(self.stage1(self.stem(x))))
+        return last.mean(dim=(2, 3))
+
+    def taps(self) -> dict[str, nn.Module]:
+        """Return "stem" and the blocks "stage1.0" … "stage3.4"."""
+        return {"stem": self.stem, **_block_taps([self.stage1, self.stage2, self.stage3])}
+
+
+class ResNet18(Backbone):
+    """ResNet-18 for 224 x 224 images, with torchvision's parameter names: its weights load unchanged.
+
+    Parameters
+    ----------
+    generator : torch.Generator, optional
+        Draws the weights; None means a generator with seed 0.
+    size : int, default=224
+        Height and width of images.
+    """
+
+    ignored_prefixes = ("fc.",)
+
+    def __init__(self, generator: torch.Generator | None = None, *, size: int = 224) -> None:
+        preprocessing = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, size)
+        super().__init__("resnet18", 512, preprocessing, {"size": size})
+        self.conv1 = convolution(3, 64, 7, 2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        self.layer1 = _stage(64, 64, 2, 1)
+        self.layer2 = _stage(64, 128, 2, 2)
+        self.layer3 = _stage(128, 256, 2, 2)
+        self.layer4 = _stage(256, 512, 2, 2)
+        draw_weights_(self, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the average of the last map over all places, (n, 512)."""
+        x = self.maxpool(functional.relu(self.bn1(self.conv1(x)), inplace=True))
+        last: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return last.mean(dim=(2, 3))
+
+    def taps(self) -> dict[str, nn.Module]:
+        """Return "stem" (after its pooling) and the blocks "stage1.0" … "stage4.1"."""
+        stages = [self.layer1, self.layer2, self.layer3, self.layer4]
+        return {"stem": self.maxpool, **_block_taps(stages)}

@@ -1,0 +1,25 @@
+"""Triangles as vectors."""
+
+import pytest
+import torch
+
+from acil.analytic import packing
+from acil.analytic.packing import pack_lower, unpack_lower_
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [1, 2, 5, 8, 9])
+def test_packed_triangle_is_row_by_row_and_comes_back(monkeypatch, d, dtype):
+    monkeypatch.setattr(packing, "_PANEL", 4)
+    matrix = torch.randn(d, d, generator=torch.Generator().manual_seed(d)).to(dtype)
+    rows, columns = torch.tril_indices(d, d)
+    packed = pack_lower(matrix)
+    assert torch.equal(packed, matrix[rows, columns])
+    restored = unpack_lower_(packed, torch.full((d, d), torch.nan, dtype=dtype))
+    assert torch.equal(restored.tril(), matrix.tril())
+
+
+def test_upper_triangle_is_not_read():
+    matrix = torch.full((3, 3), torch.nan).triu(1) + torch.ones(3, 3).tril()
+    matrix[matrix.tril() == 0] = torch.nan
+    assert torch.equal(pack_lower(matrix), torch.ones(6))

@@ -1,0 +1,148 @@
+"""Files of embeddings, in both formats and with both families of names, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from acil.benchmark.datasets import load
+from acil.errors import InputError
+
+GENERATOR = np.random.default_rng(0)
+ARRAYS = {
+    "train_features": GENERATOR.standard_normal((6, 4)).astype(np.float32),
+    "train_labels": np.array([30, 10, 20, 10, 20, 30]),
+    "test_features": GENERATOR.standard_normal((3, 4)).astype(np.float32),
+    "test_labels": np.array([20, 10, 30]),
+}
+SHORT = {"train_features": "X_train", "train_labels": "y_train", "test_features": "X_test"}
+
+
+def write(folder, suffix, **changes):
+    path = folder / f"features{suffix}"
+    arrays = {**ARRAYS, **changes}
+    if suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        save_file({name: torch.as_tensor(value) for name, value in arrays.items()}, path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_features_and_labels_are_those_of_the_file(tmp_path, suffix):
+    dataset = load(f"features:{write(tmp_path, suffix)}")
+    assert torch.equal(dataset.train.features(None), torch.from_numpy(ARRAYS["train_features"]))
+    assert torch.equal(dataset.test.features(None), torch.from_numpy(ARRAYS["test_features"]))
+    assert dataset.train_labels.tolist() == [2, 0, 1, 0, 1, 2]
+    assert dataset.test_labels.tolist() == [1, 0, 2]
+    assert dataset.class_names == ("10", "20", "30")
+    assert (dataset.train.shape, dataset.default_base, dataset.default_recipe) == ((4,), 1, "features")
+
+
+def test_format_does_not_change_the_identity(tmp_path):
+    found = {load("features", write(tmp_path, suffix)).identity for suffix in (".npz", ".safetensors")}
+    assert len(found) == 1
+
+
+def test_other_names_and_text_labels_are_understood(tmp_path):
+    words = {"train_labels": np.array([*"cabab", "long name"])}
+    arrays = {SHORT.get(name, name): value for name, value in {**ARRAYS, **words}.items()}
+    np.savez(tmp_path / "f.npz", **{**arrays, "test_labels": np.array(["a", "b", "long name"])})
+    with pytest.raises(InputError, match=r"no test image of 1 of its 4 classes \(c\)"):
+        load("features", tmp_path / "f.npz")
+    np.savez(tmp_path / "f.npz", **{**arrays, "test_labels": np.array(["c", "b", "long name"])})
+    with pytest.raises(InputError, match=r"\(a\)"):
+        load("features", tmp_path)
+    labels = np.array(["c", "b", "a"])
+    np.savez(
+        tmp_path / "f.npz", **{**arrays, "y_train": np.array(list("cabcab")), "test_labels": labels}
+    )
+    dataset = load("features", tmp_path)
+    assert dataset.class_names == ("a", "b", "c")
+    assert dataset.test_labels.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int32])
+def test_numbers_of_any_type_become_float32(tmp_path, dtype):
+    values = torch.arange(24).reshape(6, 4).to(dtype)
+    features = load("features", write(tmp_path, ".safetensors", train_features=values)).train.features(
+        None
+    )
+    assert features.dtype == torch.float32
+    assert torch.equal(features, torch.arange(24.0).reshape(6, 4))
+
+
+def bad(array, value):
+    changed = array.copy()
+    changed[2, 1] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_features": bad(ARRAYS["train_features"], np.nan)}, "NaN or infinity.*row 2"),
+        ({"test_features": bad(ARRAYS["test_features"].astype(float), 1e300)}, "infinity .in float32"),
+        ({"test_features": np.zeros((3, 5), np.float32)}, "4 columns, but test_features 5"),
+        ({"train_features": np.zeros((6, 2, 2), np.float32)}, r"shape \(n, f\)"),
+        ({"train_features": np.zeros((0, 4), np.float32)}, "is empty"),
+        ({"train_labels": np.arange(5)}, "6 rows of features, but 5 train_labels"),
+        ({"train_labels": np.zeros(6)}, "whole numbers or texts"),
+        ({"train_labels": np.zeros((6, 1), int)}, "whole numbers or texts"),
+        ({"test_labels": np.array([20, 10, 99])}, "lacks, such as 99"),
+        ({"X_train": np.zeros((6, 4))}, "one array train_features or X_train"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_what_does_not_fit_is_named(tmp_path, suffix, changes, message):
+    with pytest.raises(InputError, match=message):
+        load("features", write(tmp_path, suffix, **changes))
+
+
+def test_types_that_are_no_numbers_are_refused(tmp_path):
+    for values in (np.zeros((6, 4), complex), np.full((6, 4), "a")):
+        with pytest.raises(InputError, match="must be numbers"):
+            load("features", write(tmp_path, ".npz", train_features=values))
+    half = torch.zeros(6, dtype=torch.bfloat16)
+    with pytest.raises(InputError, match="whole numbers or texts"):
+        load("features", write(tmp_path, ".safetensors", train_labels=half))
+
+
+def test_python_objects_in_a_file_are_not_read(tmp_path):
+    path = write(tmp_path, ".npz", train_labels=np.array([1, "a", None, 2, 3, 4], dtype=object))
+    with pytest.raises(InputError, match="objects are not read"):
+        load("features", path)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_damaged_missing_and_truncated_files_are_input_errors(tmp_path, suffix):
+    path = write(tmp_path, suffix)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(InputError, match="damaged"):
+        load("features", path)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="damaged"):
+        load("features", path)
+    with pytest.raises(InputError, match="Cannot read"):
+        load("features", tmp_path / f"nosuch{suffix}")
+
+
+def test_place_must_be_one_file(tmp_path, monkeypatch):
+    monkeypatch.delenv("ACIL_DATA", raising=False)
+    with pytest.raises(InputError, match="features:FILE"):
+        load("features")
+    with pytest.raises(InputError, match="0 files"):
+        load("features", tmp_path)
+    write(tmp_path, ".npz")
+    write(tmp_path, ".safetensors")
+    with pytest.raises(InputError, match="2 files"):
+        load("features", tmp_path)
+    with pytest.raises(InputError, match=r"must end with \.safetensors or \.npz"):
+        load("features", tmp_path / "x.pt")
+
+
+def test_array_file_that_is_no_archive_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    (tmp_path / "x.npy").rename(tmp_path / "x.npz")
+    with pytest.raises(InputError, match="not an npz"):
+        load("features", tmp_path / "x.npz")

@@ -1,0 +1,138 @@
+"""Class orders are the published ones; phases lose no class."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import acil.benchmark
+from acil.benchmark.orders import canonical_order, class_order, imagenet_subset
+from acil.benchmark.protocol import base_size, make_protocol, phases
+from acil.errors import InputError
+
+FACTS = json.loads((Path(acil.benchmark.__file__).parent / "orders.json").read_text())
+
+
+@pytest.mark.parametrize("n_classes", [100, 1000])
+def test_seed1993_is_the_published_list(n_classes):
+    assert list(class_order("seed1993", n_classes)) == FACTS[f"seed1993_{n_classes}"]
+
+
+def test_orders_begin_as_the_literature_says():
+    assert class_order("natural", 100) == tuple(range(100))
+    assert class_order("seed1993", 1000)[:4] == (54, 7, 894, 512)
+    assert class_order("podnet1", 100)[:5] == (87, 0, 52, 58, 44)
+    assert class_order("podnet2", 100)[:2] == (58, 30)
+    assert class_order("podnet3", 100)[:2] == (71, 54)
+
+
+@given(
+    st.one_of(st.sampled_from(["natural", "seed1993"]), st.integers(0, 2**32 - 1)), st.integers(1, 300)
+)
+def test_every_order_is_a_permutation(order, n_classes):
+    assert sorted(class_order(order, n_classes)) == list(range(n_classes))
+
+
+@pytest.mark.parametrize("name", ["podnet1", "podnet2", "podnet3"])
+def test_podnet_orders_are_permutations_of_100_classes_only(name):
+    assert sorted(class_order(name, 100)) == list(range(100))
+    with pytest.raises(InputError, match="lists 100 classes, but the data set has 10"):
+        class_order(name, 10)
+
+
+def test_a_seed_has_one_meaning_however_it_is_written():
+    assert class_order(7, 30) == class_order("7", 30) == class_order("seed:7", 30)
+    assert class_order(1993, 30) == class_order("seed1993", 30)
+    assert {canonical_order(order) for order in (7, "7", " seed:7", "seed:007")} == {"seed:7"}
+
+
+def test_seeded_order_is_numpys_legacy_shuffle():
+    expected = np.arange(20)
+    np.random.RandomState(5).shuffle(expected)
+    assert class_order(5, 20) == tuple(expected)
+
+
+@pytest.mark.parametrize("order", ["podnet4", "seed:-1", -1, 2**32, "", "1.5", True, "seed:", "٣"])
+def test_unknown_order_names_the_known_ones(order):
+    with pytest.raises(InputError, match="natural, seed1993, podnet1"):
+        class_order(order, 100)
+
+
+def test_order_needs_a_class():
+    with pytest.raises(InputError, match="at least 1"):
+        class_order("natural", 0)
+
+
+def test_subsets_are_those_of_their_papers():
+    assert imagenet_subset("podnet") == tuple(range(100))
+    # LUCIR: np.random.seed(1993), then a choice of 100 out of 1000
+    chosen = np.random.RandomState(1993).choice(1000, 100, replace=False)
+    assert imagenet_subset("lucir") == tuple(sorted(chosen))
+    with pytest.raises(InputError, match="lucir and podnet"):
+        imagenet_subset("tiny")
+
+
+@given(st.data())
+def test_phases_cover_all_classes_once_and_differ_by_at_most_one(data):
+    n_classes = data.draw(st.integers(1, 200))
+    base = data.draw(st.integers(0, n_classes - 1))
+    n_phases = data.draw(st.integers(1, n_classes - base))
+    parts = phases(n_classes, base, n_phases)
+    assert [c for part in parts for c in part] == list(range(n_classes))
+    increments = parts[1:] if base else parts
+    assert len(increments) == n_phases
+    assert not base or len(parts[0]) == base
+    sizes = [len(part) for part in increments]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+
+
+@pytest.mark.parametrize(("n_phases", "size"), [(5, 10), (10, 5), (25, 2), (50, 1)])
+def test_cifar_phases_have_the_papers_sizes(n_phases, size):
+    parts = phases(100, 50, n_phases)
+    assert [len(part) for part in parts] == [50] + [size] * n_phases
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((10, 5, 6), "Use at most 5 phases"),
+        ((10, 5, 0), "at least 1"),
+        ((10, 10, 1), "leaves none"),
+        ((10, 11, 1), "between 0 and the 10 classes"),
+        ((10, -1, 1), "between 0 and the 10 classes"),
+    ],
+)
+def test_impossible_phases_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        phases(*arguments)
+
+
+def test_named_base_is_a_share():
+    assert [base_size("B50", n) for n in (1000, 100, 20, 7)] == [500, 50, 10, 3]
+    assert base_size("B0", 100) == 0
+    assert base_size("b100", 30) == 30
+    for wrong in ("B101", "half", 2.5, True):
+        with pytest.raises(InputError, match="such as B50"):
+            base_size(wrong, 100)
+
+
+def test_protocol_keeps_the_first_classes_of_the_whole_order():
+    protocol = make_protocol(100, 5, order="podnet1", classes=20)
+    assert protocol.classes == class_order("podnet1", 100)[:20]
+    assert (protocol.base, len(protocol.phases), protocol.order) == (10, 6, "podnet1")
+    with pytest.raises(InputError, match="cannot use 101"):
+        make_protocol(100, 5, classes=101)
+
+
+def test_positions_are_places_in_the_order():
+    protocol = make_protocol(5, 1, order=3, classes=3, base=1)
+    labels = torch.tensor([*range(5), *range(5)])
+    positions = protocol.positions(labels)
+    for label, position in zip(labels.tolist(), positions.tolist(), strict=True):
+        assert position == (protocol.classes.index(label) if label in protocol.classes else -1)
+    assert protocol.positions(torch.empty(0, dtype=torch.int64)).shape == (0,)

@@ -1,0 +1,234 @@
+"""`acil data prepare`: fetched from a server in this process, or taken from where it is."""
+
+import functools
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from acil.benchmark.datasets import cifar100
+from acil.benchmark.download import Checksum
+from acil.cli import app, data
+
+BINARY = "cifar-100-binary.tar.gz"
+
+
+def official_files(n_train=100, n_test=100):
+    """Files of the official binary layout, with fewer images."""
+    generator = np.random.default_rng(0)
+    files = {"fine_label_names.txt": "\n".join(f"c{i}" for i in range(100)).encode()}
+    for name, n in (("train.bin", n_train), ("test.bin", n_test)):
+        labels = np.arange(n) % 100
+        pixels = generator.integers(0, 256, (n, 3072))
+        files[name] = np.column_stack([labels % 20, labels, pixels]).astype(np.uint8).tobytes()
+    return files
+
+
+def make_archive(path, files):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return Checksum("md5", hashlib.md5(path.read_bytes()).hexdigest())
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves a folder and counts what is asked for."""
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        super().do_GET()
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server with the archive, whose checksum is the official one for this test."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    checksum = make_archive(folder / BINARY, official_files())
+    layout = cifar100.Layout("binary", BINARY, checksum, cifar100.BINARY.folder, cifar100.BINARY.files)
+    monkeypatch.setattr(cifar100, "LAYOUTS", (layout, cifar100.PYTHON))
+    monkeypatch.setattr(cifar100, "RECORDS", {"train": 100, "test": 100})
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("ACIL_DATA", raising=False)
+    server = Server(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
+    server.asked, server.folder = [], folder
+    address = f"http://127.0.0.1:{server.server_address[1]}/"
+    monkeypatch.setattr(cifar100, "ADDRESS", address)
+    server.address = address
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["data", "prepare", *map(str, arguments)])
+
+
+def report(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_cifar100_is_fetched_checked_unpacked_and_loaded(server, tmp_path):
+    found = report("cifar100", "--root", tmp_path / "new" / "data")
+    assert (found["train"], found["test"], found["classes"]) == (100, 100, 100)
+    assert found["shape"] == "3 x 32 x 32"
+    assert server.asked == [f"/{BINARY}"]
+    assert {path.name for path in (tmp_path / "new" / "data").iterdir()} == {BINARY, "cifar-100-binary"}
+
+
+def test_result_goes_to_stdout_and_no_bar_without_a_terminal(server, tmp_path):
+    result = run("cifar100", "--root", tmp_path)
+    assert "classes       100" in result.stdout
+    assert result.stderr == ""
+
+
+def test_what_is_there_is_not_fetched_again(server, tmp_path):
+    first = report("cifar100", "--root", tmp_path)
+    assert report("cifar100", "--root", tmp_path)["identity"] == first["identity"]
+    assert len(server.asked) == 1
+
+
+def test_archive_copied_by_hand_needs_no_network(server, tmp_path):
+    (tmp_path / BINARY).write_bytes((server.folder / BINARY).read_bytes())
+    assert report("cifar100", "--root", tmp_path)["train"] == 100
+    assert server.asked == []
+
+
+def test_archive_that_is_another_file_is_refused_then_replaced(server, tmp_path):
+    (tmp_path / BINARY).write_bytes(b"not an archive")
+    result = run("cifar100", "--root", tmp_path)
+    assert result.exit_code == 1
+    assert "--force" in result.stderr
+    assert not (tmp_path / "cifar-100-binary").exists()
+    assert report("cifar100", "--root", tmp_path, "--force")["train"] == 100
+
+
+def test_force_mends_damaged_files_from_the_archive(server, tmp_path):
+    report("cifar100", "--root", tmp_path)
+    (tmp_path / "cifar-100-binary" / "train.bin").write_bytes(b"short")
+    result = run("cifar100", "--root", tmp_path)
+    assert result.exit_code == 1
+    assert "train.bin has 5 bytes" in result.stderr
+    assert report("cifar100", "--root", tmp_path, "--force")["train"] == 100
+    assert len(server.asked) == 1
+
+
+def test_another_address_may_serve_it(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar100, "ADDRESS", "http://127.0.0.1:9/")
+    assert (
+        report("cifar100", "--root", tmp_path, "--url", server.address + BINARY + "?a=1")["test"] == 100
+    )
+    result = run("cifar100", "--root", tmp_path / "b", "--url", server.address + "other.tar.gz")
+    assert result.exit_code == 1
+    assert BINARY in result.stderr
+
+
+def test_wrong_content_from_the_server_is_refused(server, tmp_path):
+    make_archive(server.folder / BINARY, official_files(n_train=50))
+    result = run("cifar100", "--root", tmp_path)
+    assert result.exit_code == 1
+    assert "md5" in result.stderr
+    assert list(tmp_path.glob("cifar*")) == []
+
+
+def test_missing_file_says_what_to_do_by_hand(server, tmp_path):
+    (server.folder / BINARY).unlink()
+    result = run("cifar100", "--root", tmp_path)
+    assert result.exit_code == 1
+    assert "404" in result.stderr
+    assert f"copy it to {tmp_path / BINARY}" in result.stderr
+
+
+def test_root_is_needed_and_may_come_from_the_environment(server, tmp_path, monkeypatch):
+    result = run("cifar100")
+    assert result.exit_code == 1
+    assert "--root DIR or set ACIL_DATA" in result.stderr
+    monkeypatch.setenv("ACIL_DATA", str(tmp_path))
+    assert report("cifar100")["root"] == str(tmp_path)
+
+
+def test_data_that_need_no_fetching_are_checked_where_they_are(tmp_path):
+    assert report("digits")["classes"] == 10
+    features = np.eye(4, dtype=np.float32)
+    np.savez(
+        tmp_path / "f.npz", X_train=features, y_train=[0, 1] * 2, X_test=features, y_test=[0, 1] * 2
+    )
+    assert report(f"features:{tmp_path / 'f.npz'}")["shape"] == "4"
+    result = run("digits", "--url", "http://127.0.0.1/x")
+    assert result.exit_code == 1
+    assert "nothing to fetch" in result.stderr
+
+
+def test_options_of_the_data_set_are_passed_on(tmp_path):
+    from PIL import Image
+
+    for split in ("train", "val"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / split / "a" / "1.png")
+    (tmp_path / "train" / "a" / "2.png").write_bytes(b"bad")
+    assert run(f"imagefolder:{tmp_path}", "--set", "size=4").exit_code == 1
+    found = report(f"imagefolder:{tmp_path}", "--set", "size=4", "--skip-bad")
+    assert (found["shape"], found["skipped"]) == ("3 x 4 x 4", 1)
+    assert run("digits", "--set", "size").exit_code == 2
+    assert run("digits", "--set", "size=4").exit_code == 1
+
+
+def test_folder_that_cannot_be_made_is_told(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run("cifar100", "--root", tmp_path / "file" / "data")
+    assert result.exit_code == 1
+    assert "Cannot use the folder" in result.stderr
+
+
+def test_interrupt_says_how_to_go_on(server, tmp_path, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cifar100, "download", interrupted)
+    result = run("cifar100", "--root", tmp_path)
+    assert result.exit_code == 130
+    assert "the same command goes on" in result.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_bars_are_shown_on_a_terminal_only(monkeypatch):
+    with data._shown_progress() as progress:
+        assert progress is None
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with data._shown_progress() as progress:
+        progress("some file", 1, 2)
+        progress("some file", 2, 2)
+        progress("unpacking", 7, None)
+    assert "some file" in terminal.getvalue()
+    assert "100%" in terminal.getvalue()
+    assert "unpacking" in terminal.getvalue()
+
+
+def test_unknown_name_lists_the_known_ones():
+    result = run("mnist")
+    assert result.exit_code == 1
+    assert "Known: digits, cifar100" in result.stderr

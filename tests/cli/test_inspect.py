@@ -1,0 +1,135 @@
+"""`acil inspect`: what a file holds, for people and machines, without torch."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import acil
+from acil import ACILClassifier, save
+from acil.cli import app
+from acil.cli.inspect import inspect
+from acil.errors import ModelFileError
+from acil.storage import describe
+
+WITHOUT_TORCH = """
+import sys
+from pathlib import Path
+from acil.cli.inspect import inspect
+inspect(Path(sys.argv[1]), "--json" in sys.argv)
+heavy = {"torch", "sklearn", "scipy"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+
+
+def run(*arguments):
+    return CliRunner(env={"COLUMNS": "120"}).invoke(app, ["inspect", *map(str, arguments)])
+
+
+def write(path, n_classes=3, inference=False, **options):
+    X = np.random.default_rng(0).normal(size=(2 * n_classes, 3))
+    y = np.repeat([f"class {number:03}" for number in range(n_classes)], 2)
+    model = ACILClassifier(**{"expansion_size": 5, "gamma": 2.0} | options).fit(X, y)
+    model.backbone_ = {"name": "resnet18", "sha256": "c0ffee"}
+    save(model, path, inference=inference)
+    return path
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_torch_is_not_imported(tmp_path, options):
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(write(tmp_path / "m.acil")), *options]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "class 001" in finished.stdout
+
+
+def test_json_is_the_description(tmp_path):
+    path = write(tmp_path / "m.acil")
+    result = run(path, "--json")
+    report = json.loads(result.stdout)
+    assert "gram and moment are sums over samples" in report.pop("privacy")
+    assert report == describe(path)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_people_see_the_facts(tmp_path):
+    path = write(tmp_path / "m.acil", fit_intercept=True)
+    report = describe(path)
+    shown = run(path).stdout
+    for text in (
+        "3 classes from 6 samples",
+        "class 002",
+        "gram",
+        "float64",
+        "3 features",
+        "5 (relu), seed 0",
+        "fit_intercept",
+        f"{report['gamma_relative']:.3g} of trace(gram)",
+        f"{report['condition']:.2g}",
+        report["fingerprint"],
+        "name: resnet18, sha256: c0ffee",
+        f"acil {acil.__version__}",
+        f"{report['file_bytes']:,}",
+        "Stores no sample; gram and moment are sums over samples and can reveal",
+    ):
+        assert text in shown
+
+
+def test_bytes_of_the_parts_add_up(tmp_path):
+    lines = run(write(tmp_path / "m.acil")).stdout.splitlines()
+    parts = {
+        line.split()[0]: int(line.split()[-1].replace(",", ""))
+        for line in lines
+        if line.split() and line.split()[0] in (*describe(tmp_path / "m.acil")["tensors"], "header")
+        if line.split()[-1].replace(",", "").isdigit()
+    }
+    assert parts["gram"] == 15 * 8
+    assert sum(parts.values()) == (tmp_path / "m.acil").stat().st_size
+
+
+def test_many_classes_are_cut_for_people_and_not_for_machines(tmp_path):
+    path = write(tmp_path / "m.acil", n_classes=37)
+    shown = run(path).stdout
+    assert "class 029" in shown
+    assert "class 030" not in shown
+    assert "... and 7 more" in shown
+    assert len(json.loads(run(path, "--json").stdout)["classes"]) == 37
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"inference": True}, "no sums over samples"),
+        ({"solver": "recursive"}, "rfaum and coef are computed from sums"),
+        ({"expansion_size": None}, "expansion    none"),
+        ({"gamma": "auto"}, "(auto)"),
+    ],
+)
+def test_other_kinds_of_models(tmp_path, options, words):
+    result = run(write(tmp_path / "m.acil", n_classes=20, **options))
+    assert result.exit_code == 0
+    assert words in result.stdout
+
+
+def test_labels_cannot_rule_the_terminal(tmp_path):
+    path = tmp_path / "m.acil"
+    labels = ["\x1b[31mred", "[bold]x[/bold]", "line\nbreak", "\ud800"]
+    save(ACILClassifier(expansion_size=5).fit(np.eye(4), labels), path)
+    result = run(path)
+    assert result.exit_code == 0
+    for text in ("\\x1b[31mred", "[bold]x[/bold]", "line\\nbreak", "\\ud800"):
+        assert text in result.stdout
+    assert "\x1b[31m" not in result.stdout
+    assert json.loads(run(path, "--json").stdout)["classes"] == sorted(labels)
+
+
+def test_missing_file_is_an_error_on_stderr(tmp_path):
+    result = run(tmp_path / "missing.acil")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "there is no such file" in result.stderr
+    with pytest.raises(ModelFileError, match=r"missing\.acil"):
+        inspect(tmp_path / "missing.acil")

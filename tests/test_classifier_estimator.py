@@ -1,0 +1,295 @@
+"""scikit-learn's own rules, and what its tools expect: clone, pickle, pipelines, grid search."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import check_is_fitted
+
+from acil import ACILClassifier
+from acil.analytic import Statistics
+from acil.errors import InterruptedModelError, NotFittedError
+from strategies import Unchanged, blobs, correction_rank, relative, sums_of
+
+PROBLEM = blobs(150, 6, 4, 0)
+
+CONFIGURATIONS = [
+    ACILClassifier(),
+    ACILClassifier(expansion_size=50),
+    ACILClassifier(expansion_size=None),
+    ACILClassifier(expansion_size=50, solver="recursive"),
+    ACILClassifier(expansion_size=50, fit_intercept=True),
+    ACILClassifier(expansion_size=50, class_balance=True),
+]
+
+
+@parametrize_with_checks(CONFIGURATIONS)
+def test_scikit_learns_estimator_checks_pass(estimator, check):
+    check(estimator)
+
+
+FLOAT32_PRODUCTS = {
+    "check_sample_weight_equivalence_on_dense_data": "compares to 1e-7, the rounding of float32 products"
+}
+
+
+@parametrize_with_checks(
+    [ACILClassifier(expansion_size=50, activation="tanh", dtype="mixed", gamma=1.0)],
+    expected_failed_checks=lambda estimator: FLOAT32_PRODUCTS,
+)
+def test_scikit_learns_estimator_checks_pass_in_mixed_precision(estimator, check):
+    check(estimator)
+
+
+def streamed():
+    """A model whose weights come from a low-rank correction."""
+    model = ACILClassifier(expansion_size=60, gamma=10.0).fit(PROBLEM.X[:140], PROBLEM.y[:140])
+    model.predict(PROBLEM.held_out)
+    model.partial_fit(PROBLEM.X[140:145], PROBLEM.y[140:145])
+    assert correction_rank(model) == 5
+    return model
+
+
+def holds_recent_rows(model):
+    factor = model._state.model.head._factor
+    return factor.rank > 0 or factor._rows is not None or factor._buffer is not None
+
+
+COPIES = {
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"solver": "recursive"}, {"dtype": "mixed"}, {"gamma": "auto"}, {"fit_intercept": True}],
+    ids=str,
+)
+def test_copies_predict_alike_and_learn_on_their_own(how, options):
+    model = ACILClassifier(**({"expansion_size": 60, "gamma": 10.0} | options)).fit(PROBLEM.X, PROBLEM.y)
+    scores = model.decision_function(PROBLEM.held_out)
+    twin = COPIES[how](model)
+    assert np.array_equal(twin.decision_function(PROBLEM.held_out), scores)
+    assert twin.get_params() == model.get_params()
+    for name, value in sums_of(model).items():
+        assert np.array_equal(sums_of(twin)[name], value), name
+    with Unchanged(model, PROBLEM.held_out):
+        twin.partial_fit(PROBLEM.X, np.full(150, 9))
+    assert twin.n_samples_ == 300
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_carry_no_recent_rows(how):
+    model = streamed()
+    expected = model.decision_function(PROBLEM.held_out)
+    twin = COPIES[how](model)
+    assert not holds_recent_rows(twin)
+    assert relative(twin.decision_function(PROBLEM.held_out), expected) <= 1e-9
+    assert relative(model.decision_function(PROBLEM.held_out), expected) <= 1e-9
+
+
+def test_pickle_holds_no_factor():
+    model = ACILClassifier(expansion_size=300).fit(PROBLEM.X, PROBLEM.y)
+    bare = len(pickle.dumps(model))
+    model.predict(PROBLEM.held_out)
+    model.novelty(PROBLEM.held_out)
+    # Weights may be added, a factor of 300 x 300 numbers may not.
+    assert len(pickle.dumps(model)) - bare < 300 * 300 * 8 / 2
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_of_an_interrupted_model_carries_no_recent_rows(how):
+    model = streamed()
+    interrupt_learning(model, PROBLEM.X[:10], PROBLEM.y[:10], at_call=1)
+    twin = COPIES[how](model)
+    assert not holds_recent_rows(twin)
+    with pytest.raises(InterruptedModelError):
+        twin.predict(PROBLEM.held_out)
+
+
+def test_clone_is_unfitted_with_the_same_parameters():
+    model = ACILClassifier(expansion_size=33, gamma=2.0).fit(PROBLEM.X, PROBLEM.y)
+    twin = clone(model)
+    assert twin.get_params() == model.get_params()
+    assert not hasattr(twin, "classes_")
+    with pytest.raises(SklearnNotFittedError):
+        check_is_fitted(twin)
+    check_is_fitted(model)
+
+
+@pytest.mark.parametrize("use", ["predict", "decision_function", "predict_proba", "novelty"])
+def test_unfitted_models_say_so(use):
+    with pytest.raises(NotFittedError, match="fit") as caught:
+        getattr(ACILClassifier(), use)(PROBLEM.X)
+    assert isinstance(caught.value, SklearnNotFittedError)
+
+
+@pytest.mark.parametrize(
+    "attribute", ["coef_", "classes_", "gamma_", "condition_", "n_samples_", "temperature_"]
+)
+def test_unfitted_models_have_no_learnt_attributes(attribute):
+    assert not hasattr(ACILClassifier(), attribute)
+
+
+def test_pipelines_and_grid_search_work():
+    pipeline = make_pipeline(StandardScaler(), ACILClassifier(expansion_size=40))
+    search = GridSearchCV(
+        pipeline,
+        {"acilclassifier__gamma": [1e-2, 1e6], "acilclassifier__activation": ["relu", "tanh"]},
+        cv=3,
+        error_score="raise",
+    )
+    search.fit(PROBLEM.X, PROBLEM.y)
+    assert search.best_params_["acilclassifier__gamma"] == 1e-2
+    assert search.score(PROBLEM.X, PROBLEM.y) > 0.9
+    scores = cross_val_score(
+        ACILClassifier(expansion_size=40, gamma=1.0), PROBLEM.X, PROBLEM.y, scoring="neg_log_loss", cv=3
+    )
+    assert np.isfinite(scores).all()
+
+
+def test_parameters_take_effect_at_the_next_fit():
+    model = ACILClassifier(expansion_size=40, gamma=1.0).fit(PROBLEM.X, PROBLEM.y)
+    with Unchanged(model, PROBLEM.held_out):
+        model.set_params(gamma=100.0, expansion_size=20)
+    model.fit(PROBLEM.X, PROBLEM.y)
+    fresh = ACILClassifier(expansion_size=20, gamma=100.0).fit(PROBLEM.X, PROBLEM.y)
+    assert np.array_equal(model.coef_, fresh.coef_)
+
+
+@pytest.mark.parametrize("solver", ["gram", "recursive"])
+def test_fit_starts_anew(solver):
+    model = ACILClassifier(expansion_size=40, solver=solver).fit(PROBLEM.X, PROBLEM.y)
+    model.fit(PROBLEM.X[:50, :3], np.arange(50) % 2 == 0)
+    fresh = ACILClassifier(expansion_size=40, solver=solver)
+    fresh.fit(PROBLEM.X[:50, :3], np.arange(50) % 2 == 0)
+    assert model.n_features_in_ == 3
+    assert model.classes_.tolist() == [False, True]
+    assert np.array_equal(model.coef_, fresh.coef_)
+
+
+def test_solving_leaves_the_estimator_itself_alone():
+    model = ACILClassifier(expansion_size=40).fit(PROBLEM.X, PROBLEM.y)
+    before = dict(model.__dict__)
+    model.predict(PROBLEM.X)
+    model.predict_proba(PROBLEM.X)
+    model.novelty(PROBLEM.X)
+    assert model.__dict__.keys() == before.keys()
+    assert all(model.__dict__[name] is before[name] for name in before)
+
+
+def test_random_state_decides_the_expansion():
+    def coef(state):
+        return ACILClassifier(expansion_size=40, random_state=state).fit(PROBLEM.X, PROBLEM.y).coef_
+
+    assert np.array_equal(coef(3), coef(np.int64(3)))
+    assert not np.array_equal(coef(3), coef(4))
+    assert np.array_equal(coef(np.random.RandomState(1)), coef(np.random.RandomState(1)))
+    assert not np.array_equal(coef(None), coef(None))
+
+
+def test_learning_does_not_touch_global_random_numbers():
+    import torch
+
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    ACILClassifier(expansion_size=40).fit(PROBLEM.X, PROBLEM.y).condition_  # noqa: B018
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+def interrupt_learning(model, X, y, at_call=2, fit=False):
+    """Press Ctrl-C while the given block is added."""
+    calls = []
+    add = Statistics.add
+
+    def interrupted_add(self, *args):
+        calls.append(1)
+        if len(calls) == at_call:
+            raise KeyboardInterrupt
+        return add(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Statistics, "add", interrupted_add)
+        patch.setattr("acil.analytic.AnalyticModel.block_rows", property(lambda _: 4))
+        with pytest.raises(KeyboardInterrupt):
+            (model.fit if fit else model.partial_fit)(X, y)
+    assert len(calls) == at_call
+
+
+def test_an_interrupted_phase_is_never_predicted_from():
+    model = ACILClassifier(expansion_size=40).fit(PROBLEM.X, PROBLEM.y)
+    interrupt_learning(model, PROBLEM.X, PROBLEM.y)
+    for use in (
+        lambda: model.predict(PROBLEM.X),
+        lambda: model.partial_fit(PROBLEM.X, PROBLEM.y),
+        lambda: model.forget(PROBLEM.X, PROBLEM.y),
+        lambda: model.select_gamma(),
+        lambda: model.coef_,
+        lambda: ACILClassifier(expansion_size=40).fit(PROBLEM.X, PROBLEM.y).merge(model),
+    ):
+        with pytest.raises(InterruptedModelError, match="interrupted"):
+            use()
+    model.fit(PROBLEM.X, PROBLEM.y)
+    fresh = ACILClassifier(expansion_size=40).fit(PROBLEM.X, PROBLEM.y)
+    assert np.array_equal(model.coef_, fresh.coef_)
+
+
+@pytest.mark.parametrize("solver", ["gram", "recursive"])
+@pytest.mark.parametrize("fit", [False, True])
+def test_an_interrupted_first_fit_leaves_the_model_unfitted(solver, fit):
+    model = ACILClassifier(expansion_size=40, solver=solver)
+    interrupt_learning(model, PROBLEM.X, PROBLEM.y, fit=fit)
+    with pytest.raises(NotFittedError):
+        model.predict(PROBLEM.X)
+    assert not hasattr(model, "n_features_in_")
+    model.partial_fit(PROBLEM.X[:, :3], PROBLEM.y)
+    assert model.n_samples_ == 150
+
+
+@pytest.mark.parametrize("solver", ["gram", "recursive"])
+def test_an_interrupted_refit_leaves_the_earlier_model(solver):
+    model = ACILClassifier(expansion_size=40, solver=solver).fit(PROBLEM.X, PROBLEM.y)
+    with Unchanged(model, PROBLEM.held_out):
+        interrupt_learning(model, PROBLEM.X[:, :3], PROBLEM.y, fit=True)
+
+
+def test_an_interrupted_phase_of_the_recursion_is_never_predicted_from(monkeypatch):
+    from acil.analytic import RecursiveHead
+
+    model = ACILClassifier(expansion_size=40, solver="recursive").fit(PROBLEM.X, PROBLEM.y)
+
+    def interrupted_step(self, *args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RecursiveHead, "_step", interrupted_step)
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(PROBLEM.X, PROBLEM.y)
+    monkeypatch.undo()
+    with pytest.raises(InterruptedModelError):
+        model.predict(PROBLEM.X)
+
+
+@pytest.mark.parametrize("solver", ["gram", "recursive"])
+def test_interrupted_forgetting_changes_nothing(solver, monkeypatch):
+    from acil.analytic import AnalyticModel
+
+    model = ACILClassifier(expansion_size=40, solver=solver).fit(PROBLEM.X, PROBLEM.y)
+    blocks = AnalyticModel._blocks
+
+    def interrupted_blocks(self, *args):
+        yield from list(blocks(self, *args))[:1]
+        raise KeyboardInterrupt
+
+    with Unchanged(model, PROBLEM.held_out), monkeypatch.context() as patch:
+        patch.setattr(AnalyticModel, "_blocks", interrupted_blocks)
+        with pytest.raises(KeyboardInterrupt):
+            model.forget(PROBLEM.X[:40], PROBLEM.y[:40])

@@ -1,0 +1,352 @@
+"""Files that are damaged, hostile, foreign or newer are refused in words, never by a crash."""
+
+import copy
+import json
+import os
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from acil import ACILClassifier, load, save
+from acil.errors import ModelFileError
+from acil.header import InvalidFileError, parse_header
+from acil.modelfile import describe
+
+X = np.random.default_rng(0).normal(size=(30, 3))
+
+
+def write_model(path, **options):
+    y = np.where(X[:, 0] > 0, "cat", "dog")
+    save(
+        ACILClassifier(**{"expansion_size": 4, "gamma": 1.0, "device": "cpu"} | options).fit(X, y), path
+    )
+    return path
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path / "m.acil")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture(scope="module")
+def header(folder):
+    report = describe(write_model(folder / "header.acil"))
+    return {key: value for key, value in report.items() if key not in ("path", "file_bytes", "tensors")}
+
+
+def rewrite(path, header=None, text=None, drop=(), **tensors):
+    """Change the header or tensors of a file, with everything else as it was."""
+    content = {**load_file(path), **tensors}
+    for name in drop:
+        del content[name]
+    report = describe(path)
+    kept = {key: value for key, value in report.items() if key not in ("path", "file_bytes", "tensors")}
+    text = json.dumps(kept | (header or {})) if text is None else text
+    save_file(content, path, metadata={"acil": text})
+
+
+def refused(path, words):
+    for read in (load, describe):
+        with pytest.raises(ModelFileError, match=words) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+        assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"x", "not start like"),
+        (b"PK\x03\x04 a zip archive", "not start like"),
+        (b"\x80\x04\x95" + bytes(50), "not start like"),
+        (struct.pack("<Q", 2**63) + b"{" + bytes(50), "not start like"),
+        (struct.pack("<Q", 99) + b"{}", "99 bytes, but the file only 10: it is truncated"),
+        (struct.pack("<Q", 2) + b"{}", "without the entry 'acil'"),
+        (struct.pack("<Q", 2) + b"{]", "damaged"),
+        (struct.pack("<Q", 20000) + b'{"a":' * 4000, "damaged"),
+        (struct.pack("<Q", 26) + b'{"__metadata__":{"acil":1}}'[:26], "damaged"),
+    ],
+)
+def test_files_that_are_no_models(tmp_path, content, words):
+    path = tmp_path / "m.acil"
+    path.write_bytes(content)
+    refused(path, words)
+
+
+def test_paths_that_are_no_files(tmp_path):
+    refused(tmp_path / "missing.acil", "no such file")
+    refused(tmp_path, "directory")
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe", "not a regular file")
+    for read in (load, describe):
+        with pytest.raises(ModelFileError, match="usable path"):
+            read("a\0b")
+
+
+def test_unreadable_file_says_so(model, monkeypatch):
+    def deny(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("acil.modelfile.safe_open", deny)
+    refused(model, "Permission denied. Check path and permissions")
+
+
+def test_appended_bytes_are_refused(model):
+    with model.open("ab") as file:
+        file.write(b"\0")
+    refused(model, "truncated, damaged")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[1, 2]", "not an object"),
+        ("null", "not an object"),
+        ('{"gamma": NaN}', "contains NaN"),
+        ('{"gamma": -Infinity}', "contains -Infinity"),
+        ('{"gamma": 1e999}', "too large"),
+        ('{"gamma": ' + "9" * 5000 + "}", "not valid JSON"),
+        ('{"backbone": ' * 100_000, "not valid JSON"),
+        ('{"a": ' + "[" * 100 + "]" * 100 + "}", "nested more than 32"),
+        ("{}", "'format_version' is None"),
+    ],
+    ids=range(11),
+)
+def test_headers_that_are_no_objects(model, text, words):
+    rewrite(model, text=text)
+    refused(model, words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"format_version": 2}, "newer acil.*Upgrade"),
+        ({"format_version": 0}, "format_version"),
+        ({"format_version": True}, "format_version"),
+        ({"format_version": "1"}, "format_version"),
+        ({"kind": "partial"}, "'kind' must be one of 'full', 'inference', found 'partial'"),
+        ({"kind": ["full"]}, "kind"),
+        ({"solver": "sgd"}, "solver"),
+        ({"dtype": "float16"}, "dtype"),
+        ({"activation": "swish"}, "activation"),
+        ({"size": 5}, "tensor 'coef' must be F64"),
+        ({"size": 2**62}, "tensor 'coef' must be F64"),
+        ({"size": 2**80}, "size"),
+        ({"size": True}, "size"),
+        ({"size": 4.0}, "size"),
+        ({"n_features": 0}, "n_features"),
+        ({"n_features": 4}, "'projection' must be F32"),
+        ({"n_features": "3"}, "n_features"),
+        ({"feature_names": ["a", "b"]}, "2 'feature_names' do not fit 3 features"),
+        ({"feature_names": [1, 2, 3]}, "feature_names"),
+        ({"classes": ["dog", "cat"]}, "sorted and distinct"),
+        ({"classes": ["cat", "cat"]}, "sorted and distinct"),
+        ({"classes": ["cat", 1]}, "must all be str"),
+        ({"classes": ["cat", "do\0"]}, "cannot be represented"),
+        ({"classes": []}, "classes"),
+        ({"classes": "ab"}, "classes"),
+        ({"classes": ["cat", "dog", "owl"]}, "counts"),
+        ({"classes": [0, True], "classes_dtype": "int64"}, "must all be int"),
+        ({"classes": [0, 1], "classes_dtype": "float64"}, "must all be float"),
+        ({"classes": [0, 300], "classes_dtype": "int8"}, "cannot be represented"),
+        ({"classes": [0, 2**63], "classes_dtype": "int64"}, "fit into int64"),
+        ({"classes": [0.1, 0.2], "classes_dtype": "float16"}, "cannot be represented"),
+        ({"classes": [0.0, 1e300], "classes_dtype": "float16"}, "cannot be represented"),
+        ({"classes_dtype": "<U999999999"}, "not as wide"),
+        ({"classes_dtype": "<U2"}, "not as wide"),
+        ({"classes_dtype": "object"}, "no label type"),
+        ({"classes_dtype": None}, "classes_dtype"),
+        ({"counts": [31, -1]}, "counts"),
+        ({"counts": [30]}, "counts"),
+        ({"counts": [15.0, 15.0]}, "counts"),
+        ({"counts": [2**62, 2**62], "n_samples": 2**63}, "n_samples"),
+        ({"counts": [0, 0], "n_samples": 0}, "n_samples"),
+        ({"n_samples": 31}, "31 samples"),
+        ({"weights": [1.0, -1.0]}, "weights"),
+        ({"weights": [1.0]}, "weights"),
+        ({"weights": [0.0, 0.0]}, "weights"),
+        ({"weights": [1e308, 1e308]}, "weights"),
+        ({"weights": None}, "weights"),
+        ({"gamma": -0.1}, "gamma"),
+        ({"gamma": "auto"}, "gamma"),
+        ({"gamma": None}, "gamma"),
+        ({"gamma": 10**400}, "gamma"),
+        ({"gamma_relative": -1}, "gamma_relative"),
+        ({"condition": 0.5}, "condition"),
+        ({"temperature": 0}, "temperature"),
+        ({"temperature": None}, "temperature"),
+        ({"random_state": -1}, "random_state"),
+        ({"random_state": 1}, "random_state"),
+        ({"fit_intercept": 1}, "fit_intercept"),
+        ({"class_balance": None}, "class_balance"),
+        ({"backbone": "resnet18"}, "backbone"),
+        ({"versions": ["0.1"]}, "versions"),
+        ({"parameters": None}, "parameters"),
+        ({"parameters": {}}, "'parameters.expansion_size'"),
+        ({"kind": "inference"}, "weights"),
+        ({"kind": "inference", "weights": None}, "not expected: .'gram', 'moment'"),
+        ({"solver": "recursive"}, "missing: .'rfaum'"),
+        ({"solver": "recursive", "fit_intercept": True}, "no intercept"),
+        ({"dtype": "float32"}, "must be F32"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_headers_with_wrong_values(model, changes, words):
+    rewrite(model, changes)
+    refused(model, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("expansion_size", 0),
+        ("expansion_size", True),
+        ("gamma", -1),
+        ("gamma", "large"),
+        ("activation", 1),
+        ("solver", None),
+        ("dtype", "int8"),
+        ("random_state", 1.5),
+        ("device", "meta"),
+        ("device", "cuda; rm"),
+        ("device", 0),
+        ("fit_intercept", "no"),
+        ("unknown", 1),
+    ],
+)
+def test_wrong_parameters(model, name, value):
+    rewrite(model, {"parameters": describe(model)["parameters"] | {name: value}})
+    refused(model, name)
+
+
+def test_every_key_is_needed(header):
+    for key in header:
+        rest = {name: value for name, value in header.items() if name != key}
+        with pytest.raises(InvalidFileError, match=key):
+            parse_header(json.dumps(rest))
+    assert parse_header(json.dumps(header)) == header
+
+
+def test_missing_and_extra_tensors(model):
+    rewrite(model, extra=np.ones(2))
+    refused(model, "not expected: .'extra'")
+
+
+@pytest.mark.parametrize("name", ["gram", "moment", "coef", "intercept"])
+def test_missing_tensor(model, name):
+    rewrite(model, drop=[name])
+    refused(model, f"missing: .'{name}'")
+
+
+def test_model_without_its_projection(model):
+    rewrite(model, drop=["projection"])
+    refused(model, "no projection")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gram", np.ones(11)),
+        ("gram", np.ones((4, 4))),
+        ("gram", np.ones(10, dtype=np.float32)),
+        ("gram", np.ones(10, dtype=np.int64)),
+        ("moment", np.ones((2, 4))),
+        ("coef", np.ones((4, 2))),
+        ("coef", np.ones(8)),
+        ("intercept", np.ones(3)),
+        ("projection", np.ones((3, 4))),
+    ],
+)
+def test_wrong_tensor(model, name, value):
+    rewrite(model, **{name: value})
+    refused(model, f"tensor '{name}' must be")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["gram", "moment", "coef", "intercept", "projection"])
+def test_values_that_are_no_numbers(model, name, bad):
+    tensor = load_file(model)[name]
+    tensor.reshape(-1)[-1] = bad
+    rewrite(model, **{name: tensor})
+    with pytest.raises(ModelFileError, match=f"'{name}' has values that are NaN or infinite"):
+        load(model)
+
+
+def test_recursive_model_with_nan(tmp_path):
+    path = write_model(tmp_path / "m.acil", solver="recursive")
+    rewrite(path, rfaum=np.full(10, np.nan))
+    with pytest.raises(ModelFileError, match="'rfaum'"):
+        load(path)
+
+
+def test_changed_projection_is_noticed(model):
+    tensor = load_file(model)["projection"]
+    tensor[0, 0] += 1
+    rewrite(model, projection=tensor)
+    for inference in (False, True):
+        with pytest.raises(ModelFileError, match="fingerprint"):
+            load(model, inference=inference)
+
+
+def test_unknown_entries_of_the_header_are_ignored(model):
+    rewrite(model, {"comment": "a later version may add such things"})
+    assert load(model).n_samples_ == 30
+
+
+def read_anyway(path):
+    """Load a file that may be damaged: a ModelFileError, or a model that predicts."""
+    try:
+        loaded = load(path)
+    except ModelFileError:
+        return False
+    loaded.predict(X[:2])
+    return True
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": "recursive", "dtype": "float32"}], ids=str)
+def test_any_flipped_byte_gives_an_error_or_a_model(tmp_path, options):
+    path = write_model(tmp_path / "m.acil", expansion_size=2, **options)
+    content = path.read_bytes()
+    outcomes = set()
+    for position in range(len(content)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        outcomes.add(read_anyway(path))
+    assert outcomes == {False, True}
+
+
+def test_any_truncation_gives_an_error(model):
+    content = model.read_bytes()
+    for length in range(len(content)):
+        model.write_bytes(content[:length])
+        assert not read_anyway(model)
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
+values = st.recursive(
+    scalars, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=2), v)
+)
+
+
+@given(st.data())
+def test_any_value_anywhere_in_the_header_gives_an_error_or_a_model(folder, header, data):
+    path = write_model(folder / "any.acil")
+    changed = copy.deepcopy(header)
+    place = data.draw(st.sampled_from(["header", "parameters"]))
+    target = changed if place == "header" else changed["parameters"]
+    target[data.draw(st.sampled_from(sorted(target)))] = data.draw(values)
+    rewrite(path, text=json.dumps(changed))
+    read_anyway(path)

@@ -1,0 +1,112 @@
+"""The training loop on a GPU: recorded steps against plain ones."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from acil.training.loop import train
+from acil.training.network import Network
+from acil.training.settings import Training
+from acil.training.step import CrossEntropy, Step
+from acil.vision.augment import Augmentation
+from acil.vision.backbones import build, normalise
+from acil.vision.trivialaugment import SPACE
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+SETTINGS = Training(
+    epochs=2, batch_size=32, learning_rate=0.05, schedule="cosine", warmup=1, augment=("crop", "flip")
+)
+
+
+def problem(n=150):
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randint(256, (n, 3, 32, 32), generator=generator, dtype=torch.uint8),
+        torch.randint(4, (n,), generator=generator),
+    )
+
+
+def make_network():
+    generator = torch.Generator().manual_seed(0)
+    return Network(build("resnet32", generator), 4, generator=generator)
+
+
+def test_recording_a_graph_leaves_weights_buffers_and_momentum():
+    images, labels = problem(32)
+    device = torch.device("cuda")
+    network = make_network().to(device).train()
+    step = Step(network, CrossEntropy(), SETTINGS, device)
+    before = {name: tensor.clone() for name, tensor in step.tensors().items()}
+    x = normalise(images.to(device), network.backbone.preprocessing)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step._record(x, labels.to(device), torch.arange(32, device=device))
+    torch.cuda.synchronize()
+    for name, tensor in step.tensors().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_recorded_steps_equal_plain_ones():
+    images, labels = problem()
+
+    def plain(network, x, y, indices):
+        return CrossEntropy()(network, x, y, indices)
+
+    results, reports = [], []
+    for objective in (None, plain):
+        network = make_network()
+        train(
+            network,
+            images,
+            labels,
+            SETTINGS,
+            preprocessing=network.backbone.preprocessing,
+            seed=0,
+            device="cuda",
+            objective=objective,
+            progress=reports.append,
+        )
+        results.append(network.cpu().state_dict())
+    assert reports[-1].accuracy is not None
+    for name, value in results[0].items():
+        torch.testing.assert_close(value, results[1][name], rtol=2e-2, atol=2e-3)
+    assert results[0]["backbone.stem.1.num_batches_tracked"] == 10
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_every_precision_trains_and_flags_are_put_back(precision):
+    images, labels = problem()
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    network = make_network()
+    settings = dataclasses.replace(
+        SETTINGS, precision=precision, augment=("crop", "flip", "trivialaugment")
+    )
+    train(
+        network,
+        images,
+        labels,
+        settings,
+        preprocessing=network.backbone.preprocessing,
+        seed=0,
+        device="cuda",
+    )
+    assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == before
+
+
+def test_operations_give_the_same_pixels_on_gpu_and_cpu():
+    images, _ = problem(31)
+    for operation in SPACE:
+        on_cpu = operation.apply(images, operation.magnitudes)
+        on_gpu = operation.apply(images.cuda(), operation.magnitudes.cuda())
+        assert torch.equal(on_gpu.cpu(), on_cpu), operation.name
+
+
+def test_augmentation_is_repeatable_on_gpu():
+    images = problem()[0].cuda()
+    augment = Augmentation(("crop", "flip", "jitter", "trivialaugment"))
+    first, second = (augment(images, torch.Generator("cuda").manual_seed(1)) for _ in range(2))
+    assert torch.equal(first, second)

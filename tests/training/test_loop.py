@@ -1,0 +1,261 @@
+"""The training loop on problems of seconds."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from acil.errors import InputError
+from acil.training import progress as progress_module
+from acil.training.loop import DivergedError, train
+from acil.training.network import Network
+from acil.training.settings import Training
+from acil.training.step import CrossEntropy
+from acil.vision.backbones import Preprocessing, build, normalise
+
+PREPROCESSING = Preprocessing(mean=(0.4,), std=(0.3,), size=8)
+SHORT = Training(epochs=3, batch_size=16, learning_rate=0.05, schedule="cosine", warmup=1)
+
+
+def problem(n=150, n_classes=3, seed=0):
+    """Images with a bright bar whose place tells the class."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(n_classes, (n,), generator=generator)
+    images = torch.randint(120, (n, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[0, 2 * label : 2 * label + 2] += 100
+    return images, labels
+
+
+def make_network(n_classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return Network(build("smallcnn", generator), n_classes, generator=generator)
+
+
+def fit(network, images, labels, settings, **options):
+    options = {"preprocessing": PREPROCESSING, "seed": 0, "device": "cpu", **options}
+    train(network, images, labels, settings, **options)
+    return network
+
+
+def same(first, second):
+    a, b = first.state_dict(), second.state_dict()
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_learns_separable_images(precision):
+    images, labels = problem(300)
+    settings = Training(
+        epochs=6, batch_size=32, learning_rate=0.1, schedule="cosine", warmup=1, precision=precision
+    )
+    network = fit(make_network(), images, labels, settings)
+    test_images, test_labels = problem(200, seed=1)
+    assert not network.training
+    with torch.no_grad():
+        predicted = network(normalise(test_images, PREPROCESSING)).argmax(1)
+    assert (predicted == test_labels).float().mean() > 0.95
+
+
+def test_same_seed_gives_the_same_bits_and_another_seed_others():
+    images, labels = problem()
+    settings = dataclasses.replace(SHORT, augment=("crop", "flip", "trivialaugment"))
+    first = fit(make_network(), images, labels, settings)
+    torch.rand(5)
+    assert same(first, fit(make_network(), images, labels, settings))
+    assert not same(first, fit(make_network(), images, labels, settings, seed=1))
+
+
+def test_training_leaves_the_global_generator_and_the_data_alone():
+    images, labels = problem()
+    copies = images.clone(), labels.clone()
+    state = torch.get_rng_state()
+    fit(make_network(), images, labels, dataclasses.replace(SHORT, augment=("crop", "flip", "jitter")))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(images, copies[0])
+    assert torch.equal(labels, copies[1])
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_one_step_equals_torch_sgd(nesterov):
+    images, labels = problem(16)
+    settings = Training(epochs=2, batch_size=16, learning_rate=0.3, weight_decay=0.01, nesterov=nesterov)
+    ours = fit(make_network().double().float(), images, labels, settings)
+    reference = make_network().train()
+    optimizer = torch.optim.SGD(
+        reference.parameters(), lr=0.3, momentum=0.9, weight_decay=0.01, nesterov=nesterov
+    )
+    x = normalise(images, PREPROCESSING)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(reference(x), labels).backward()
+        optimizer.step()
+    # Orders within the batch and layouts differ, so sums are rounded differently.
+    for name, value in reference.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_every_image_is_seen_once_an_epoch_in_a_new_order():
+    images, labels = problem(70)
+    seen = []
+
+    def objective(network, x, y, indices):
+        assert torch.equal(y, labels[indices])
+        assert torch.equal(x, normalise(images[indices], PREPROCESSING))
+        seen.append(indices.tolist())
+        return nn.functional.cross_entropy(network(x), y)
+
+    fit(make_network(), images, labels, dataclasses.replace(SHORT, epochs=2), objective=objective)
+    epochs = [[i for batch in batches for i in batch] for batches in (seen[:5], seen[5:])]
+    assert [len(batch) for batch in seen[:5]] == [16, 16, 16, 16, 6]
+    assert all(sorted(epoch) == list(range(70)) for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    seen.clear()
+    short = dataclasses.replace(SHORT, epochs=1, keep_last_batch=False)
+    fit(make_network(), images, labels, short, objective=objective)
+    assert [len(batch) for batch in seen] == [16, 16, 16, 16]
+
+
+def test_chunks_do_not_change_which_images_make_a_batch(monkeypatch):
+    images, labels = problem()
+    first = fit(make_network(), images, labels, SHORT)
+    monkeypatch.setattr("acil.training.batches._CHUNK_BYTES", 1)
+    assert same(first, fit(make_network(), images, labels, SHORT))
+
+
+def test_rate_follows_the_schedule():
+    images, labels = problem(32)
+    rates = []
+
+    class Watched(Training):
+        def learning_rate_at(self, epoch):
+            rates.append(super().learning_rate_at(epoch))
+            return rates[-1]
+
+    settings = Watched(epochs=3, batch_size=16, learning_rate=0.3, milestones=(1, 2))
+    before = make_network().state_dict()
+    network = fit(make_network(), images, labels, settings)
+    assert rates == pytest.approx([0.3, 0.03, 0.003])
+    assert not same(network, make_network())
+    assert before.keys() == network.state_dict().keys()
+
+
+def test_frozen_parameters_stay():
+    images, labels = problem()
+    network = make_network()
+    network.backbone.requires_grad_(False)
+    fit(network, images, labels, SHORT)
+    fresh = make_network()
+    for (name, ours), theirs in zip(network.named_parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(ours, theirs) == name.startswith("backbone")
+    network.requires_grad_(False)
+    with pytest.raises(InputError, match="no trainable parameter"):
+        fit(network, images, labels, SHORT)
+
+
+def test_features_are_used_as_they_are():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(2, (100,), generator=generator)
+    features = torch.randn(100, 5, generator=generator) + 3 * labels[:, None]
+    network = nn.Linear(5, 2)
+    nn.init.zeros_(network.weight)
+    settings = dataclasses.replace(SHORT, epochs=10)
+    train(network, features, labels, settings, preprocessing=None, seed=0, device="cpu")
+    assert (network(features).argmax(1) == labels).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_fewer_images_than_a_batch_make_one_step(n):
+    images, labels = problem(n)
+    network = fit(make_network(), images, labels, dataclasses.replace(SHORT, keep_last_batch=False))
+    assert not same(network, make_network())
+
+
+def test_no_epoch_leaves_the_weights():
+    images, labels = problem()
+    assert same(fit(make_network(), images, labels, Training(epochs=0)), make_network())
+
+
+def test_progress_ends_with_the_last_epoch(monkeypatch):
+    monkeypatch.setattr(progress_module, "REPORT_SECONDS", 0.0)
+    images, labels = problem()
+    reports = []
+    fit(make_network(), images, labels, SHORT, progress=reports.append)
+    assert len(reports) == 3 * 10 + 1
+    assert [report.epoch for report in reports[::10]] == [1, 2, 3, 3]
+    assert all(report.epochs == 3 for report in reports)
+    assert reports[-1].accuracy > reports[0].accuracy
+    assert 0 < reports[-1].loss < reports[0].loss
+    assert reports[0].seconds_left > 0
+    assert reports[-1].seconds_left == 0
+    assert all(report.images_per_second > 0 for report in reports)
+
+
+def test_progress_is_not_reported_more_than_five_times_a_second():
+    images, labels = problem()
+    reports = []
+    fit(make_network(), images, labels, SHORT, progress=reports.append)
+    assert 1 <= len(reports) < 30
+    assert reports[-1].seconds_left == 0
+
+
+def test_accuracy_is_unknown_without_scores():
+    images, labels = problem()
+    reports = []
+
+    def objective(network, x, y, indices):
+        return CrossEntropy()(network, x, y, indices)[0]
+
+    fit(make_network(), images, labels, SHORT, objective=objective, progress=reports.append)
+    assert reports[-1].accuracy is None
+
+
+def test_diverging_training_is_an_error_that_says_where():
+    images, labels = problem()
+
+    def objective(network, x, y, indices):
+        return network(x).sum() * float("nan")
+
+    with pytest.raises(DivergedError, match=r"epoch 1 of 3.*learning rate"):
+        fit(make_network(), images, labels, SHORT, objective=objective)
+
+
+def test_label_smoothing_is_that_of_torch():
+    images, labels = problem(8)
+    network, x = make_network().eval(), normalise(images, PREPROCESSING)
+    loss, scores = CrossEntropy(0.2)(network, x, labels, torch.arange(8))
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(scores, labels, label_smoothing=0.2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda i, y: (i, y.int()), "int64"),
+        (lambda i, y: (i, y[:-1]), "for 150 images"),
+        (lambda i, y: (i[:0], y[:0]), "at least one image"),
+        (lambda i, y: (i[:, 0], y), r"shape \(n, c, h, w\)"),
+        (lambda i, y: (i.double(), y), "uint8"),
+        (lambda i, y: (i, y + 1), "3 outputs"),
+        (lambda i, y: (i, y - 1), "from -1"),
+    ],
+)
+def test_bad_data_are_refused_and_the_network_stays(change, message):
+    images, labels = change(*problem())
+    network = make_network()
+    with pytest.raises(InputError, match=message):
+        fit(network, images, labels, SHORT)
+    assert same(network, make_network())
+
+
+def test_features_cannot_be_augmented():
+    with pytest.raises(InputError, match="without augmentation"):
+        train(
+            nn.Linear(5, 2),
+            torch.randn(4, 5),
+            torch.zeros(4, dtype=torch.int64),
+            dataclasses.replace(SHORT, augment=("flip",)),
+            preprocessing=None,
+            seed=0,
+            device="cpu",
+        )

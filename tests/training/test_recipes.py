@@ -1,0 +1,151 @@
+"""Recipes: what they hold, changing them by dotted keys, and JSON."""
+
+import json
+
+import pytest
+import torch
+
+from acil.errors import InputError
+from acil.training.recipes import RECIPES, Recipe, from_dict, override, recipe, to_dict
+from acil.training.settings import Training
+from acil.vision.backbones import build
+
+
+def test_paper_recipe_is_the_papers():
+    paper = recipe("paper")
+    assert paper.backbone == "resnet32"
+    assert paper.backbone_options == {"option": "A"}
+    training = paper.training
+    assert (training.epochs, training.batch_size, training.learning_rate) == (160, 128, 0.1)
+    assert (training.schedule, training.milestones, training.decay) == ("step", (80, 120), 0.1)
+    assert (training.momentum, training.weight_decay, training.precision) == (0.9, 5e-4, "float32")
+    assert training.augment == ("crop", "flip")
+    assert training.keep_last_batch
+    assert paper.features.taps == ()
+    assert (paper.expansion_size, paper.gamma, paper.dtype) == (8000, 0.1, "float64")
+
+
+@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"features"}))
+def test_recipe_builds_a_network_that_has_its_taps(name):
+    chosen = recipe(name)
+    backbone = build(chosen.backbone, torch.Generator().manual_seed(0), **dict(chosen.backbone_options))
+    assert set(chosen.features.taps) <= set(backbone.taps())
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_recipe_survives_json(name):
+    chosen = recipe(name)
+    assert chosen.name == name
+    assert from_dict(json.loads(json.dumps(to_dict(chosen)))) == chosen
+
+
+def test_text_is_read_as_the_type_of_the_setting():
+    changed = override(
+        recipe("paper"),
+        {
+            "training.epochs": "3",
+            "training.learning_rate": "1e-2",
+            "training.milestones": "1, 2",
+            "training.augment": "",
+            "training.nesterov": "true",
+            "training.precision": "bf16",
+            "features.taps": "stage3.4,stage2.4",
+            "features.length": "8",
+            "expansion_size": "none",
+            "gamma": "1",
+            "backbone_options.option": "B",
+            "backbone_options.last_relu": "false",
+        },
+    )
+    assert changed.training.epochs == 3
+    assert changed.training.learning_rate == 0.01
+    assert changed.training.milestones == (1, 2)
+    assert changed.training.augment == ()
+    assert changed.training.nesterov is True
+    assert changed.training.precision == "bf16"
+    assert changed.features.taps == ("stage3.4", "stage2.4")
+    assert changed.features.length == 8.0
+    assert changed.expansion_size is None
+    assert (changed.gamma, type(changed.gamma)) == (1.0, float)
+    assert changed.backbone_options == {"option": "B", "last_relu": False}
+    assert changed.training.weight_decay == recipe("paper").training.weight_decay
+    assert recipe("paper").backbone_options == {"option": "A"}
+
+
+def test_values_of_the_right_type_are_taken_as_they_are():
+    changed = override(
+        recipe("strong"), {"training.epochs": 3, "training.milestones": [1], "features.length": None}
+    )
+    assert changed.training.milestones == (1,)
+    assert changed.features.length is None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "epochs",
+        "training.epoch",
+        "training",
+        "features.tap.x",
+        "backbone_options",
+        "training.epochs.x",
+        "",
+    ],
+)
+def test_unknown_key_is_an_error_that_names_the_known(key):
+    value = "3"
+    with pytest.raises(InputError) as caught:
+        override(recipe("paper"), {key: value})
+    if key != "backbone_options":
+        for known in ("training.epochs", "features.taps", "expansion_size", "backbone_options.KEY"):
+            assert known in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("training.epochs", "three", "a whole number"),
+        ("training.epochs", 2.5, "a whole number"),
+        ("training.epochs", True, "a whole number"),
+        ("training.nesterov", "perhaps", "true or false"),
+        ("training.nesterov", 3, "true or false"),
+        ("training.precision", "half", "float32, tf32, bf16"),
+        ("training.milestones", "a,b", "a whole number"),
+        ("training.milestones", 3, "a list"),
+        ("gamma", "big", "a number"),
+        ("backbone", 3, "text"),
+        ("expansion_size", "wide", "int"),
+    ],
+)
+def test_value_of_the_wrong_type_is_an_error_that_says_what_is_expected(key, value, expected):
+    with pytest.raises(InputError, match=expected) as caught:
+        override(recipe("paper"), {key: value})
+    assert key in str(caught.value)
+
+
+def test_values_out_of_range_are_errors():
+    for key, value in {
+        "training.epochs": -1,
+        "gamma": -1.0,
+        "expansion_size": 0,
+        "features.grid": 0,
+    }.items():
+        with pytest.raises(InputError, match=key.partition(".")[2] or key):
+            override(recipe("paper"), {key: value})
+
+
+def test_incomplete_or_foreign_json_is_an_error():
+    with pytest.raises(InputError, match="not complete"):
+        from_dict({"name": "mine"})
+    with pytest.raises(InputError, match=r"no setting training\.speed"):
+        from_dict({"name": "mine", "backbone": "resnet32", "training": {"epochs": 1, "speed": 3}})
+    with pytest.raises(InputError, match="table"):
+        from_dict({"name": "mine", "backbone": "resnet32", "training": 3})
+    assert from_dict({"name": "mine", "backbone": "resnet32", "training": {"epochs": 1}}) == Recipe(
+        "mine", "resnet32", Training(epochs=1)
+    )
+
+
+def test_unknown_recipe_is_an_error_that_names_the_known():
+    with pytest.raises(InputError, match="paper, strong, quick, digits, imagenet, features"):
+        recipe("fast")

@@ -1,0 +1,452 @@
+"""Backbones: shapes, counts, known answers, identity, files."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional
+
+from acil.errors import InputError, ModelFileError
+from acil.vision.backbones import (
+    BACKBONES,
+    METADATA_KEY,
+    Preprocessing,
+    build,
+    fingerprint,
+    load_backbone,
+    normalise,
+    save_backbone,
+)
+from acil.vision.resnet import PaddedShortcut
+from acil.vision.wrapped import WrappedBackbone
+
+#: Two correct orders of float32 sums over some thousand products.
+TOLERANCE = 1e-4
+METADATA = {"order": [3, 1, 2], "base_classes": 2, "seed": 7, "recipe": "quick", "dataset": "digits"}
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def input_of(backbone, n: int = 2) -> torch.Tensor:
+    needed = backbone.preprocessing
+    return torch.randn(n, len(needed.mean), needed.size, needed.size, generator=seeded(5))
+
+
+def with_statistics(backbone):
+    """Give the batch norms numbers as after a training, so that leaving one out shows."""
+    generator = seeded(3)
+    for module in backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.2, generator=generator)
+            module.running_var.uniform_(0.5, 2, generator=generator)
+            nn.init.uniform_(module.weight, 0.5, 1.5, generator=generator)
+            nn.init.normal_(module.bias, 0, 0.2, generator=generator)
+    return backbone.eval()
+
+
+def map_shapes(backbone) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for name, module in backbone.taps().items():
+        module.register_forward_hook(
+            lambda _module, _inputs, output, name=name: shapes.update({name: tuple(output.shape[1:])})
+        )
+    with torch.no_grad():
+        backbone.eval()(input_of(backbone))
+    return shapes
+
+
+def norm(state, name, x):
+    keys = ("running_mean", "running_var", "weight", "bias")
+    mean, var, weight, bias = (state[f"{name}.{key}"].reshape(-1, 1, 1) for key in keys)
+    return (x - mean) / (var + 1e-5).sqrt() * weight + bias
+
+
+def block(state, name, x, stride, shortcut):
+    y = functional.conv2d(x, state[f"{name}.conv1.weight"], stride=stride, padding=1)
+    y = norm(state, f"{name}.bn1", y).relu()
+    y = functional.conv2d(y, state[f"{name}.conv2.weight"], padding=1)
+    return norm(state, f"{name}.bn2", y) + shortcut(name, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parameters", "features"),
+    [
+        ("resnet32", {}, 463_504, 64),
+        ("resnet32", {"option": "B"}, 466_256, 64),
+        ("resnet18", {}, 11_176_512, 512),
+        ("smallcnn", {}, 18_912, 64),
+    ],
+)
+def test_number_of_parameters_and_features(name, options, parameters, features):
+    backbone = build(name, **options)
+    assert count(backbone) == parameters
+    assert backbone.num_features == features
+    assert backbone.name == name
+
+
+@pytest.mark.parametrize("option", ["A", "B"])
+def test_resnet32_has_16_taps_from_input_to_output(option):
+    backbone = build("resnet32", option=option)
+    expected = {"stem": (16, 32, 32)}
+    for stage, shape in enumerate([(16, 32, 32), (32, 16, 16), (64, 8, 8)], start=1):
+        expected |= {f"stage{stage}.{index}": shape for index in range(5)}
+    assert list(backbone.taps()) == list(expected)
+    assert map_shapes(backbone) == expected
+    with torch.no_grad():
+        assert backbone(input_of(backbone)).shape == (2, 64)
+
+
+def test_resnet18_taps():
+    backbone = build("resnet18", size=64)
+    expected = {"stem": (64, 16, 16)}
+    for stage, shape in enumerate([(64, 16, 16), (128, 8, 8), (256, 4, 4), (512, 2, 2)], start=1):
+        expected |= {f"stage{stage}.{index}": shape for index in range(2)}
+    assert map_shapes(backbone) == expected
+
+
+def test_smallcnn_taps():
+    assert map_shapes(build("smallcnn")) == {"stage1": (32, 8, 8), "stage2": (64, 4, 4)}
+
+
+def test_option_a_shortcut_keeps_every_second_pixel_between_channels_of_zeros():
+    x = torch.arange(2 * 4 * 4, dtype=torch.float32).reshape(1, 2, 4, 4)
+    expected = torch.zeros(1, 6, 2, 2)
+    expected[0, 2] = torch.tensor([[0.0, 2.0], [8.0, 10.0]])
+    expected[0, 3] = torch.tensor([[16.0, 18.0], [24.0, 26.0]])
+    assert torch.equal(PaddedShortcut(2, 6)(x), expected)
+
+
+@pytest.mark.parametrize("option", ["A", "B"])
+@pytest.mark.parametrize("last_relu", [True, False])
+def test_resnet32_computes_what_the_formulas_say(option, last_relu):
+    backbone = with_statistics(build("resnet32", seeded(1), option=option, last_relu=last_relu))
+    state, x = backbone.state_dict(), input_of(backbone)
+
+    def shortcut(name, x):
+        if not name.endswith(".0") or name.startswith("stage1"):
+            return x
+        if option == "B":
+            projected = functional.conv2d(x, state[f"{name}.downsample.0.weight"], stride=2)
+            return norm(state, f"{name}.downsample.1", projected)
+        side = torch.zeros(len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3] // 2)
+        return torch.cat([side, x[:, :, ::2, ::2], side], dim=1)
+
+    y = norm(state, "stem.1", functional.conv2d(x, state["stem.0.weight"], padding=1)).relu()
+    for stage in (1, 2, 3):
+        for index in range(5):
+            stride = 2 if stage > 1 and index == 0 else 1
+            y = block(state, f"stage{stage}.{index}", y, stride, shortcut)
+            y = y.relu() if last_relu or (stage, index) != (3, 4) else y
+    with torch.no_grad():
+        features = backbone(x)
+    torch.testing.assert_close(features, y.mean(dim=(2, 3)), rtol=TOLERANCE, atol=TOLERANCE)
+    assert bool((features < 0).any()) is not last_relu
+
+
+def test_resnet18_computes_what_the_formulas_say():
+    backbone = with_statistics(build("resnet18", seeded(1), size=64))
+    state, x = backbone.state_dict(), input_of(backbone)
+
+    def shortcut(name, x):
+        if f"{name}.downsample.0.weight" not in state:
+            return x
+        projected = functional.conv2d(x, state[f"{name}.downsample.0.weight"], stride=2)
+        return norm(state, f"{name}.downsample.1", projected)
+
+    y = functional.conv2d(x, state["conv1.weight"], stride=2, padding=3)
+    y = functional.max_pool2d(norm(state, "bn1", y).relu(), 3, stride=2, padding=1)
+    for layer in (1, 2, 3, 4):
+        for index in (0, 1):
+            stride = 2 if layer > 1 and index == 0 else 1
+            y = block(state, f"layer{layer}.{index}", y, stride, shortcut).relu()
+    with torch.no_grad():
+        features = backbone(x)
+    torch.testing.assert_close(features, y.mean(dim=(2, 3)), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def torchvision_shapes() -> dict[str, tuple[int, ...]]:
+    """Return the state dict of torchvision.models.resnet18, fc included, as names and shapes."""
+
+    def batch_norm(name, channels):
+        keys = ("weight", "bias", "running_mean", "running_var")
+        return {**{f"{name}.{key}": (channels,) for key in keys}, f"{name}.num_batches_tracked": ()}
+
+    shapes = {"conv1.weight": (64, 3, 7, 7), **batch_norm("bn1", 64)}
+    before = 64
+    for layer, channels in enumerate((64, 128, 256, 512), start=1):
+        for index in (0, 1):
+            name = f"layer{layer}.{index}"
+            inputs = before if index == 0 else channels
+            shapes |= {f"{name}.conv1.weight": (channels, inputs, 3, 3)}
+            shapes |= batch_norm(f"{name}.bn1", channels)
+            shapes |= {f"{name}.conv2.weight": (channels, channels, 3, 3)}
+            shapes |= batch_norm(f"{name}.bn2", channels)
+            if inputs != channels:
+                shapes |= {f"{name}.downsample.0.weight": (channels, inputs, 1, 1)}
+                shapes |= batch_norm(f"{name}.downsample.1", channels)
+        before = channels
+    return {**shapes, "fc.weight": (1000, 512), "fc.bias": (1000,)}
+
+
+def torchvision_state() -> dict[str, torch.Tensor]:
+    return {
+        name: torch.full(shape, float(index % 7 + 1))
+        for index, (name, shape) in enumerate(torchvision_shapes().items())
+    }
+
+
+def test_resnet18_has_torchvisions_names_and_shapes():
+    own = {name: tuple(value.shape) for name, value in build("resnet18").state_dict().items()}
+    expected = {
+        name: shape for name, shape in torchvision_shapes().items() if not name.startswith("fc.")
+    }
+    assert own == expected
+    assert len(expected) == 120
+
+
+def test_torchvision_weights_load_and_fc_is_left_out():
+    backbone, state = build("resnet18"), torchvision_state()
+    backbone.load_state_dict(state)
+    for name, value in backbone.state_dict().items():
+        assert torch.equal(value.float(), state[name]), name
+
+
+def test_weights_of_old_torch_versions_have_no_batch_counters():
+    state = {name: value for name, value in torchvision_state().items() if "num_batches" not in name}
+    build("resnet18").load_state_dict(state)
+
+
+def test_weights_that_do_not_fit_change_nothing_and_are_named():
+    backbone = build("resnet18")
+    before = fingerprint(backbone)
+    state = torchvision_state()
+    with pytest.raises(InputError, match=r"layer1\.0\.conv1\.weight has shape \(64, 64, 1, 1\), not"):
+        backbone.load_state_dict({**state, "layer1.0.conv1.weight": torch.zeros(64, 64, 1, 1)})
+    with pytest.raises(InputError, match="head is not known"):
+        backbone.load_state_dict({**state, "head": torch.zeros(1)})
+    del state["bn1.weight"]
+    with pytest.raises(InputError, match=r"bn1\.weight is missing"):
+        backbone.load_state_dict(state)
+    with pytest.raises(InputError, match=r"and \d+ more"):
+        backbone.load_state_dict({})
+    assert fingerprint(backbone) == before
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_generator_alone_decides_the_weights(name):
+    before = torch.random.get_rng_state()
+    same, again, other = build(name, seeded(1)), build(name, seeded(1)), build(name, seeded(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert fingerprint(same) == fingerprint(again) != fingerprint(other)
+    assert fingerprint(build(name)) == fingerprint(build(name, seeded(0)))
+
+
+@pytest.mark.parametrize("init", ["fan_out", "fan_in"])
+def test_initial_weights_have_the_spread_of_their_fan(init):
+    backbone = build("resnet32", seeded(1), init=init)
+    weight = backbone.stage3[0].conv1.weight  # 32 inputs, 64 outputs
+    fan = 9 * (64 if init == "fan_out" else 32)
+    assert float(weight.detach().std()) == pytest.approx(math.sqrt(2 / fan), rel=0.03)
+    assert float(backbone.stage3[0].bn1.weight.detach().min()) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet", {}, "no backbone 'resnet'. Choose one of resnet32"),
+        ("resnet32", {"depth": 3}, "depth"),
+        ("resnet32", {"option": "C"}, "must be 'A' or 'B'"),
+        ("resnet32", {"init": "fan"}, "init must be"),
+        ("smallcnn", {"size": 0}, "at least 1 pixel"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
+        build(name, **options)
+
+
+def test_published_preprocessing():
+    cifar = build("resnet32").preprocessing
+    assert cifar == Preprocessing((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 32)
+    imagenet = build("resnet18").preprocessing
+    assert imagenet == Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
+    assert Preprocessing.from_dict(json.loads(json.dumps(cifar.to_dict()))) == cifar
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"mean": [0.5], "std": [0.0], "size": 8}, {"mean": [0.5], "std": [1.0, 1.0], "size": 8}, None],
+)
+def test_preprocessing_that_makes_no_sense_is_refused(values):
+    with pytest.raises(InputError):
+        Preprocessing.from_dict(values)
+
+
+def test_normalise_known_answer_and_types():
+    preprocessing = Preprocessing((0.5, 0.0), (0.25, 2.0), 1)
+    pixels = torch.tensor([[255, 51]], dtype=torch.uint8).reshape(1, 2, 1, 1)
+    expected = torch.tensor([[2.0, 0.1]]).reshape(1, 2, 1, 1)
+    torch.testing.assert_close(normalise(pixels, preprocessing), expected)
+    floats = pixels / 255
+    kept = floats.clone()
+    assert torch.equal(normalise(floats, preprocessing), normalise(pixels, preprocessing))
+    assert torch.equal(floats, kept)
+    assert normalise(floats.double(), preprocessing).dtype == torch.float32
+
+
+def test_normalise_keeps_channels_last():
+    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+    result = normalise(pixels, build("resnet32").preprocessing)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(3, 8, 8), torch.zeros(1, 3, 8, 8).int()],
+)
+def test_normalise_refuses_other_shapes_and_types(x):
+    with pytest.raises(InputError):
+        normalise(x, build("resnet32").preprocessing)
+
+
+def test_fingerprint_follows_whatever_decides_features_and_nothing_else():
+    backbone = build("smallcnn", seeded(1))
+    before = fingerprint(backbone)
+    backbone.eval().to(memory_format=torch.channels_last)
+    backbone.stage1[1].num_batches_tracked += 1
+    assert fingerprint(backbone) == before
+    backbone.stage1[1].running_var[3] += 1e-3
+    assert fingerprint(backbone) != before
+    assert fingerprint(build("resnet32")) != fingerprint(build("resnet32", last_relu=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("smallcnn", {}), ("resnet32", {"option": "B", "last_relu": False, "size": 16})],
+)
+def test_saved_backbone_comes_back(tmp_path, name, options):
+    backbone = with_statistics(build(name, seeded(1), **options)).to(memory_format=torch.channels_last)
+    backbone.preprocessing = Preprocessing(
+        backbone.preprocessing.mean, backbone.preprocessing.mean, backbone.preprocessing.size
+    )
+    save_backbone(backbone, tmp_path / "b.safetensors", METADATA)
+    loaded, metadata = load_backbone(tmp_path / "b.safetensors")
+    assert fingerprint(loaded) == fingerprint(backbone) == metadata["fingerprint"]
+    assert loaded.preprocessing == backbone.preprocessing
+    assert loaded.options == backbone.options
+    assert metadata.items() >= METADATA.items()
+    assert metadata["name"] == name
+    assert not loaded.training
+    assert torch.equal(
+        loaded(input_of(loaded)), backbone.to(memory_format=torch.contiguous_format)(input_of(loaded))
+    )
+    save_backbone(loaded, tmp_path / "again.safetensors", metadata)
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_half_precision_file_is_half_as_large_and_holds_rounded_weights(tmp_path):
+    backbone = with_statistics(build("resnet32", seeded(1)))
+    save_backbone(backbone, tmp_path / "full.safetensors", {})
+    save_backbone(backbone, tmp_path / "half.safetensors", {}, half=True)
+    full, half = (tmp_path / f"{name}.safetensors" for name in ("full", "half"))
+    assert half.stat().st_size < 0.55 * full.stat().st_size
+    loaded, metadata = load_backbone(half)
+    assert metadata["half"] is True
+    assert fingerprint(loaded) == metadata["fingerprint"] != fingerprint(backbone)
+    for (name, rounded), original in zip(loaded.named_parameters(), backbone.parameters(), strict=True):
+        assert rounded.dtype == torch.float32
+        assert torch.equal(rounded, original.half().float()), name
+    for rounded, original in zip(loaded.buffers(), backbone.buffers(), strict=True):
+        assert torch.equal(rounded, original)
+
+
+def test_weights_too_large_for_half_precision_are_refused(tmp_path):
+    backbone = build("smallcnn")
+    with torch.no_grad():
+        backbone.stage1[0].weight[0] = 1e6
+    with pytest.raises(InputError, match="more than float16 holds"):
+        save_backbone(backbone, tmp_path / "b.safetensors", {}, half=True)
+    assert not list(tmp_path.iterdir())
+
+
+def rewritten(path, **changes):
+    """Save the same tensors with changed metadata."""
+    backbone = build("smallcnn")
+    save_backbone(backbone, path, {})
+    _, facts = load_backbone(path)
+    facts = {key: value for key, value in {**facts, **changes}.items() if value is not None}
+    save_file(load_file(path), path, metadata={METADATA_KEY: json.dumps(facts)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "format version 2"),
+        ({"name": "vgg"}, "no backbone 'vgg'"),
+        ({"name": "resnet32"}, "options"),
+        ({"name": "resnet18"}, "do not fit"),
+        ({"options": {"depth": 3}}, "depth"),
+        ({"options": 3}, "incomplete"),
+        ({"fingerprint": "0" * 64}, "fingerprint"),
+        ({"fingerprint": None}, "incomplete"),
+        ({"preprocessing": {}}, "preprocessing"),
+    ],
+)
+def test_file_with_wrong_metadata_is_refused(tmp_path, changes, message):
+    path = tmp_path / "b.safetensors"
+    rewritten(path, **changes)
+    with pytest.raises(ModelFileError, match=message):
+        load_backbone(path)
+
+
+def test_damaged_files_are_refused_by_name(tmp_path):
+    path = tmp_path / "b.safetensors"
+    save_backbone(build("smallcnn"), path, {})
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[-100] ^= 1
+    for damaged in (b"", content[:5], content[:-10], b"x" * 100, bytes(flipped)):
+        path.write_bytes(damaged)
+        with pytest.raises(ModelFileError, match=r"b\.safetensors"):
+            load_backbone(path)
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(ModelFileError, match="without the entry"):
+        load_backbone(path)
+    for absent in (tmp_path / "none", tmp_path):
+        with pytest.raises(ModelFileError, match="Cannot read"):
+            load_backbone(absent)
+
+
+def test_metadata_that_is_not_json_writes_nothing(tmp_path):
+    for metadata in ({"order": torch.zeros(2)}, {"accuracy": math.nan}):
+        with pytest.raises(InputError, match="JSON"):
+            save_backbone(build("smallcnn"), tmp_path / "b.safetensors", metadata)
+    assert not list(tmp_path.iterdir())
+
+
+def wrapped(activation: nn.Module, taps=()) -> WrappedBackbone:
+    network = nn.Sequential(activation, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return WrappedBackbone(network, "mine", 1, Preprocessing((0.0,), (1.0,), 4), taps)
+
+
+def test_any_module_can_be_a_backbone():
+    backbone = wrapped(nn.ReLU(), taps=("0",))
+    assert list(backbone.taps()) == ["0"]
+    assert backbone(torch.full((2, 1, 4, 4), 3.0)).tolist() == [[3.0], [3.0]]
+    assert fingerprint(backbone) == fingerprint(wrapped(nn.ReLU())) != fingerprint(wrapped(nn.Tanh()))
+    with pytest.raises(InputError, match="no submodule 'head'"):
+        wrapped(nn.ReLU(), taps=("head",))
+
+
+def test_backbone_that_could_not_be_built_again_is_not_saved(tmp_path):
+    with pytest.raises(InputError, match="registry"):
+        save_backbone(wrapped(nn.ReLU()), tmp_path / "b.safetensors", {})

@@ -1,0 +1,260 @@
+"""Decoding: every odd image is handled, or refused by name."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from acil.errors import InputError
+from acil.vision import decode as module
+from acil.vision.decode import decode
+
+RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
+#: Colours that a JPEG gives back, and levels that rounding may cost.
+JPEG_TOLERANCE = 6
+
+
+def colour_of(pixels: torch.Tensor) -> tuple[int, ...]:
+    """Return the colour of an image that has only one."""
+    values = pixels.flatten(1)
+    assert bool((values == values[:, :1]).all())
+    return tuple(values[:, 0].tolist())
+
+
+def saved(path, image: Image.Image, **options):
+    image.save(path, **options)
+    return path
+
+
+def noise(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def test_image_of_the_right_size_is_read_as_it_is(tmp_path):
+    image = noise(8, 8)
+    pixels = decode(saved(tmp_path / "a.png", image), 8)
+    assert pixels.dtype == torch.uint8
+    assert pixels.is_contiguous()
+    assert torch.equal(pixels, torch.from_numpy(np.array(image)).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize("shape", [(20, 10), (10, 20)])
+def test_shorter_side_is_resized_and_the_centre_cut_out(tmp_path, shape):
+    image = Image.new("RGB", shape, RED)
+    image.paste(GREEN, (5, 0, 15, 10) if shape == (20, 10) else (0, 5, 10, 15))
+    path = saved(tmp_path / "a.png", image)
+    assert colour_of(decode(path, 10)) == GREEN
+    assert colour_of(decode(path, 5)[:, 1:-1, 1:-1]) == GREEN
+    assert decode(path, 40).shape == (3, 40, 40)
+
+
+def test_imagenet_protocol_resizes_to_256_and_cuts_224(tmp_path):
+    image = noise(300, 400)
+    expected = image.resize((256, 341), Image.Resampling.BILINEAR).crop((16, 58, 240, 282))
+    pixels = decode(saved(tmp_path / "a.png", image), 224, crop=0.875)
+    assert torch.equal(pixels, torch.from_numpy(np.array(expected)).permute(2, 0, 1))
+    stored = decode(tmp_path / "a.png", 256)
+    assert torch.equal(stored[:, 16:240, 16:240], pixels)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_camera_orientation_is_applied(tmp_path, orientation):
+    upright = np.zeros((16, 16, 3), np.uint8)
+    upright[:8, :8], upright[:8, 8:], upright[8:, :8] = 250, 150, 70
+    # What the camera must have stored so that its note turns it upright
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: np.rot90(upright),
+        7: upright[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(upright, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = Image.fromarray(np.ascontiguousarray(stored))
+    pixels = decode(saved(tmp_path / "a.jpg", image, exif=exif, quality=95), 16)
+    difference = pixels.permute(1, 2, 0).numpy().astype(int) - upright
+    assert abs(difference).max() <= JPEG_TOLERANCE
+
+
+def test_greyscale_becomes_three_equal_channels(tmp_path):
+    assert colour_of(decode(saved(tmp_path / "a.png", Image.new("L", (4, 4), 77)), 4)) == (77, 77, 77)
+
+
+def test_colour_becomes_greyscale_on_demand(tmp_path):
+    pixels = decode(saved(tmp_path / "a.png", Image.new("RGB", (4, 4), WHITE)), 4, mode="L")
+    assert pixels.shape == (1, 4, 4)
+    assert colour_of(pixels) == (255,)
+
+
+def test_one_bit_per_pixel(tmp_path):
+    assert colour_of(decode(saved(tmp_path / "a.png", Image.new("1", (4, 4), 1)), 4)) == WHITE
+
+
+def test_palette(tmp_path):
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    assert colour_of(decode(saved(tmp_path / "a.png", image), 4)) == (10, 20, 30)
+
+
+@pytest.mark.parametrize("transparency", [1, bytes([255, 0])])
+def test_transparent_palette_colour_is_white(tmp_path, transparency):
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    path = saved(tmp_path / "a.png", image, transparency=transparency)
+    assert colour_of(decode(path, 4)) == WHITE
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [
+        ("RGBA", (255, 0, 0, 0), WHITE),
+        ("RGBA", (255, 0, 0, 255), RED),
+        ("RGBA", (0, 0, 0, 51), (204, 204, 204)),
+        ("LA", (0, 0), WHITE),
+        ("LA", (9, 255), (9, 9, 9)),
+    ],
+)
+def test_transparency_is_laid_on_white(tmp_path, mode, colour, expected):
+    assert colour_of(decode(saved(tmp_path / "a.png", Image.new(mode, (4, 4), colour)), 4)) == expected
+
+
+def test_transparent_colour_of_an_rgb_file_is_white(tmp_path):
+    path = saved(tmp_path / "a.png", Image.new("RGB", (4, 4), RED), transparency=RED)
+    assert colour_of(decode(path, 4)) == WHITE
+
+
+def test_cmyk(tmp_path):
+    image = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
+    pixels = decode(saved(tmp_path / "a.jpg", image, quality=95), 8)
+    assert max(abs(int(a) - b) for a, b in zip(pixels[:, 4, 4], RED, strict=True)) <= JPEG_TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_16_bit_greyscale_is_scaled(tmp_path, name):
+    values = np.array([[0, 257], [32896, 65535]], dtype=np.uint16)
+    pixels = decode(saved(tmp_path / name, Image.fromarray(values)), 2)
+    assert pixels[0].tolist() == [[0, 1], [128, 255]]
+    assert torch.equal(pixels[0], pixels[2])
+
+
+def test_32_bit_values_of_16_bit_range_are_scaled_and_others_refused(tmp_path):
+    values = np.array([[0, 65535]] * 2, dtype=np.int32)
+    path = saved(tmp_path / "a.tif", Image.fromarray(values))
+    assert decode(path, 2)[0, 0].tolist() == [0, 255]
+    saved(path, Image.fromarray(values + 1))
+    with pytest.raises(InputError, match=r"a\.tif.*1 to 65536: more than 16 bits"):
+        decode(path, 2)
+
+
+def test_floating_point_pixels_are_refused(tmp_path):
+    path = saved(tmp_path / "a.tif", Image.fromarray(np.zeros((2, 2), np.float32)))
+    with pytest.raises(InputError, match=r"a\.tif: its pixels are floating-point"):
+        decode(path, 2)
+
+
+def test_one_pixel(tmp_path):
+    path = saved(tmp_path / "a.png", Image.new("RGB", (1, 1), RED))
+    assert colour_of(decode(path, 32)) == RED
+    assert colour_of(decode(path, 1)) == RED
+
+
+def test_very_long_image_does_not_fill_the_memory(tmp_path):
+    path = saved(tmp_path / "a.png", Image.new("RGB", (60_000, 1), RED))
+    assert colour_of(decode(path, 224)) == RED
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.png", "a.webp", "a.tif"])
+def test_first_frame_of_an_animation_counts(tmp_path, name):
+    frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, GREEN, WHITE)]
+    options = {"lossless": True} if name == "a.webp" else {}
+    path = saved(tmp_path / name, frames[0], save_all=True, append_images=frames[1:], **options)
+    assert colour_of(decode(path, 8)) == RED
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.gif", "a.bmp", "a.tif", "a.webp", "a.ppm"])
+def test_truncated_files_are_refused_by_name(tmp_path, name):
+    path = saved(tmp_path / name, noise(64, 64))
+    content = path.read_bytes()
+    for kept in (1, 10, 60, len(content) // 2):
+        path.write_bytes(content[:kept])
+        with pytest.raises(InputError, match=f"Cannot read the image .*{name}"):
+            decode(path, 32)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.gif", "a.tif", "a.webp"])
+def test_damaged_bytes_give_pixels_or_one_kind_of_error(tmp_path, name):
+    path = saved(tmp_path / name, noise(16, 16))
+    content, random = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(60):
+        damaged = bytearray(content)
+        for place in random.integers(0, min(len(content), 400), 3):
+            damaged[place] = random.integers(0, 256)
+        path.write_bytes(damaged)
+        said = name
+        try:
+            assert decode(path, 8).shape == (3, 8, 8)
+        except InputError as error:
+            said = str(error)
+        assert name in said
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"", "it is empty"),
+        (b"hello, world", "it is not an image of a known format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", "it is not an image of a known format"),
+    ],
+)
+def test_files_that_are_no_images_are_refused(tmp_path, content, cause):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"a\.jpg: {cause}"):
+        decode(path, 8)
+
+
+def test_missing_files_and_folders_are_refused(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        decode(tmp_path / "none.png", 8)
+    with pytest.raises(InputError, match="not a regular file"):
+        decode(tmp_path, 8)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """Return a small PNG that claims to have very many pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    body = zlib.compress(bytes(100_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("size", [(10_000, 10_000), (50_000, 50_000), (2**31 - 1, 1000)])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_decompression_bombs_are_refused(tmp_path, size):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(bomb(*size))
+    with pytest.raises(InputError, match=r"bomb\.png: it has .* pixels"):
+        decode(path, 8)
+
+
+def test_own_bound_holds_where_pillow_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    monkeypatch.setattr(module, "MAX_PIXELS", 63)
+    with pytest.raises(InputError, match="8 x 8 pixels, more than 63"):
+        decode(saved(tmp_path / "a.png", noise(8, 8)), 8)
+
+
+@pytest.mark.parametrize("values", [{"size": 0}, {"crop": 0.0}, {"crop": 1.5}, {"mode": "CMYK"}])
+def test_arguments_that_make_no_sense_are_refused(tmp_path, values):
+    with pytest.raises(InputError):
+        decode(saved(tmp_path / "a.png", noise(8, 8)), **{"size": 8, **values})
