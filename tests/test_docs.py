@@ -4,11 +4,17 @@ import doctest
 import importlib
 import pkgutil
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
 
 import acil
+from acil.benchmark.config import make_config
+from acil.benchmark.records import Records
+from acil.benchmark.runner import run
+from acil.vision.backbones import BACKBONES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -33,6 +39,31 @@ def test_readme_quick_start_is_six_lines_and_runs(tmp_path, monkeypatch, capsys)
     assert len(lines) == 6
     exec(compile(quick_start, "README.md", "exec"), {})
     assert float(capsys.readouterr().out) > 0.97
+
+
+def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, monkeypatch):
+    """The three examples of docs/benchmark.md, as one module of a user."""
+    code = blocks((ROOT / "docs" / "benchmark.md").read_text(), "python")
+    assert len(code) == 3
+    module = types.ModuleType("own_benchmark")
+    monkeypatch.setitem(sys.modules, "own_benchmark", module)
+    monkeypatch.setattr("acil.vision.backbones.BACKBONES", dict(BACKBONES))
+    exec(compile("\n".join(code), "docs/benchmark.md", "exec"), module.__dict__)
+    config = make_config(
+        {
+            "dataset": "own_benchmark:stripes",
+            "methods": "own_benchmark:NearestMean,acil",
+            "phases": "1,2",
+            "seeds": "0",
+            "recipe.backbone": "linear",
+            "recipe.training.epochs": "2",
+        }
+    )
+    run(config, tmp_path / "run")
+    found = Records(tmp_path / "run" / "records.jsonl").read()
+    last = {(r["method"], r["phases"]): r["last_accuracy"] for r in found if r["kind"] == "summary"}
+    assert len(last) == 4
+    assert min(last.values()) > 90
 
 
 @pytest.mark.parametrize("name", modules())

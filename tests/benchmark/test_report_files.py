@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 import xml.etree.ElementTree as ET
 
 import matplotlib
@@ -13,22 +14,15 @@ from acil import atomic
 from acil.benchmark.environment import environment_record
 from acil.benchmark.records import Records
 from acil.benchmark.report import write_report
-from acil.benchmark.report.collect import collect
-from acil.benchmark.report.costs import cost_plot
-from acil.benchmark.report.plots import accuracy_plot, forgetting_plot, origin_plot, width_plot
-from acil.benchmark.report.style import legend_below, line_style, panels, shortened, styled
 from acil.errors import ACILError, InputError
-
-LONG = "somebody.s.package.with.a.long_name.$x$.indeed:MethodNamedAtLength"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     records = [ENVIRONMENT]
     for seed in (0, 1):
-        for method in ("acil", "icarl", LONG):
-            for k in (5, 10):
-                records += run_records(average=60.0 + seed, method=method, seed=seed, phases=k)
+        for method in ("acil", "icarl"):
+            records += run_records(average=60.0 + seed, method=method, seed=seed)
         for width in (None, 512, 1024):
             settings = {"expansion_size": width, "gamma": 0.1}
             records += run_records(suite="width", seed=seed, settings=settings)
@@ -47,7 +41,7 @@ def test_report_has_every_table_and_plot(run, report):
     tables = {f"{t}.{f}" for t in ("main", "ablation", "width", "memory") for f in ("md", "csv", "tex")}
     plots = {
         f"{plot}-cifar100-natural-paper-50of100.{f}"
-        for plot in ("accuracy", "forgetting", "cost", "origin-k5", "origin-k10", "width")
+        for plot in ("accuracy", "forgetting", "cost", "origin-k5", "width")
         for f in ("png", "svg")
     }
     assert names == tables | plots | {"report.md"}
@@ -67,8 +61,8 @@ def test_report_shows_every_picture_it_names(run, report):
 def test_unfinished_runs_are_said(report):
     assert "Unfinished" in report.markdown
     assert (
-        "- acil (d = 8192), K = 5, seed 2, on cifar100 (suite main, order natural, recipe paper): its last "
-        "phase is 1 of 5" in report.markdown
+        "- acil (d = 8192), K = 5, seed 2, on cifar100 (suite main, order natural, recipe paper): "
+        "its last phase is 1 of 5" in report.markdown
     )
 
 
@@ -84,17 +78,13 @@ def test_pictures_are_whole_and_large_enough(report):
 def test_same_records_give_the_same_bytes(run, report, tmp_path):
     # Whatever a user has set in matplotlib, and whatever was drawn before.
     with matplotlib.rc_context({"lines.linewidth": 9, "svg.hashsalt": None}):
+        before = dict(matplotlib.rcParams)
         again = write_report([run], tmp_path / "again")
+        assert dict(matplotlib.rcParams) == before
+    assert "matplotlib.pyplot" not in sys.modules or not matplotlib.pyplot.get_fignums()
     assert [path.name for path in again.files] == [path.name for path in report.files]
     for first, second in zip(report.files, again.files, strict=True):
         assert first.read_bytes() == second.read_bytes(), first.name
-
-
-def test_drawing_leaves_no_trace_in_matplotlib(run, tmp_path):
-    before = dict(matplotlib.rcParams)
-    write_report(run, tmp_path)
-    assert dict(matplotlib.rcParams) == before
-    assert not matplotlib._pylab_helpers.Gcf.figs
 
 
 def test_run_that_barely_started_has_a_report(tmp_path):
@@ -164,57 +154,3 @@ def test_environment_record_is_valid_and_names_nobody(tmp_path):
     assert records.read()[0]["packages"]["torch"]
     assert os.uname().nodename not in text
     assert str(tmp_path) not in text
-
-
-def figures_of(run):
-    with styled():
-        suites = collect([run]).suites
-        main = suites["main"][0]
-        return [
-            *(accuracy_plot(main), forgetting_plot(main), cost_plot(main), origin_plot(main, 5)),
-            width_plot(suites["width"][0]),
-        ]
-
-
-def test_every_axis_is_labelled_and_every_figure_has_a_title(run):
-    for figure in figures_of(run):
-        assert "cifar100 (order natural, recipe paper" in figure.get_suptitle()
-    for figure in figures_of(run)[:2]:
-        assert all(axes.get_ylabel() for axes in figure.axes)
-
-
-def test_legend_covers_no_panel_and_stays_inside(run):
-    for figure in figures_of(run):
-        with styled():
-            figure.draw_without_rendering()
-        for legend in figure.legends:
-            box = legend.get_window_extent()
-            assert box.x0 >= 0
-            assert box.x1 <= figure.bbox.x1
-            for axes in figure.axes:
-                assert not box.overlaps(axes.get_tightbbox())
-
-
-def test_legend_of_many_long_names_stays_inside():
-    with styled():
-        figure, (panel,) = panels(1, 1, "title " * 30, 4, 3, 1)
-        lines = [panel.plot([0, 1], [i, i], **line_style(i))[0] for i in range(20)]
-        legend_below(figure, lines, [f"_{i} {LONG}" for i in range(20)])
-        figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.x1
-    assert not box.overlaps(panel.get_tightbbox())
-    assert panel.get_window_extent().height > 1.5 * figure.dpi
-    assert len(figure.legends[0].get_texts()) == 20
-
-
-def test_thirty_two_lines_all_look_different():
-    assert len({tuple(line_style(i).values()) for i in range(32)}) == 32
-
-
-def test_long_names_lose_their_middle():
-    assert shortened("short") == "short"
-    assert len(shortened(LONG)) == 34
-    assert shortened(LONG).startswith("somebody.s")
-    assert shortened(LONG).endswith("AtLength")

@@ -50,7 +50,9 @@ def test_recording_a_graph_leaves_weights_buffers_and_momentum():
 
 
 def test_recorded_steps_equal_plain_ones():
-    images, labels = problem()
+    # Two steps, of 32 and of 22 images. After ten, two plain trainings differ by 0.1: cuDNN's sums have no
+    # fixed order, and each step multiplies the difference.
+    images, labels = problem(54)
 
     def plain(network, x, y, indices):
         return CrossEntropy()(network, x, y, indices)
@@ -62,7 +64,7 @@ def test_recorded_steps_equal_plain_ones():
             network,
             images,
             labels,
-            SETTINGS,
+            dataclasses.replace(SETTINGS, epochs=1),
             preprocessing=network.backbone.preprocessing,
             seed=0,
             device="cuda",
@@ -72,8 +74,8 @@ def test_recorded_steps_equal_plain_ones():
         results.append(network.cpu().state_dict())
     assert reports[-1].accuracy is not None
     for name, value in results[0].items():
-        torch.testing.assert_close(value, results[1][name], rtol=2e-2, atol=2e-3)
-    assert results[0]["backbone.stem.1.num_batches_tracked"] == 10
+        torch.testing.assert_close(value, results[1][name], rtol=1e-2, atol=1e-3)
+    assert results[0]["backbone.stem.1.num_batches_tracked"] == 2
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])

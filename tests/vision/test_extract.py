@@ -1,6 +1,6 @@
 """Extraction: known answers, the same bits for any split, and nothing left changed."""
 
-import statistics
+import math
 import time
 
 import numpy as np
@@ -370,8 +370,8 @@ def test_progress_is_reported_batch_by_batch():
 
 @pytest.mark.slow
 def test_extraction_takes_at_most_half_as_long_again_as_the_forward_pass():
-    n, threads = 1024, torch.get_num_threads()
-    images = random_images(n, (3, 32, 32))
+    threads = torch.get_num_threads()
+    images = random_images(256, (3, 32, 32))
     backbone = build("resnet32").eval()
     extractor = FeatureExtractor(backbone)
     inputs = normalise(images.pixels(), backbone.preprocessing).split(extractor.batch_size)
@@ -381,16 +381,15 @@ def test_extraction_takes_at_most_half_as_long_again_as_the_forward_pass():
             for x in inputs:
                 backbone(x)
 
-    ratios = []
+    # The fastest of several turns: others on the machine make both slower, never faster.
+    fastest = [math.inf, math.inf]
     torch.set_num_threads(2)
     try:
-        for _ in range(5):
-            times = []
-            for work in (bare, lambda: extractor.features(images)):
+        for _ in range(10):
+            for place, work in enumerate((bare, lambda: extractor.features(images))):
                 start = time.perf_counter()
                 work()
-                times.append(time.perf_counter() - start)
-            ratios.append(times[1] / times[0])
+                fastest[place] = min(fastest[place], time.perf_counter() - start)
     finally:
         torch.set_num_threads(threads)
-    assert statistics.median(ratios) <= 1.5, ratios
+    assert fastest[1] <= 1.5 * fastest[0]

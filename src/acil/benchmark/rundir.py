@@ -21,6 +21,10 @@ from acil.errors import InputError, ModelFileError
 from acil.locking import locked
 
 
+#: How often the state of a method is written: learning a few phases again is cheaper.
+STATE_SECONDS = 60.0
+
+
 class RunDirectory:
     """Files of one run; see `open_run`.
 
@@ -57,12 +61,10 @@ class StateFile:
     Parameters
     ----------
     path : Path
-    every_seconds : float
     """
 
-    def __init__(self, path: Path, every_seconds: float = 60.0) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.every_seconds = every_seconds
         self._last = time.monotonic()
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
@@ -78,20 +80,18 @@ class StateFile:
             return None
         return int(values["phase"]), {**state, **values["state"]}
 
-    def save(self, phase: int, state: Mapping[str, Any], now: bool = False) -> None:
-        """Write the state after a phase, unless the last one was written a moment ago."""
-        if not now and time.monotonic() - self._last < self.every_seconds:
-            return
+    def due(self) -> bool:
+        """Say whether it is time to write again."""
+        return time.monotonic() - self._last >= STATE_SECONDS
+
+    def save(self, phase: int, state: Mapping[str, Any]) -> None:
+        """Write the state after a phase."""
         tensors = {k: v.contiguous() for k, v in state.items() if isinstance(v, Tensor)}
         others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         text = json.dumps({"phase": phase, "state": others})
         with replacing(self.path) as draft:
             save_file(tensors, draft, metadata={"acil_state": text})
         self._last = time.monotonic()
-
-    def due(self) -> bool:
-        """Say whether `save` would write now."""
-        return time.monotonic() - self._last >= self.every_seconds
 
     def remove(self) -> None:
         """Forget the state: the job has finished."""

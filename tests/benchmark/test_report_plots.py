@@ -1,0 +1,165 @@
+"""Plots: labelled, titled, legends beside the data, readable with many methods and with one."""
+
+import math
+
+import pytest
+from synthetic_records import run_records, write_run
+
+from acil.benchmark.report.collect import collect
+from acil.benchmark.report.costs import cost_plot
+from acil.benchmark.report.plots import accuracy_plot, forgetting_plot, origin_plot, width_plot
+from acil.benchmark.report.style import grid, legend_below, line_style, panels, shortened, styled
+
+LONG = "somebody.s.package.with.a.long_name.$x$.indeed:MethodNamedAtLength"
+
+
+@pytest.fixture(scope="module")
+def suites(tmp_path_factory):
+    records = []
+    for seed in (0, 1):
+        for method in ("acil", "icarl", LONG):
+            for k in (5, 10):
+                records += run_records(average=60.0 + seed, method=method, seed=seed, phases=k)
+        for width in (None, 512, 1024):
+            settings = {"expansion_size": width, "gamma": 0.1}
+            records += run_records(suite="width", seed=seed, settings=settings)
+    return collect([write_run(tmp_path_factory.mktemp("runs") / "run", records)]).suites
+
+
+@pytest.fixture(scope="module")
+def drawn(suites):
+    (main,), (width,) = suites["main"], suites["width"]
+    with styled():
+        figures = {
+            "accuracy": accuracy_plot(main),
+            "forgetting": forgetting_plot(main),
+            "cost": cost_plot(main),
+            "origin": origin_plot(main, 5),
+            "width": width_plot(width),
+        }
+        for figure in figures.values():
+            figure.draw_without_rendering()
+    return figures
+
+
+NAMES = ["accuracy", "forgetting", "cost", "origin", "width"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figure_has_a_title_that_names_data_order_and_recipe(drawn, name):
+    assert "cifar100 (order natural, recipe paper" in drawn[name].get_suptitle()
+
+
+def test_axes_have_names_and_units(drawn):
+    found = {
+        name: [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes]
+        for name, figure in drawn.items()
+    }
+    assert found == {
+        "accuracy": [("classes seen", "accuracy, all classes seen (%)")] * 2,
+        "forgetting": [("", "forgetting F (percentage points)")],
+        "cost": [
+            ("", "time of the phase (s)"),
+            ("", ""),
+            ("phase", "memory, weights included"),
+            ("phase", ""),
+        ],
+        "origin": [("phase in which the classes came", "tested after phase")] * 3
+        + [("", "accuracy (%)")],
+        "width": [("expansion size d (features, logarithmic)", "average accuracy Ā (%)")],
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_legend_covers_no_panel_and_stays_inside(drawn, name):
+    figure = drawn[name]
+    assert bool(figure.legends) == (name != "origin")
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        for axes in figure.axes:
+            assert not box.overlaps(axes.get_tightbbox())
+
+
+def test_lines_are_the_records(drawn):
+    panel = drawn["accuracy"].axes[0]
+    assert panel.get_title() == "K = 5"
+    assert len(panel.lines) == 3
+    assert list(panel.lines[0].get_xdata()) == [50, 60, 70, 80, 90, 100]
+    assert list(panel.lines[0].get_ydata()) == [70, 69, 68, 67, 66, 65]
+
+
+def test_width_is_logarithmic_with_a_level_for_no_expansion(drawn):
+    (panel,) = drawn["width"].axes
+    assert panel.get_xscale() == "log"
+    assert list(panel.lines[0].get_xdata()) == [512, 1024]
+    assert list(panel.lines[1].get_ydata()) == [60 + 6.0] * 2
+
+
+def test_heat_map_is_empty_above_the_diagonal(drawn):
+    matrix = drawn["origin"].axes[0].images[0].get_array()
+    assert matrix.shape == (6, 6)
+    assert matrix[5, 0] == 65
+    assert matrix[0, 0] == 70
+    assert matrix.mask[0, 1]
+    assert not matrix.mask[5].any()
+
+
+def test_coinciding_lines_share_their_length(drawn):
+    lines = drawn["cost"].axes[2].lines
+    assert len(lines) == 3
+    offsets = {line._unscaled_dash_pattern[0] for line in lines}
+    assert len(offsets) == 3
+
+
+def test_one_size_makes_no_width_plot(tmp_path):
+    (width,) = collect([write_run(tmp_path / "run", run_records(suite="width"))]).suites["width"]
+    assert width_plot(width) is None
+
+
+def test_no_forgetting_makes_no_bars(tmp_path):
+    records = run_records(extra={"forgetting": None})
+    (main,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
+    assert forgetting_plot(main) is None
+
+
+def test_one_method_and_one_seed_have_neither_band_nor_error_bar(tmp_path):
+    (main,) = collect([write_run(tmp_path / "run", run_records())]).suites["main"]
+    with styled():
+        assert not accuracy_plot(main).axes[0].collections
+        assert not forgetting_plot(main).axes[0].collections
+        # Nothing that spans so little is put on a logarithmic axis, where it would have no tick.
+        assert {axes.get_yscale() for axes in cost_plot(main).axes} == {"linear"}
+
+
+def test_legend_of_many_long_names_stays_inside():
+    with styled():
+        figure, (panel,) = panels(1, 1, "title " * 30, 4, 3, 1)
+        lines = [panel.plot([0, 1], [i, i], **line_style(i))[0] for i in range(20)]
+        legend_below(figure, lines, [f"_{i} {LONG}" for i in range(20)])
+        figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert not box.overlaps(panel.get_tightbbox())
+    assert panel.get_window_extent().height > 1.5 * figure.dpi
+    assert len(figure.legends[0].get_texts()) == 20
+
+
+def test_thirty_two_lines_all_look_different():
+    assert len({tuple(line_style(i).values()) for i in range(32)}) == 32
+
+
+@pytest.mark.parametrize("n", range(1, 20))
+def test_grid_has_room_for_all_panels(n):
+    rows, columns = grid(n)
+    assert rows == math.ceil(n / columns)
+    assert columns <= 3
+
+
+def test_long_names_lose_their_middle():
+    assert shortened("short") == "short"
+    assert len(shortened(LONG)) == 34
+    assert shortened(LONG).startswith("somebody.s")
+    assert shortened(LONG).endswith("AtLength")

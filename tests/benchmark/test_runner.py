@@ -1,0 +1,319 @@
+"""The runner on small problems: what it records, how it goes on, what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from acil.benchmark.config import make_config
+from acil.benchmark.records import Records
+from acil.benchmark.runner import describe_plan, run
+from acil.errors import InputError
+from acil.methods import MemoryUse
+
+#: What two runs of the same thing may differ in.
+TIMES = ("seconds", "peak_rss")
+
+
+@pytest.fixture(scope="session")
+def embeddings(tmp_path_factory):
+    """A file of features: 12 classes, 20 training and 5 test samples each."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(scale=2.0, size=(12, 16))
+    arrays = {}
+    for split, count in (("train", 20), ("test", 5)):
+        labels = np.repeat(np.arange(12), count)
+        features = np.maximum(centres[labels] + rng.normal(size=(len(labels), 16)), 0)
+        arrays |= {f"{split}_features": features.astype(np.float32), f"{split}_labels": labels}
+    path = tmp_path_factory.mktemp("embeddings") / "features.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def settings(embeddings, **changes):
+    values = {"dataset": f"features:{embeddings}", "seeds": "0", "expansion_size": 64, "gamma": 1.0}
+    return make_config(values | changes)
+
+
+def records(folder, kind=None):
+    found = Records(folder / "records.jsonl").read()
+    return [record for record in found if kind in (None, record["kind"])]
+
+
+def timeless(found):
+    return [
+        {k: v for k, v in record.items() if k not in TIMES}
+        for record in found
+        if record["kind"] != "environment"
+    ]
+
+
+def test_run_records_every_phase_and_a_summary(embeddings, tmp_path):
+    run(settings(embeddings, phases=3), tmp_path / "run")
+    phases, (summary,) = records(tmp_path / "run", "phase"), records(tmp_path / "run", "summary")
+    assert [record["classes_seen"] for record in phases] == [6, 8, 10, 12]
+    assert summary["average_accuracy"] == pytest.approx(
+        np.mean([record["accuracy"] for record in phases])
+    )
+    assert summary["last_accuracy"] == phases[-1]["accuracy"] > 80
+    assert summary["forgetting"] == pytest.approx(
+        phases[0]["base_accuracy"] - phases[-1]["base_accuracy"]
+    )
+    assert summary["joint_difference"] <= 1e-9
+    assert phases[-1]["memory"]["samples"] == 0
+    assert phases[-1]["memory"]["statistics"] == (64 * 65 // 2 + 64 * 12) * 8
+
+
+def test_one_pass_gives_the_same_records_as_one_run_for_each_number_of_phases(embeddings, tmp_path):
+    run(settings(embeddings, phases="1,2,3,6"), tmp_path / "together")
+    for k in (1, 2, 3, 6):
+        run(settings(embeddings, phases=k), tmp_path / str(k))
+        together = [r for r in timeless(records(tmp_path / "together")) if r["phases"] == k]
+        alone = timeless(records(tmp_path / str(k)))
+        for left, right in zip(together, alone, strict=True):
+            left.pop("joint_difference", None), right.pop("joint_difference", None)
+            left.pop("condition", None), right.pop("condition", None)
+            assert left == right
+
+
+def test_classes_that_do_not_divide_are_all_learnt(embeddings, tmp_path):
+    run(settings(embeddings, phases=4, base=5), tmp_path / "run")
+    assert [r["classes_seen"] for r in records(tmp_path / "run", "phase")] == [5, 7, 9, 11, 12]
+
+
+def test_more_phases_than_classes_left_is_refused_before_anything_is_written(embeddings, tmp_path):
+    with pytest.raises(InputError, match="at most 6"):
+        run(settings(embeddings, phases=7), tmp_path / "run")
+    assert not (tmp_path / "run" / "records.jsonl").exists()
+
+
+def test_no_base_classes_work_with_features(embeddings, tmp_path):
+    run(settings(embeddings, phases=4, base=0), tmp_path / "run")
+    assert [r["classes_seen"] for r in records(tmp_path / "run", "phase")] == [3, 6, 9, 12]
+
+
+def test_first_classes_of_the_order_only(embeddings, tmp_path):
+    run(settings(embeddings, phases=2, classes=6, order="seed1993"), tmp_path / "run")
+    assert [r["classes_seen"] for r in records(tmp_path / "run", "phase")] == [3, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"solver": "recursive"}, {"dtype": "mixed", "gamma": 100}, {"expansion_size": "none"}]
+)
+def test_settings_reach_the_head_and_the_records(embeddings, tmp_path, changes):
+    run(settings(embeddings, phases=2, **changes), tmp_path / "run")
+    (summary,) = records(tmp_path / "run", "summary")
+    for name, value in changes.items():
+        assert summary["settings"][name] == (None if value == "none" else value)
+
+
+def test_ablation_has_the_variants_of_the_paper(embeddings, tmp_path):
+    config = make_config(
+        {"dataset": f"features:{embeddings}", "seeds": "0", "suite": "ablation", "phases": 2}
+    )
+    run(config, tmp_path / "run")
+    found = [
+        (r["settings"]["expansion_size"], r["settings"]["gamma"])
+        for r in records(tmp_path / "run", "summary")
+    ]
+    assert found[0] == (None, 0.1)
+    assert [gamma for _, gamma in found[1:]] == [0.1, 0.01, 0.001]
+
+
+def test_width_suite_takes_widths_of_the_user(embeddings, tmp_path):
+    config = settings(embeddings, suite="width", phases=2, **{"settings.widths": "[8, 16]"})
+    run(config, tmp_path / "run")
+    assert [r["settings"]["expansion_size"] for r in records(tmp_path / "run", "summary")] == [8, 16]
+
+
+def test_existing_run_is_not_overwritten_unless_asked(embeddings, tmp_path):
+    config = settings(embeddings, phases=2)
+    run(config, tmp_path / "run")
+    before = (tmp_path / "run" / "records.jsonl").read_bytes()
+    with pytest.raises(InputError, match="--resume"):
+        run(config, tmp_path / "run")
+    assert (tmp_path / "run" / "records.jsonl").read_bytes() == before
+    run(config, tmp_path / "run", force=True)
+    assert len(records(tmp_path / "run", "summary")) == 1
+
+
+def test_resuming_a_finished_run_computes_nothing_new(embeddings, tmp_path):
+    config = settings(embeddings, phases=2)
+    run(config, tmp_path / "run")
+    before = timeless(records(tmp_path / "run"))
+    run(config, tmp_path / "run", resume=True)
+    assert timeless(records(tmp_path / "run")) == before
+
+
+def test_resuming_may_add_seeds_but_not_change_the_problem(embeddings, tmp_path):
+    run(settings(embeddings, phases=2), tmp_path / "run")
+    run(settings(embeddings, phases=2, seeds="0,1"), tmp_path / "run", resume=True)
+    assert [r["seed"] for r in records(tmp_path / "run", "summary")] == [0, 1]
+    with pytest.raises(InputError, match="order"):
+        run(settings(embeddings, phases=2, order="seed1993"), tmp_path / "run", resume=True)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moment", [0, 1, 3, 6])
+@pytest.mark.parametrize("every_seconds", [0.0, 60.0])
+def test_interrupted_run_resumes_to_the_same_records(
+    embeddings, tmp_path, monkeypatch, moment, every_seconds
+):
+    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", every_seconds)
+    config = settings(embeddings, phases=6, seeds="0,1")
+    run(config, tmp_path / "whole")
+
+    def stop(event, seen=[]):  # noqa: B006 (counts its calls)
+        seen.append(event)
+        if len(seen) == moment + 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(config, tmp_path / "run", progress=stop)
+    run(config, tmp_path / "run", resume=True)
+    assert timeless(records(tmp_path / "run")) == timeless(records(tmp_path / "whole"))
+
+
+def test_half_written_last_line_is_mended_by_resuming(embeddings, tmp_path):
+    config = settings(embeddings, phases=3)
+    run(config, tmp_path / "run")
+    whole = timeless(records(tmp_path / "run"))
+    path = tmp_path / "run" / "records.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    run(config, tmp_path / "run", resume=True)
+    assert timeless(records(tmp_path / "run")) == whole
+
+
+def test_run_that_barely_started_can_be_resumed(embeddings, tmp_path):
+    (tmp_path / "run").mkdir()
+    run(settings(embeddings, phases=2), tmp_path / "run", resume=True)
+    assert len(records(tmp_path / "run", "summary")) == 1
+
+
+def test_two_runs_into_one_directory_are_refused(embeddings, tmp_path):
+    config = settings(embeddings, phases=2)
+
+    def second(event):
+        with pytest.raises(InputError, match="[Aa]nother process|already"):
+            run(config, tmp_path / "run", resume=True)
+
+    run(config, tmp_path / "run", progress=second)
+    assert len(records(tmp_path / "run", "summary")) == 1
+
+
+class Majority:
+    """Predict the most frequent label seen last: a user's own method in a few lines."""
+
+    grouping_free = False
+
+    def __init__(self, context):
+        self.label = 0
+
+    def learn(self, phase):
+        self.label = int(torch.mode(phase.labels).values)
+
+    def predict(self, images):
+        return torch.full((len(images),), self.label)
+
+    def memory(self):
+        return MemoryUse(weights=8)
+
+    def state_dict(self):
+        return {"label": self.label}
+
+    def load_state_dict(self, state):
+        self.label = state["label"]
+
+
+def test_own_method_by_its_path(embeddings, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_methods", type(sys)("own_methods"))
+    sys.modules["own_methods"].Majority = Majority
+    run(settings(embeddings, methods="own_methods:Majority,acil", phases="2,3"), tmp_path / "run")
+    found = [(r["method"], r["phases"]) for r in records(tmp_path / "run", "summary")]
+    assert sorted(found) == [
+        ("acil", 2),
+        ("acil", 3),
+        ("own_methods:Majority", 2),
+        ("own_methods:Majority", 3),
+    ]
+
+
+def test_dry_run_says_what_would_be_done(embeddings):
+    text = describe_plan(settings(embeddings, phases="2,3", seeds="0,1"))
+    assert "12 classes" in text
+    # 6 + 3 + 3 and 6 + 2 + 2 + 2 classes end at different places, so each K is a job of its own
+    assert text.count("acil, seed") == 4
+
+
+def test_digits_train_a_network_once_for_all_numbers_of_phases(tmp_path):
+    config = make_config({"seeds": "0", "phases": "1,5", "recipe.training.epochs": "2"})
+    run(config, tmp_path / "run")
+    assert len(list((tmp_path / "run" / "checkpoint").glob("base-*/backbone.safetensors"))) == 1
+    by_k = {
+        k: {
+            r["classes_seen"]: r["accuracy"]
+            for r in records(tmp_path / "run", "phase")
+            if r["phases"] == k
+        }
+        for k in (1, 5)
+    }
+    assert by_k[1] == {seen: by_k[5][seen] for seen in (5, 10)}
+    assert all(r["joint_difference"] <= 1e-9 for r in records(tmp_path / "run", "summary"))
+
+
+def test_backbone_trained_on_another_order_is_refused(tmp_path):
+    values = {"seeds": "0", "phases": "1", "recipe.training.epochs": "1"}
+    run(make_config(values), tmp_path / "run")
+    (backbone,) = (tmp_path / "run" / "checkpoint").glob("base-*/backbone.safetensors")
+    again = make_config({**values, "backbone": str(backbone)})
+    run(again, tmp_path / "again")
+    first, second = (records(tmp_path / name, "phase") for name in ("run", "again"))
+    assert [r["accuracy"] for r in first] == [r["accuracy"] for r in second]
+    with pytest.raises(InputError, match="order"):
+        run(make_config({**values, "backbone": str(backbone), "order": "seed1993"}), tmp_path / "other")
+    with pytest.raises(InputError, match="--base"):
+        run(make_config({**values, "backbone": str(backbone), "base": 3}), tmp_path / "smaller")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from acil.benchmark import rundir
+from acil.benchmark.config import make_config
+from acil.benchmark.runner import run
+from acil.training import checkpoint
+rundir.STATE_SECONDS = 0.0
+run(make_config({config}), Path({folder!r}), resume=True)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_twenty_times_the_records_are_those_of_an_undisturbed_run(tmp_path):
+    values = {"seeds": "0,1", "phases": "5", "recipe.training.epochs": "6"}
+    run(make_config(values), tmp_path / "whole")
+    rng = np.random.default_rng(0)
+    script = KILLED.replace("{config}", repr(values)).replace("{folder!r}", repr(str(tmp_path / "run")))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    kills = 0
+    for _ in range(60):
+        process = subprocess.Popen([sys.executable, "-c", script], env=environment)
+        time.sleep(rng.uniform(2.0, 6.0))
+        if process.poll() is None and kills < 20:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        assert process.wait() in (0, -signal.SIGKILL)
+        if kills == 20:
+            break
+    run(make_config(values), tmp_path / "run", resume=True)
+    assert kills >= 5
+    whole, killed = timeless(records(tmp_path / "whole")), timeless(records(tmp_path / "run"))
+    assert json.dumps(whole, sort_keys=True) == json.dumps(killed, sort_keys=True)
