@@ -12,6 +12,8 @@ from strategies import EPS64, relative
 
 CPU = torch.device("cpu")
 GAMMA = 2.0
+#: Between what blocks of d / 4 rows lose and what one block of all rows loses (see the test).
+SPLIT = 1e-7
 
 
 def head_of(d, c, gamma=GAMMA, precision="float64"):
@@ -118,6 +120,17 @@ def test_large_batches_lose_nothing():
     head.learn(block(rows[:4000], columns[:4000]), 4000)
     head.learn(block(rows[4000:], columns[4000:]), 4000)
     assert relative(head.coef.numpy(), solution(rows, columns, 4, 1e-4)[1]) <= 1e-10
+
+
+def test_a_large_phase_after_a_tiny_base_is_learnt_in_small_blocks():
+    # After one sample R is I/γ in all other directions: 8000 rows at once would be off by 8e-7, blocks
+    # of d / 4 rows are off by 9e-10.
+    rows, columns = samples(8001, 100, 4)
+    rows[:, 0] += 10.0
+    head = head_of(100, 4, gamma=1e-5)
+    head.learn(block(rows[:1], columns[:1]), 1)
+    head.learn(block(rows[1:], columns[1:]), 8000)
+    assert relative(head.coef.numpy(), solution(rows, columns, 4, 1e-5)[1]) <= SPLIT
 
 
 def test_a_singular_base_phase_is_an_error():

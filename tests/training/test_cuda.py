@@ -50,8 +50,8 @@ def test_recording_a_graph_leaves_weights_buffers_and_momentum():
 
 
 def test_recorded_steps_equal_plain_ones():
-    # Two steps, of 32 and of 22 images. After ten, two plain trainings differ by 0.1: cuDNN's sums have no
-    # fixed order, and each step multiplies the difference.
+    # Two steps, of 32 and of 22 images. After ten, two plain trainings differ by 0.1: cuDNN's sums have
+    # no fixed order, and each step multiplies the difference.
     images, labels = problem(54)
 
     def plain(network, x, y, indices):

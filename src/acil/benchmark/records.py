@@ -38,6 +38,7 @@ class Records:
     ...                 "device": {"type": "cpu"}, "threads": {}})
     >>> [record["kind"] for record in records.read()]
     ['environment']
+    >>> folder.cleanup()
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -81,6 +81,9 @@ def train(
     """
     _check(network, images, labels, settings, preprocessing)
     device = torch.device(device)
+    if settings.epochs == 0:
+        network.to(device).eval()
+        return
     objective = objective or CrossEntropy(settings.label_smoothing)
     identity: dict[str, Any] = {}
     if checkpoint is not None:
@@ -134,7 +137,7 @@ def _run(
         loss, accuracy = _measure(step, position, settings, rate)
     if checkpoint is not None and clock.moved:
         checkpoint.save(identity, position, step.tensors())
-    if progress is not None and settings.epochs:
+    if progress is not None:
         clock.report(progress, settings.epochs, settings.epochs, loss, accuracy)
 
 
@@ -203,9 +206,11 @@ def _own_stream(device: torch.device) -> Iterator[None]:
         return
     outer, own = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     own.wait_stream(outer)
-    with torch.cuda.stream(own):
-        yield
-    outer.wait_stream(own)
+    try:
+        with torch.cuda.stream(own):
+            yield
+    finally:
+        outer.wait_stream(own)
 
 
 def _allow_tf32() -> None:

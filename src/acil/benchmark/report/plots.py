@@ -232,7 +232,8 @@ def _curve(panel: Axes, position: int, xs: list[int], stats: list[Stat]) -> Arti
     every = (position % step, step)
     (line,) = panel.plot(xs, means, linewidth=1.4, markersize=4, markevery=every, **style)
     if any(spread):
-        lower, upper = np.subtract(means, spread), np.add(means, spread)
+        # Near 100 % a deviation may reach where no accuracy can be.
+        lower, upper = np.clip([np.subtract(means, spread), np.add(means, spread)], 0, 100)
         panel.fill_between(xs, lower, upper, color=style["color"], alpha=0.18, linewidth=0)
     return line
 
