@@ -126,9 +126,7 @@ def single_sample(problem: Problem, clf: ACILClassifier, repeats: int = 20) -> d
     """Time one new sample with updated weights, and a factorization and solution anew."""
     head = clf._state.model.head
     x, y = problem.held_out()[:1], torch.tensor([3])
-    clf.coef_
-    if not head._factor.ready:
-        clf.novelty(x)
+    clf.novelty(x)
     head.solve_anew()
     updates = sorted(clock(lambda: clf.partial_fit(x, y).coef_) for _ in range(repeats))
     scratch = CorrectedFactor(problem.width, head.statistics.gram.device)
@@ -152,13 +150,13 @@ def memory_child(width: int, dtype: str) -> None:
     rows = torch.relu(torch.randn(3000, FEATURES))
     labels = torch.arange(3000) % 100
     # Once in small, so that code and buffers of the libraries are not counted
-    ACILClassifier(expansion_size=512, dtype=dtype, gamma=1e3).fit(rows, labels).coef_
+    ACILClassifier(expansion_size=512, dtype=dtype, gamma=1e3).fit(rows, labels).predict(rows)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     clf = ACILClassifier(expansion_size=width, dtype=dtype, gamma=1e6)
     for start in range(0, 3000, 1000):
-        clf.partial_fit(rows[start : start + 1000], labels[start : start + 1000]).coef_
-        clf.partial_fit(rows[start : start + 10], labels[start : start + 10]).coef_
+        for stop in (start + 1000, start + 10):
+            clf.partial_fit(rows[start:stop], labels[start:stop]).predict(rows[:1])
     square = width * width * 8
     print((status("VmHWM") - before - square) / square)
 

@@ -204,7 +204,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self
         """
         state = self._require_state()
-        head = state.model.head
+        head = state.model.learner()
         rows, labels, weights = self._check_samples(X, y, sample_weight, reset=False)
         self._check_values(rows, state.model)
         check_same_kind(labels, state.classes)
@@ -216,6 +216,14 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"Cannot forget {int(asked[column])} samples of {state.classes[column].item()!r}: only "
                 f"{int(head.counts[column])} were learnt."
             )
+        if weights is not None:
+            heavy = torch.bincount(columns, weights, minlength=len(state.classes))
+            # Sums of weights round; anything beyond that was never learnt.
+            for column in torch.nonzero(heavy > head.weights * (1 + 1e-9)).flatten().tolist():
+                raise InputError(
+                    f"Cannot forget a weight of {float(heavy[column]):g} of "
+                    f"{state.classes[column].item()!r}: only {float(head.weights[column]):g} was learnt."
+                )
         declared = head.counts == 0
         state.model.forget(self._features(state, rows), columns, weights)
         kept = (head.counts > 0) | declared
@@ -269,6 +277,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         candidates = None
         if gammas is not None:
             with input_errors():
+                if isinstance(gammas, Tensor):
+                    gammas = gammas.detach().cpu().numpy()
                 candidates = torch.from_numpy(np.array(gammas, dtype=np.float64).reshape(-1))
             valid = torch.isfinite(candidates) & (candidates >= 0)
             if not len(valid) or not bool(valid.all()):
@@ -438,23 +448,23 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows, labels, weights = self._check_samples(X, y, sample_weight, reset=fresh)
             state = self._require_state() if not fresh else None
             if state is not None:
-                state.model.require_learning()
+                state.model.learner()
                 check_same_kind(labels, state.classes)
             declared = check_declared(classes, labels)
             if state is None:
                 seed = resolve_seed(self.random_state)
                 state = State(labels[:0], new_model(self, rows.n_features, seed), seed)
             self._check_values(rows, state.model)
+            self._grow(state, declared)
+            columns = columns_of(labels, state.classes)
+            state.interrupted = True
+            state.model.learn(self._features(state, rows), columns, weights, len(rows))
+            state.interrupted = False
         except BaseException:
             for name in _FEATURE_ATTRIBUTES:
                 self.__dict__.pop(name, None)
             self.__dict__.update(before)
             raise
-        self._grow(state, declared)
-        columns = columns_of(labels, state.classes)
-        state.interrupted = True
-        state.model.learn(self._features(state, rows), columns, weights, len(rows))
-        state.interrupted = False
         self._state = state
         return self
 
@@ -548,7 +558,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is derived from recent rows: no copy of a model carries it."""
         state = self._fitted()
-        if state is not None and not state.interrupted:
+        if state is not None:
             state.model.head.release()
         content: dict[str, Any] = super().__getstate__()
         return content

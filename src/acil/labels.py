@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
@@ -34,6 +33,12 @@ def check_labels(y: Any) -> Labels:
         if isinstance(y, Tensor):
             y = y.detach().cpu()
             y = (y.double() if y.is_floating_point() else y).numpy()
+        elif hasattr(y, "to_numpy"):
+            # Nullable integers and booleans would become floats on the way through scikit-learn.
+            y = y.to_numpy()
+        elif isinstance(y, list | tuple) and any(isinstance(label, str) for label in y):
+            # NumPy would turn the numbers of a mixed list into text.
+            y = np.array(y, dtype=object)
         labels = _typed(column_or_1d(y, warn=True))
         if labels.dtype.kind not in _KINDS:
             raise InputTypeError(
@@ -47,8 +52,12 @@ def check_labels(y: Any) -> Labels:
             if labels.size and labels.max() > np.iinfo(np.int64).max:
                 raise InputError(f"Labels must fit into int64, got {labels.max()}.")
             labels = labels.astype(np.int64)
-        if labels.size:
-            check_classification_targets(labels)
+        if labels.dtype.kind == "f" and (labels != np.round(labels)).any():
+            # Not check_classification_targets: it warns of many classes, which are normal here.
+            raise InputError(
+                "Unknown label type: continuous. Float labels must be whole numbers; convert others, "
+                "for example with y.astype(str)."
+            )
     return labels
 
 
@@ -102,7 +111,7 @@ def listed(labels: Labels, most: int = 8) -> str:
 def _typed(y: Labels) -> Labels:
     """Give labels of dtype object the type that all of them share."""
     if y.dtype.kind == "T":
-        return y.astype(str)
+        y = y.astype(object)
     if y.dtype.kind != "O":
         return y
     types: list[tuple[type, tuple[type, ...]]] = [

@@ -34,6 +34,9 @@ def check_parameters(estimator: Any) -> None:
     automatic = isinstance(gamma, str) and gamma == "auto"
     if not automatic and not (_is_number(gamma, Real) and 0 <= float(gamma) < np.inf):
         raise _invalid("gamma", "a finite number that is not negative, or 'auto'", gamma)
+    for name in ("fit_intercept", "class_balance"):
+        if not isinstance(getattr(estimator, name), bool | np.bool_):
+            raise _invalid(name, "a bool", getattr(estimator, name))
     needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed"
     if estimator.solver == "recursive" and needs_sums:
         raise UnsupportedError(

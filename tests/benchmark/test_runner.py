@@ -203,7 +203,7 @@ def test_two_runs_into_one_directory_are_refused(embeddings, tmp_path):
     config = settings(embeddings, phases=2)
 
     def second(event):
-        with pytest.raises(InputError, match="[Aa]nother process|already"):
+        with pytest.raises(InputError, match=r"[Aa]nother process|already"):
             run(config, tmp_path / "run", resume=True)
 
     run(config, tmp_path / "run", progress=second)

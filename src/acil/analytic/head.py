@@ -159,7 +159,7 @@ class GramHead:
         """Estimate the condition number κ of the matrix that is inverted."""
         self._require_fresh_factor()
         generator = torch.Generator().manual_seed(0)
-        start = torch.randn(self.size, min(4, self.size), generator=generator)
+        start = torch.randn(self.size, min(2, self.size), generator=generator)
         start = start.to(self.statistics.gram)
         largest = largest_eigenvalue(self._multiply, start)
         inverse = largest_eigenvalue(self._factor.solve, start.to(self._factor.dtype))

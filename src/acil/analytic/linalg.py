@@ -19,6 +19,8 @@ _PREFIX = {torch.float64: "d", torch.float32: "s"}
 #: Columns of one panel. Wide enough for full speed, narrow enough that the half of the diagonal
 #: blocks that is computed in vain stays small.
 _PANEL = 512
+#: Steps of the eigenvalue estimate
+_MIN_STEPS, _MAX_STEPS = 3, 20
 
 
 def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
@@ -94,17 +96,18 @@ def residual(
         small -= torch.outer(centre, centre @ solution)
     large = torch.zeros_like(right)
     for start, stop in _panels(lower.shape[0]):
-        diagonal = _mirrored(lower[start:stop, start:stop])
-        below = lower[stop:, start:stop]
+        here, after = slice(start, stop), slice(stop, None)
         for block, into, source in (
-            (diagonal, slice(start, stop), slice(start, stop)),
-            (below, slice(stop, None), slice(start, stop)),
-            (below.mT, slice(start, stop), slice(stop, None)),
+            (_mirrored(lower[here, here]), here, here),
+            (lower[after, here], after, here),
         ):
-            block_heads = _head(block, matrix_scale)
-            large[into] += block_heads @ heads[source]
-            small[into] += block_heads @ tails[source]
-            small[into] += (block - block_heads) @ solution[source]
+            coarse = _head(block, matrix_scale)
+            fine = block - coarse
+            large[into] += coarse @ heads[source]
+            small[into] += (coarse @ tails[source]).add_(fine @ solution[source])
+            if into != source:
+                large[source] += coarse.mT @ heads[into]
+                small[source] += (coarse.mT @ tails[into]).add_(fine.mT @ solution[into])
     return (right - large) - small
 
 
@@ -236,7 +239,8 @@ def trace_of_inverse(factor: Tensor) -> float:
 def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], start: Tensor) -> float:
     """Estimate the largest eigenvalue of a symmetric positive definite operator from below.
 
-    Block power iteration, until the Rayleigh estimate moves by less than 2 % or 30 times.
+    Block Lanczos with full orthogonalization: the best estimate in the space of start, A start, A² start
+    … until another step moves it by less than 1 %, but at least three and at most twenty steps.
 
     Parameters
     ----------
@@ -245,14 +249,21 @@ def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], start: Tensor) -> f
     start : Tensor of shape (d, k)
         Starting block, for example random.
     """
-    block, value = start, 0.0
-    for _ in range(30):
-        basis = torch.linalg.qr(block).Q
-        block = multiply(basis)
-        projected = basis.mT @ block
+    basis = torch.linalg.qr(start).Q
+    images = block = multiply(basis)
+    value = 0.0
+    for step in range(_MAX_STEPS):
+        projected = basis.mT @ images
         previous, value = value, float(torch.linalg.eigvalsh((projected + projected.mT) / 2).max())
-        if value <= 1.02 * previous:
+        room = min(basis.shape[0] - basis.shape[1], block.shape[1])
+        if room == 0 or (step >= _MIN_STEPS and value <= 1.01 * previous):
             break
+        # Twice, because once leaves rounding errors along the old directions
+        fresh = block[:, :room]
+        for _ in range(2):
+            fresh = torch.linalg.qr(fresh - basis @ (basis.mT @ fresh)).Q
+        block = multiply(fresh)
+        basis, images = torch.cat([basis, fresh], dim=1), torch.cat([images, block], dim=1)
     return value
 
 
@@ -268,7 +279,7 @@ def _largest(lower: Tensor) -> Tensor:
 def _head(values: Tensor, scale: Tensor) -> Tensor:
     """Round to multiples of 2⁻²⁰ of a power of two that is not below ``scale``."""
     unit = 2.0 ** (torch.ceil(torch.log2(scale)) - 20)
-    return torch.round(values / unit) * unit
+    return (values / unit).round_().mul_(unit)
 
 
 def _mirrored(block: Tensor) -> Tensor:

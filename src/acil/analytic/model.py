@@ -84,10 +84,11 @@ class AnalyticModel:
             )
         return self.head
 
-    def require_learning(self) -> None:
-        """Raise if this model can only predict."""
+    def learner(self) -> GramHead | RecursiveHead:
+        """Return the head, or raise if this model can only predict."""
         if isinstance(self.head, FrozenHead):
             self.head.refuse()
+        return self.head
 
     def set_temperature(self, temperature: float) -> None:
         """Take a temperature that was measured on exactly this state before."""

@@ -114,7 +114,7 @@ class RecursiveHead:
         matrix = self.matrix()
         factor = cholesky_(matrix.clone(), self.gamma)
         generator = torch.Generator().manual_seed(0)
-        start = torch.randn(self.size, min(4, self.size), generator=generator).to(matrix)
+        start = torch.randn(self.size, min(2, self.size), generator=generator).to(matrix)
         largest = largest_eigenvalue(lambda b: matrix @ b, start)
         return max(1.0, largest * largest_eigenvalue(lambda b: cholesky_solve(factor, b), start))
 

@@ -20,7 +20,6 @@ from acil.benchmark.records import Records
 from acil.errors import InputError, ModelFileError
 from acil.locking import locked
 
-
 #: How often the state of a method is written: learning a few phases again is cheaper.
 STATE_SECONDS = 60.0
 

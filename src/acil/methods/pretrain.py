@@ -32,6 +32,7 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
     if stored is not None and stored.exists():
         return load_backbone(stored, device=context.device)[0]
     network = new_network(context, len(phase.classes))
+    checkpoint = None if context.checkpoint is None else Checkpoint(context.checkpoint / "training")
     train(
         network,
         phase.images.pixels(),
@@ -40,11 +41,12 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
         preprocessing=network.backbone.preprocessing,
         seed=context.seed,
         device=context.device,
-        checkpoint=None if context.checkpoint is None else Checkpoint(context.checkpoint / "training"),
+        checkpoint=checkpoint,
         progress=context.progress,
     )
-    if stored is not None:
+    if stored is not None and checkpoint is not None:
         save_backbone(network.backbone, stored, dict(context.identity))
+        checkpoint.remove()
         # What runs is what is stored, so that a resumed run goes on with the same bits.
         return load_backbone(stored, device=context.device)[0]
     return network.backbone
