@@ -13,6 +13,7 @@ import torch
 
 from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
+from acil.benchmark.report import write_report
 from acil.benchmark.runner import describe_plan, run
 from acil.errors import InputError
 from acil.methods import MemoryUse
@@ -124,6 +125,11 @@ def test_ablation_has_the_variants_of_the_paper(embeddings, tmp_path):
     ]
     assert found[0] == (None, 0.1)
     assert [gamma for _, gamma in found[1:]] == [0.1, 0.01, 0.001]
+    # γ = 0 with fewer samples than dimensions cannot be solved: that is recorded, and reported.
+    (failure,) = records(tmp_path / "run", "failure")
+    assert failure["settings"]["gamma"] == 0
+    assert "not positive definite" in failure["error"]
+    assert "failed: gram + γI" in write_report([tmp_path / "run"], tmp_path / "report").markdown
 
 
 def test_width_suite_takes_widths_of_the_user(embeddings, tmp_path):

@@ -17,8 +17,9 @@ from acil.errors import InputError, SingularMatrixError
 #: One block of samples: expanded rows, their class columns, their weights.
 Block = tuple[Tensor, Tensor, Tensor | None]
 
-#: Relative residual at which the refined weights of mixed precision are as good as its sums.
-_REFINED = 1e-10
+#: Relative residual at which the refined weights of mixed precision are as good as its sums, whose
+#: products are rounded to 6e-8.
+_REFINED = 1e-8
 _MAX_REFINEMENTS = 10
 #: Above this estimate of the condition number, rounding in the Cholesky solve would be the largest
 #: error of the scores (measured: some 1e-18 times it), and is refined away.
@@ -61,6 +62,8 @@ class GramHead:
         self.fit_intercept = fit_intercept
         self._factor = CorrectedFactor(size, device)
         self._coef: Tensor | None = None
+        #: A lower bound of the least eigenvalue, which more samples can only raise.
+        self._least: float | None = None
 
     @property
     def size(self) -> int:
@@ -98,7 +101,7 @@ class GramHead:
             remaining.gram.zero_()
         else:
             self._require_possible(remaining)
-        self.statistics = remaining
+        self.statistics, self._least = remaining, None
         self._invalidate()
 
     def merge(self, other: GramHead, positions: Tensor) -> None:
@@ -132,7 +135,7 @@ class GramHead:
     def restore(self, statistics: Statistics, coef: Tensor) -> None:
         """Take sums, and the weights that were solved from exactly these sums before."""
         self._factor = CorrectedFactor(statistics.size, statistics.gram.device)
-        self.statistics, self._coef = statistics, coef
+        self.statistics, self._coef, self._least = statistics, coef, None
 
     def solve_anew(self) -> None:
         """Solve from the sums alone if the weights come from a low-rank correction."""
@@ -163,6 +166,8 @@ class GramHead:
         start = start.to(self.statistics.gram)
         largest = largest_eigenvalue(self._multiply, start)
         inverse = largest_eigenvalue(self._factor.solve, start.to(self._factor.dtype))
+        # Estimates of eigenvalues come from within: allow for what is missing.
+        self._least = 0.9 / inverse
         return max(1.0, largest * inverse)
 
     def trace_of_inverse(self) -> float:
@@ -181,7 +186,7 @@ class GramHead:
         """Set γ by generalized cross-validation over the sums; see `selection`."""
         curve = generalized_cross_validation(self.statistics, gammas, self.fit_intercept)
         if curve.best != self.gamma:
-            self.gamma = curve.best
+            self.gamma, self._least = curve.best, None
             self._invalidate()
         return curve
 
@@ -275,6 +280,8 @@ class GramHead:
         self, rows: Tensor, targets: Tensor, weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the rows and targets by which this block changes the (centred) regression."""
+        if weights is None and not self.fit_intercept:
+            return rows, targets
         if weights is None:
             weights = torch.ones(len(rows), dtype=torch.float64)
         root = weights.to(targets).sqrt().unsqueeze(1)
@@ -335,6 +342,10 @@ class GramHead:
             ) from error
 
     def _require_enough_precision(self) -> None:
+        trace = self.statistics.mean_square * self.size + self._resolved_gamma()
+        if self._least is not None and self.precision.rounding * trace / self._least <= _MAX_MIXED_ERROR:
+            # The trace is an upper bound of the largest eigenvalue: no need to look closer.
+            return
         condition = self.condition()
         error = self.precision.rounding * condition
         if error > _MAX_MIXED_ERROR:

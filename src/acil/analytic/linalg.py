@@ -1,19 +1,34 @@
 """Dense linear algebra on symmetric matrices of which only the lower triangle is kept.
 
-All matrices are row-major. On the CPU, ``syrk`` and ``potrf`` come from SciPy's BLAS and LAPACK, which
-work in place on the memory of the torch tensors; on other devices torch does the same by panels.
+All matrices are row-major. torch does the work, by panels where it has no routine for symmetric
+matrices; on CPUs that its own library is slow on, SciPy's ``syrk``, ``potrf`` and ``potri`` do it, in
+place on the memory of the torch tensors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from scipy.linalg import blas, lapack
 from torch import Tensor
 
 from acil.errors import SingularMatrixError
+
+
+def _is_intel() -> bool:
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")[:1000]
+    except OSError:
+        return False
+
+
+#: Whether torch's own library is the faster one on this CPU. It is MKL, which is at its best on Intel;
+#: elsewhere SciPy's OpenBLAS is. Never both in turn: the threads of one library go on waiting for work
+#: for a while, in the way of the other's (measured: a solve took twice as long after a foreign factor).
+_MKL_AT_HOME = bool(torch.backends.mkl.is_available()) and _is_intel()  # type: ignore[no-untyped-call]
 
 _PREFIX = {torch.float64: "d", torch.float32: "s"}
 #: Columns of one panel. Wide enough for full speed, narrow enough that the half of the diagonal
@@ -35,16 +50,17 @@ def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
         the rows and added in that of the matrix.
     sign : {1, -1}
     """
-    if rows.device.type == "cpu" and rows.dtype == gram.dtype:
+    if rows.dtype == gram.dtype and _through_scipy(gram):
         # BLAS reads memory by columns: our row-major lower triangle is its upper one.
         syrk = getattr(blas, _PREFIX[gram.dtype] + "syrk")
         columns = rows.contiguous().numpy().T
         syrk(float(sign), columns, beta=1.0, c=gram.numpy().T, overwrite_c=1)
         return gram
-    for start, stop in _panels(gram.shape[0]):
+    in_place = rows.dtype == gram.dtype
+    for start, stop in _panels(gram.shape[0], 2 * _PANEL if in_place else _PANEL):
         panel = gram[start:, start:stop]
         left, right = rows[:, start:].T, rows[:, start:stop]
-        if rows.dtype == gram.dtype:
+        if in_place:
             panel.addmm_(left, right, alpha=sign)
         else:
             panel.add_(left @ right, alpha=sign)
@@ -136,7 +152,7 @@ def cholesky_(matrix: Tensor, gamma: float) -> Tensor:
         ever added to the diagonal to get through.
     """
     scale = float(matrix.diagonal().max()) if matrix.numel() else 0.0
-    if matrix.device.type == "cpu":
+    if _through_scipy(matrix):
         potrf = getattr(lapack, _PREFIX[matrix.dtype] + "potrf")
         _, info = potrf(matrix.numpy().T, lower=0, overwrite_a=1, clean=0)
     else:
@@ -218,7 +234,7 @@ def woodbury(RXt: Tensor, X: Tensor, sign: int = 1) -> tuple[Tensor, Tensor]:
 
 def cholesky_inverse_(factor: Tensor) -> Tensor:
     """Replace L by the full symmetric matrix (L Lᵀ)⁻¹, in place."""
-    if factor.device.type == "cpu":
+    if _through_scipy(factor):
         potri = getattr(lapack, _PREFIX[factor.dtype] + "potri")
         potri(factor.numpy().T, lower=0, overwrite_c=1)
     else:
@@ -267,8 +283,12 @@ def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], start: Tensor) -> f
     return value
 
 
-def _panels(d: int) -> list[tuple[int, int]]:
-    return [(start, min(start + _PANEL, d)) for start in range(0, d, _PANEL)]
+def _through_scipy(matrix: Tensor) -> bool:
+    return matrix.device.type == "cpu" and not _MKL_AT_HOME
+
+
+def _panels(d: int, width: int = _PANEL) -> list[tuple[int, int]]:
+    return [(start, min(start + width, d)) for start in range(0, d, width)]
 
 
 def _largest(lower: Tensor) -> Tensor:

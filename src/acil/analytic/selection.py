@@ -107,5 +107,8 @@ def _spectrum(statistics: Statistics, centred: bool) -> tuple[Tensor, Tensor, fl
     scale = float(gram.diagonal().mean())
     eigenvalues, vectors = torch.linalg.eigh(gram)
     energy = (vectors.mT @ moment).square().sum(dim=1)
+    # n samples span at most n dimensions: what is found beyond them is rounding.
+    empty = max(0, statistics.size - statistics.n_samples)
+    eigenvalues[:empty], energy[:empty] = 0.0, 0.0
     # Sums of squares have no negative eigenvalues; what is below zero is rounding.
     return eigenvalues.clamp(min=0.0).cpu(), energy.cpu(), n, target_square, scale

@@ -24,7 +24,7 @@ from acil.benchmark.protocol import class_order
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory, StateFile, open_run
 from acil.benchmark.suites import variants
-from acil.errors import InputError
+from acil.errors import InputError, SingularMatrixError
 from acil.methods import Context, Phase, resolve
 from acil.parameters import resolve_device
 from acil.training.recipes import Recipe, override, recipe, to_dict
@@ -109,8 +109,9 @@ def run(
     }
     with open_run(out, config, resolved, resume, force) as directory:
         directory.records.append(environment_record(task.device))
-        for job in jobs:
-            _run_job(task, job, directory)
+        failures = [failure for job in jobs if (failure := _attempt(task, job, directory))]
+        if len(failures) == len(jobs):
+            raise failures[0]
     return out
 
 
@@ -182,6 +183,19 @@ def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -
             f"The backbone {config.backbone} was trained on {seen} classes, but the base of this run "
             f"has {base}: it would have seen classes that are called new. Set --base {seen}."
         )
+
+
+def _attempt(task: _Task, job: Job, directory: RunDirectory) -> SingularMatrixError | None:
+    """Run a job; a matrix that cannot be solved is a result, and no reason to stop the others."""
+    try:
+        _run_job(task, job, directory)
+    except SingularMatrixError as error:
+        for k in job.covers:
+            record = {"kind": "failure", **_labels(task, job, k), "error": str(error)}
+            directory.records.append(record)
+        logger.warning("%s, seed %d, %s: %s", job.method, job.seed, job.settings, error)
+        return error
+    return None
 
 
 def _run_job(task: _Task, job: Job, directory: RunDirectory) -> None:

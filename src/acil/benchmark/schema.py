@@ -90,6 +90,7 @@ REQUIRED: dict[str, dict[str, Rule]] = {
         "seconds": _AMOUNT,
         "peak_rss": _or_none(_COUNT),
     },
+    "failure": {**IDENTITY, "error": _TEXT},
     "summary": {
         **IDENTITY,
         "average_accuracy": _PERCENT,
@@ -100,6 +101,7 @@ REQUIRED: dict[str, dict[str, Rule]] = {
 OPTIONAL: dict[str, dict[str, Rule]] = {
     "environment": {},
     "phase": {},
+    "failure": {},
     "summary": {"joint_difference": _or_none(_AMOUNT), "condition": _or_none(_AMOUNT)},
 }
 
@@ -120,9 +122,9 @@ def check_record(record: Mapping[str, Any]) -> None:
 
     Examples
     --------
-    >>> check_record({"kind": "poem"})
+    >>> check_record({"kind": "phase"})
     Traceback (most recent call last):
-    acil.errors.InputError: A record's kind must be one of environment, phase, summary. Got 'poem'.
+    acil.errors.InputError: This phase record lacks suite, which must be a text that is not empty.
     """
     if not isinstance(record, Mapping):
         raise InputError(f"A record must be an object. Got {_shown(record)}.")

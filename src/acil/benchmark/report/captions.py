@@ -5,7 +5,7 @@ from __future__ import annotations
 from acil.benchmark.published import Published, elsewhere, published
 from acil.benchmark.report.collect import Collection
 from acil.benchmark.report.labels import differing, label
-from acil.benchmark.report.rows import Comparison, Row
+from acil.benchmark.report.rows import Comparison, Row, Run
 
 
 def described(comparison: Comparison, with_phases: bool = True) -> str:
@@ -48,10 +48,17 @@ def unfinished_notes(collection: Collection) -> list[str]:
         where = f"suite {what['suite']}, order {what['order']}, recipe {what['recipe']}"
         lines.append(
             f"{label(what['method'], what['settings'], names)}, K = {what['phases']}, seed "
-            f"{what['seed']}, on {what['dataset']} ({where}): its last phase is "
-            f"{run.phases[-1]['phase']} of {what['phases']}"
+            f"{what['seed']}, on {what['dataset']} ({where}): {_state(run)}"
         )
     return lines
+
+
+def _state(run: Run) -> str:
+    if run.failure is not None:
+        return f"failed: {run.failure['error']}"
+    if not run.phases:
+        return "no phase is finished"
+    return f"its last phase is {run.phases[-1]['phase']} of {run.identity['phases']}"
 
 
 def paper_row(comparison: Comparison, row: Row, k: int) -> Published | None:

@@ -105,7 +105,8 @@ def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
     for name, found in grouped.items():
         phases = sorted((r for r in found if r["kind"] == "phase"), key=lambda r: r["phase"])
         summary = next((r for r in found if r["kind"] == "summary"), None)
-        runs[name] = Run(found[0], tuple(phases), summary)
+        failure = next((r for r in found if r["kind"] == "failure"), None)
+        runs[name] = Run(found[0], tuple(phases), summary, failure)
     return runs
 
 

@@ -26,6 +26,8 @@ class Run:
     identity: Mapping[str, Any]
     phases: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any] | None
+    #: What stopped it, if it could not be finished.
+    failure: Mapping[str, Any] | None = None
 
     @property
     def classes(self) -> tuple[int | None, int | None]:
