@@ -20,6 +20,12 @@ def panels(request, monkeypatch):
     monkeypatch.setattr(linalg, "_PANEL", request.param)
 
 
+@pytest.fixture(autouse=True, params=[True, False], ids=["torch", "scipy"])
+def library(request, monkeypatch):
+    """Run everything with either library, whichever is the faster one on this CPU."""
+    monkeypatch.setattr(linalg, "_MKL_AT_HOME", request.param)
+
+
 def random(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(
         dtype

@@ -287,7 +287,8 @@ def _through_scipy(matrix: Tensor) -> bool:
     return matrix.device.type == "cpu" and not _MKL_AT_HOME
 
 
-def _panels(d: int, width: int = _PANEL) -> list[tuple[int, int]]:
+def _panels(d: int, width: int | None = None) -> list[tuple[int, int]]:
+    width = width or _PANEL
     return [(start, min(start + width, d)) for start in range(0, d, width)]
 
 
