@@ -21,6 +21,9 @@ def softmax_temperature(squared_error: float) -> float:
     If each score is the true one plus independent Gumbel noise, the probability that class j has the
     highest true score is exactly a softmax whose temperature T belongs to the standard deviation
     σ = π T / √6 of the noise. So T = √6 σ / π, with σ² the expected squared error.
+
+    The form was chosen on held-out digits: Gaussian log-odds from the same sums, tried first, were some
+    five times too cold there. How well it fits other data has not been measured.
     """
     sigma = math.sqrt(max(squared_error, 0.0))
     return min(max(math.sqrt(6) * sigma / math.pi, _COLDEST), _HOTTEST)
