@@ -78,13 +78,17 @@ def test_recorded_steps_equal_plain_ones():
     assert results[0]["backbone.stem.1.num_batches_tracked"] == 2
 
 
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-def test_every_precision_trains_and_flags_are_put_back(precision):
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16", "fp16"])
+def test_every_precision_trains_and_flags_are_put_back(precision, compiled):
     images, labels = problem()
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     network = make_network()
     settings = dataclasses.replace(
-        SETTINGS, precision=precision, augment=("crop", "flip", "trivialaugment")
+        SETTINGS,
+        precision=precision,
+        compile=compiled,
+        augment=("crop", "flip", "trivialaugment", "trivialaugment-bilinear"),
     )
     train(
         network,

@@ -18,7 +18,7 @@ def test_paper_recipe_is_the_papers():
     training = paper.training
     assert (training.epochs, training.batch_size, training.learning_rate) == (160, 128, 0.1)
     assert (training.schedule, training.milestones, training.decay) == ("step", (80, 120), 0.1)
-    assert (training.momentum, training.weight_decay, training.precision) == (0.9, 5e-4, "float32")
+    assert (training.momentum, training.weight_decay, training.precision) == (0.9, 5e-4, "fp16")
     assert training.augment == ("crop", "flip")
     assert training.keep_last_batch
     assert paper.features.taps == ()
@@ -147,5 +147,5 @@ def test_incomplete_or_foreign_json_is_an_error():
 
 
 def test_unknown_recipe_is_an_error_that_names_the_known():
-    with pytest.raises(InputError, match="paper, strong, quick, digits, imagenet, features"):
+    with pytest.raises(InputError, match="paper, authors, strong, quick, digits, imagenet, features"):
         recipe("fast")

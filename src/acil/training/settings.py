@@ -10,7 +10,7 @@ from acil.errors import InputError
 from acil.vision.augment import check_names
 
 Schedule = Literal["step", "cosine"]
-Precision = Literal["float32", "tf32", "bf16"]
+Precision = Literal["float32", "tf32", "bf16", "fp16"]
 
 #: Where the cosine ends, so that the last epoch still moves.
 COSINE_END = 1e-6
@@ -44,14 +44,16 @@ class Training:
         Only in the default objective.
     augment : tuple of str
         Steps of :class:`acil.vision.augment.Augmentation`.
-    precision : {"float32", "tf32", "bf16"}
+    precision : {"float32", "tf32", "bf16", "fp16"}
         "float32" keeps TF32 off, which PyTorch by default allows in convolutions. "tf32" allows it
-        in convolutions and products. "bf16" runs the network under autocast; weights, loss and
-        optimiser stay in float32.
+        in convolutions and products. "bf16" and "fp16" run the network under autocast; weights, loss
+        and optimiser stay in float32. "fp16" has as many digits as TF32, and scales the loss; on a
+        CPU, which has no fast arithmetic for it, it is float32.
     keep_last_batch : bool
         Whether an epoch ends with the smaller batch that remains, or leaves those images out.
     compile : bool
-        Whether the network goes through ``torch.compile`` first: it pays only for long trainings.
+        Whether, on a GPU, the blocks of the network go through ``torch.compile`` first: it pays only
+        for long trainings.
     """
 
     epochs: int
@@ -82,9 +84,8 @@ class Training:
             _require(name, value, 0 <= value < 1, "at least 0 and below 1")
         _require("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0")
         _require("schedule", self.schedule, self.schedule in get_args(Schedule), "step or cosine")
-        _require(
-            "precision", self.precision, self.precision in get_args(Precision), "float32, tf32 or bf16"
-        )
+        known = get_args(Precision)
+        _require("precision", self.precision, self.precision in known, f"one of {', '.join(known)}")
         rising = all(a < b for a, b in zip(self.milestones, self.milestones[1:], strict=False))
         _require("milestones", self.milestones, rising, "in rising order")
         _require("nesterov", self.nesterov, not self.nesterov or self.momentum > 0, "used with momentum")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,8 @@ from torch.nn import functional
 
 from acil.errors import InputError
 from acil.training.settings import Training
+from acil.training.shadow import Shadow
+from acil.vision.backbones import Backbone
 
 #: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). Two attributes are
 #: looked at: ``capturable`` (True allows a CUDA graph: no shape and no branch may depend on values, and
@@ -20,6 +24,9 @@ Objective = Callable[[nn.Module, Tensor, Tensor, Tensor], "Tensor | tuple[Tensor
 
 #: cuDNN chooses its algorithms and the optimiser makes its state before a graph is recorded.
 _WARMUP_STEPS = 3
+#: The loss is multiplied by it in float16, whose smallest numbers would otherwise swallow gradients; it
+#: is halved when a gradient overflows (that step is left out), and doubled after 2,000 good steps.
+_FIRST_LOSS_SCALE = 1024.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,45 @@ def make_optimizer(network: nn.Module, settings: Training, device: torch.device)
     return optimizer
 
 
+#: torch.compile makes GPU kernels with Triton, which some builds of torch leave out.
+_CAN_COMPILE = importlib.util.find_spec("triton") is not None
+#: What autocast computes in; float16 is for GPUs only, CPUs have no fast arithmetic for it.
+_AUTOCAST = {"bf16": torch.bfloat16}
+
+
+def compile_parts(network: nn.Module) -> None:
+    """Compile the blocks of a network in place; one without known blocks as a whole.
+
+    Blocks of the same shape share what is compiled, so ResNet-32 costs six short compilations instead of
+    a long one, and runs as fast.
+    """
+    backbone = getattr(network, "backbone", network)
+    blocks = list(backbone.taps().values()) if isinstance(backbone, Backbone) else []
+    for module in blocks or [network]:
+        module.compile()
+
+
+def _plain(network: nn.Module) -> None:
+    """Undo :func:`compile_parts`."""
+    for module in network.modules():
+        module._compiled_call_impl = None
+
+
+def _scaler(device: torch.device, enabled: bool) -> torch.amp.GradScaler:
+    scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_LOSS_SCALE, enabled=enabled)
+    # Its tensors are made at the first call, which must not be while a graph is recorded.
+    scaler.scale(torch.zeros(1, device=device))
+    return scaler
+
+
+def _scaler_state(scaler: torch.amp.GradScaler) -> tuple[Tensor, Tensor]:
+    """Return the tensors that a step changes; the scaler's own interface copies them to the host."""
+    scale, good_steps = scaler._scale, scaler._growth_tracker
+    if scale is None or good_steps is None:
+        raise RuntimeError("the loss scaler has not been used yet")
+    return scale, good_steps
+
+
 class Step:
     """Runs steps and sums loss and hits on the device.
 
@@ -79,15 +125,25 @@ class Step:
         self, network: nn.Module, objective: Objective, settings: Training, device: torch.device
     ) -> None:
         self._network = network
-        self._model: Any = torch.compile(network) if settings.compile else network
         self._objective = objective
-        self._bf16 = settings.precision == "bf16"
         self._device = device
+        on_gpu = device.type == "cuda"
+        half = settings.precision == "fp16" and on_gpu
+        self._autocast = torch.float16 if half else _AUTOCAST.get(settings.precision)
         self._optimizer = make_optimizer(network, settings, device)
+        self._shadow = Shadow(network) if half else None
+        self._scaler = _scaler(device, enabled=self._shadow is not None)
+        self._model: nn.Module = network if self._shadow is None else self._shadow.network
+        #: Other sizes run as they are: a smaller batch ends an epoch, and is not worth a compilation.
+        self._compiled_size = (
+            settings.batch_size if settings.compile and on_gpu and _CAN_COMPILE else None
+        )
+        if self._compiled_size is not None:
+            compile_parts(self._model)
         self._totals = torch.zeros(2, device=device)
         self._scored = False
         self._graphs: dict[int, _Graph] | None = None
-        if device.type == "cuda" and getattr(objective, "capturable", False):
+        if on_gpu and getattr(objective, "capturable", False):
             self._graphs = {}
 
     def __call__(self, x: Tensor, y: Tensor, indices: Tensor) -> None:
@@ -117,12 +173,16 @@ class Step:
             buffer = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
             if buffer is not None:
                 found[f"momentum.{name}"] = buffer
+        if self._shadow is not None:
+            found["loss_scale"], found["good_steps"] = _scaler_state(self._scaler)
         return {**found, "totals": self._totals}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Write values into what :meth:`tensors` returns."""
         for name, tensor in self.tensors().items():
             tensor.copy_(tensors[name])
+        if self._shadow is not None:
+            self._shadow.refresh()
         self._scored |= bool(tensors["totals"][1] > 0)
 
     def reset_totals(self) -> None:
@@ -138,19 +198,36 @@ class Step:
         """Free the graphs and the gradients."""
         self._graphs = {} if self._graphs is not None else None
         self._optimizer.zero_grad(set_to_none=True)
+        _plain(self._network)
 
     def _run(self, x: Tensor, y: Tensor, indices: Tensor) -> None:
-        self._optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+        if self._shadow is None:
+            self._optimizer.zero_grad(set_to_none=True)
+        else:
+            self._shadow.clear()
+        autocast = torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None)
+        with autocast, self._stance(len(y)):
             result = self._objective(self._model, x, y, indices)
         loss, scores = result if isinstance(result, tuple) else (result, None)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if self._shadow is not None:
+            self._shadow.collect()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        if self._shadow is not None:
+            self._shadow.refresh()
+            self._shadow.count()
         with torch.no_grad():
             self._totals[0] += loss.detach().float() * len(y)
             if scores is not None:
                 self._scored = True
                 self._totals[1] += (scores.argmax(1) == y).sum()
+
+    def _stance(self, size: int) -> AbstractContextManager[Any]:
+        if self._compiled_size in (None, size):
+            return nullcontext()
+        eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return eager
 
     def _record(self, x: Tensor, y: Tensor, indices: Tensor) -> _Graph:
         """Record a step for this batch size; weights, buffers and momentum stay as they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from acil.errors import InputError
 from acil.vision.geometry import mirror, resized_crop, shifted_crop
 from acil.vision.operations import adjust_brightness
-from acil.vision.trivialaugment import trivial_augment
+from acil.vision.trivialaugment import SMOOTH_SPACE, trivial_augment
 
 #: Of RandomCrop in every CIFAR recipe.
 CROP_PADDING = 4
@@ -32,7 +33,8 @@ class Augmentation:
         Steps, applied in this order: ``"crop"`` (4 zeros around, then a random window of the original
         size), ``"flip"`` (left and right swapped in half of the images), ``"jitter"`` (brightness
         ± 63/255), ``"resizedcrop"`` (a random box resized to ``size``, as torchvision's
-        RandomResizedCrop), ``"trivialaugment"`` (TrivialAugmentWide). Empty: only the conversion.
+        RandomResizedCrop), ``"trivialaugment"`` (TrivialAugmentWide with torchvision's defaults),
+        ``"trivialaugment-bilinear"`` (the same with interpolation). Empty: only the conversion.
     size : int, optional
         Side of what ``"resizedcrop"`` returns; by default the height of its input.
 
@@ -143,6 +145,7 @@ _STEPS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "flip": random_flip,
     "jitter": random_brightness,
     "trivialaugment": trivial_augment,
+    "trivialaugment-bilinear": partial(trivial_augment, space=SMOOTH_SPACE),
 }
 #: Every step that an :class:`Augmentation` knows.
 NAMES = (*_STEPS, "resizedcrop")

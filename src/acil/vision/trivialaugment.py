@@ -1,13 +1,14 @@
 """TrivialAugmentWide: one random operation of random strength an image.
 
 S. G. Müller and F. Hutter, "TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation", 2021,
-with the 14 operations, ranges and 31 strengths of torchvision's ``TrivialAugmentWide`` (nearest pixel,
-fill 0).
+with the 14 operations, ranges and 31 strengths of torchvision's ``TrivialAugmentWide`` (fill 0; nearest
+pixel, which is its default, or bilinear).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -46,6 +47,9 @@ _NONE = torch.zeros(BINS, dtype=torch.float64)
 _BITS = 8 - (torch.arange(BINS) / ((BINS - 1) / 6)).round().double()
 _THRESHOLDS = torch.linspace(255.0, 0.0, BINS, dtype=torch.float32).double()
 
+#: Operations that interpolate between pixels when asked to.
+_INTERPOLATING = {"shear_x": geometry.shear_x, "shear_y": geometry.shear_y, "rotate": geometry.rotate}
+
 SPACE: tuple[Operation, ...] = (
     Operation("identity", lambda images, _: images, _NONE, False),
     Operation("shear_x", geometry.shear_x, _up_to(0.99), True),
@@ -64,7 +68,18 @@ SPACE: tuple[Operation, ...] = (
 )
 
 
-def apply_each(images: Tensor, choices: Tensor, magnitudes: Tensor) -> Tensor:
+#: The same operations, with interpolation where images are sheared or turned.
+SMOOTH_SPACE = tuple(
+    operation._replace(apply=partial(_INTERPOLATING[operation.name], smooth=True))
+    if operation.name in _INTERPOLATING
+    else operation
+    for operation in SPACE
+)
+
+
+def apply_each(
+    images: Tensor, choices: Tensor, magnitudes: Tensor, space: tuple[Operation, ...] = SPACE
+) -> Tensor:
     """Apply to each image the operation chosen for it.
 
     Parameters
@@ -74,6 +89,7 @@ def apply_each(images: Tensor, choices: Tensor, magnitudes: Tensor) -> Tensor:
         Positions in :data:`SPACE`.
     magnitudes : Tensor of shape (n,), float64
         Signed, in the operation's own unit.
+    space : tuple of Operation
 
     Returns
     -------
@@ -82,14 +98,16 @@ def apply_each(images: Tensor, choices: Tensor, magnitudes: Tensor) -> Tensor:
     result = torch.empty_like(images)
     # Sorting makes the groups contiguous and costs one transfer of 14 counts, not one for each group.
     order = choices.argsort(stable=True)
-    counts = torch.bincount(choices, minlength=len(SPACE)).tolist()
-    for operation, members in zip(SPACE, torch.split(order, counts), strict=True):
+    counts = torch.bincount(choices, minlength=len(space)).tolist()
+    for operation, members in zip(space, torch.split(order, counts), strict=True):
         if len(members):
             result[members] = operation.apply(images[members], magnitudes[members])
     return result
 
 
-def trivial_augment(images: Tensor, generator: torch.Generator) -> Tensor:
+def trivial_augment(
+    images: Tensor, generator: torch.Generator, space: tuple[Operation, ...] = SPACE
+) -> Tensor:
     """Draw an operation, a strength and a sign for each image, and apply them.
 
     Parameters
@@ -97,17 +115,18 @@ def trivial_augment(images: Tensor, generator: torch.Generator) -> Tensor:
     images : Tensor of shape (n, c, h, w), uint8
     generator : torch.Generator
         On the device of the images.
+    space : tuple of Operation
 
     Returns
     -------
     Tensor of shape (n, c, h, w), uint8
     """
     n, device = len(images), images.device
-    choices = torch.randint(len(SPACE), (n,), generator=generator, device=device)
+    choices = torch.randint(len(space), (n,), generator=generator, device=device)
     bins = torch.randint(BINS, (n,), generator=generator, device=device)
     negative = torch.randint(2, (n,), generator=generator, device=device).bool()
-    table = torch.stack([operation.magnitudes for operation in SPACE]).to(device)
-    signed = torch.tensor([operation.signed for operation in SPACE], device=device)
+    table = torch.stack([operation.magnitudes for operation in space]).to(device)
+    signed = torch.tensor([operation.signed for operation in space], device=device)
     magnitudes = table[choices, bins]
     magnitudes = torch.where(negative & signed[choices], -magnitudes, magnitudes)
-    return apply_each(images, choices, magnitudes)
+    return apply_each(images, choices, magnitudes, space)
