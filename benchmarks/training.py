@@ -53,7 +53,6 @@ def measure(settings: Training, captured: bool, arguments: argparse.Namespace) -
     network = Network(backbone, 50, generator=generator).to(device)
     network.to(memory_format=torch.channels_last).train()
     objective = CrossEntropy()
-    objective = dataclasses.replace(objective)
     if not captured:
         object.__setattr__(objective, "capturable", False)
     started = time.perf_counter()
@@ -70,8 +69,26 @@ def measure(settings: Training, captured: bool, arguments: argparse.Namespace) -
             if epoch == 1:
                 seen, begin = 0, time.perf_counter()
         elapsed = time.perf_counter() - begin
+        if arguments.profile:
+            _profile(step, batches, arguments.profile)
         step.close()
     return {"images_per_second": seen / elapsed, "warm_up_seconds": begin - started, "loss": loss}
+
+
+def _profile(step: Step, batches: Batches, target: Path) -> None:
+    """Append the time of each kind of kernel over twenty steps."""
+    taken = []
+    for batch in batches.epoch(0):
+        taken.append(batch)
+        if len(taken) == 20:
+            break
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for batch in taken:
+            step(*batch)
+        step.mean_loss_and_accuracy(1)
+    table = profiler.key_averages().table(sort_by="self_device_time_total", row_limit=60)
+    with target.open("a") as file:
+        file.write(table + "\n")
 
 
 def side_by_side(count: int, arguments: argparse.Namespace) -> float:
@@ -94,6 +111,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--side-by-side", type=int, default=0)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--profile", type=Path, help="append a table of kernels to this file")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     base = recipe(arguments.recipe).training

@@ -85,7 +85,7 @@ def compile_parts(network: nn.Module) -> None:
     backbone = getattr(network, "backbone", network)
     blocks = list(backbone.taps().values()) if isinstance(backbone, Backbone) else []
     for module in blocks or [network]:
-        module.compile()
+        module.compile(dynamic=False)
 
 
 def _plain(network: nn.Module) -> None:
