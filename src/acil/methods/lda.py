@@ -92,7 +92,7 @@ class LDA(FrozenMethod):
             covariance.mul_(1 - share).diagonal().add_(share * unit)
             W, b = linear_discriminant(covariance, self.sums.means)
             if self.settings.lda_priors == "empirical":
-                b = b + torch.log(self.sums.counts / self.sums.n_samples).to(b)
+                b = b + torch.log(self.sums.counts.to(b) / self.sums.n_samples)
             self._weights = W, b
         return self._weights
 
