@@ -31,8 +31,10 @@ def test_method_is_registered(name):
 
 @ALL
 @pytest.mark.parametrize("after", [0, 1])
-def test_resumed_from_the_state_file_it_ends_with_the_same_bits(name, after, tmp_path):
-    features, labels = gaussians()
+# Few samples at a time is where the head of ACIL would rather correct its factor than make a new one.
+@pytest.mark.parametrize("per_class", [12, 2])
+def test_resumed_from_the_state_file_it_ends_with_the_same_bits(name, after, per_class, tmp_path):
+    features, labels = gaussians(per_class=per_class)
     all_phases = phases(features, labels, GROUPS)
     # Prediction comes between the phases, as in a run: it must not leave anything behind.
     whole, file = method(name), StateFile(tmp_path / "state.safetensors")
@@ -59,9 +61,12 @@ def test_loaded_state_predicts_without_learning(name, tmp_path):
     before = learnt(name, phases(features, labels, GROUPS))
     file = StateFile(tmp_path / "state.safetensors")
     file.save(2, before.state_dict())
-    after = method(name)
+    # Into one that has learnt and predicted something else, of which nothing may stay.
+    after = learnt(name, phases(features, labels, [(5, 2), (0,)]))
+    after.predict(vectors(features))
     after.load_state_dict(file.load()[1])
     assert torch.equal(before.predict(vectors(features)), after.predict(vectors(features)))
+    assert same_state(before, after)
 
 
 @ALL

@@ -106,10 +106,10 @@ class FeCAM(FrozenMethod):
         """Return the matrices C of some classes, of shape (last - first, d, d)."""
         d, settings = self.means.means.shape[1], self.settings
         rows, columns = self._triangle(d)
+        # The scatter for the covariance: C is the same for any multiple of it.
         packed = torch.stack(self.scatters[first:last])
-        freedom = (self.means.counts[first:last] - 1).clamp(min=1).to(packed)
         matrices = packed.new_empty(last - first, d, d)
-        matrices[:, rows, columns] = matrices[:, columns, rows] = packed / freedom.unsqueeze(1)
+        matrices[:, rows, columns] = matrices[:, columns, rows] = packed
         diagonal = matrices.diagonal(dim1=1, dim2=2)
         on = diagonal.mean(dim=1)
         beside = (matrices.sum(dim=(1, 2)) - diagonal.sum(dim=1)) / max(1, d * (d - 1))
