@@ -20,7 +20,7 @@ Differences from the original:
    the mean of the raw ones.
 2. The published code scales x̃ and μ_c to length 1 before it measures the distance, which the paper's
    formula does not have. ``fecam_unit_length=true`` does so.
-3. A distance is found by a Cholesky factor, not by a pseudo-inverse. A class without any variance (one
+3. Distances come from a Cholesky factor, not from a pseudo-inverse. A class without any variance (one
    sample) has C = I. A matrix that is not positive definite, possible for γ₁ < γ₂, is an error.
 4. All phases are treated alike; the published code measures plain distances in the base phase.
 """
@@ -44,7 +44,7 @@ from acil.methods.frozen import FrozenMethod
 from acil.methods.settings import read_settings
 
 #: Bytes of matrices, and of whitened rows, that are worked on together.
-_BATCH_BYTES = {"cpu": 2**25, "cuda": 2**29}
+_BATCH_BYTES = {"cpu": 2**22, "cuda": 2**28}
 
 
 @dataclass(frozen=True)
@@ -124,21 +124,9 @@ class FeCAM(FrozenMethod):
         diagonal.fill_(1.0)
         return matrices
 
-    def distances(self, rows: Tensor, factors: Tensor, means: Tensor) -> Tensor:
-        """Return squared Mahalanobis distances, (classes, n).
-
-        Parameters
-        ----------
-        rows : Tensor of shape (n, d)
-            Transformed.
-        factors : Tensor of shape (classes, d, d)
-            Cholesky factors of C.
-        means : Tensor of shape (classes, d)
-        """
-        differences = (rows.unsqueeze(0) - means.unsqueeze(1)).mT
-        # ‖L⁻¹ (x̃ − μ)‖² with C = L Lᵀ
-        whitened: Tensor = torch.linalg.solve_triangular(factors, differences, upper=False)
-        return whitened.square().sum(dim=1)
+    def distances(self, rows: Tensor, first: int, last: int) -> Tensor:
+        """Return squared Mahalanobis distances of rows of shape (n, d) to some classes, (n, classes)."""
+        return _lengths(self._transformed(rows), *self._whitening(first, last))
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
         self._check_sign(features)
@@ -165,27 +153,24 @@ class FeCAM(FrozenMethod):
             raise NotFittedError("This method has not learnt any class yet. Let it learn a phase first.")
         self._check_sign(features)
         n, d, classes = len(features), features.shape[1], len(self.scatters)
-        budget = _BATCH_BYTES.get(self.context.device.type, 2**25) // 8
+        budget = _BATCH_BYTES.get(self.context.device.type, 2**22) // 8
         group = max(1, min(classes, budget // d**2))
         step = max(16, budget // (group * d))
-        nearest = torch.full((n,), torch.inf, dtype=torch.float64)
-        winner = torch.zeros(n, dtype=torch.int64)
+        device = self.context.device
+        nearest = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
+        winner = torch.zeros(n, dtype=torch.int64, device=device)
         for first in range(0, classes, group):
-            last = min(first + group, classes)
-            factors = self._factors(first, last)
-            means = self._scaled(self.means.means[first:last])
+            whitening = self._whitening(first, min(first + group, classes))
             for start in range(0, n, step):
                 part = slice(start, start + step)
-                rows = features[part].to(device=means.device, dtype=torch.float64)
-                rows = self._scaled(rows.pow(self.settings.fecam_tukey))
-                distance, place = self.distances(rows, factors, means).cpu().min(dim=0)
-                closer = distance < nearest[part]
-                nearest[part][closer] = distance[closer]
-                winner[part][closer] = place[closer] + first
-        return self.means.labels[winner]
+                rows = self._transformed(features[part].to(device=device, dtype=torch.float64))
+                distance, place = _lengths(rows, *whitening).min(dim=1)
+                winner[part] = torch.where(distance < nearest[part], place + first, winner[part])
+                nearest[part] = torch.minimum(distance, nearest[part])
+        return self.means.labels[winner.cpu()]
 
-    def _factors(self, first: int, last: int) -> Tensor:
-        factors: Tensor
+    def _whitening(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Return L⁻¹ and L⁻¹ μ of some classes, C = L Lᵀ, as (classes, d, d) and (classes, d)."""
         factors, status = torch.linalg.cholesky_ex(self.correlations(first, last))
         if bool(status.any()):
             label = int(self.means.labels[first + int(torch.nonzero(status)[0])])
@@ -194,7 +179,14 @@ class FeCAM(FrozenMethod):
                 f"{self.settings.fecam_gamma1:g}, fecam_gamma2 = {self.settings.fecam_gamma2:g}, "
                 f"{self.means.means.shape[1]} features). Take a larger fecam_gamma1."
             )
-        return factors
+        # As a matrix, not by solving for each row: a product of all classes at once is faster.
+        unit = torch.eye(factors.shape[1], dtype=factors.dtype, device=factors.device)
+        inverse = torch.linalg.solve_triangular(factors, unit, upper=False)
+        means = self._scaled(self.means.means[first:last])
+        return inverse, (inverse @ means.unsqueeze(2)).squeeze(2)
+
+    def _transformed(self, rows: Tensor) -> Tensor:
+        return self._scaled(rows.pow(self.settings.fecam_tukey))
 
     def _scaled(self, rows: Tensor) -> Tensor:
         return functional.normalize(rows) if self.settings.fecam_unit_length else rows
@@ -215,3 +207,10 @@ class FeCAM(FrozenMethod):
         """Count means and one triangle a class; prediction needs nothing else."""
         scatters = sum(scatter.numel() * scatter.element_size() for scatter in self.scatters)
         return MemoryUse(statistics=self.means.nbytes + scatters)
+
+
+def _lengths(rows: Tensor, inverse: Tensor, offsets: Tensor) -> Tensor:
+    """Return ‖L⁻¹ x − L⁻¹ μ‖² of each row and class, (n, classes)."""
+    classes, d = offsets.shape
+    whitened = (rows @ inverse.reshape(classes * d, d).mT).sub_(offsets.reshape(-1))
+    return whitened.square_().view(len(rows), classes, d).sum(dim=2)
