@@ -136,8 +136,10 @@ def test_values_that_are_no_numbers_change_nothing(name, bad):
     model, untouched = learnt(name, [base]), learnt(name, [base])
     rows = other.images.features(None).clone()
     rows[3, 2] = bad
-    with pytest.raises(InputError, match="NaN or infinite"):
+    with pytest.raises(InputError, match="phase 1 have values that are NaN or infinite"):
         model.learn(phase(rows, other.labels, 1))
+    with pytest.raises(InputError, match="NaN or infinite"):
+        model.predict(vectors(rows))
     assert same_state(model, untouched)
 
 

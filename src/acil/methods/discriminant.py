@@ -39,7 +39,7 @@ def oas_covariance(scatter: Tensor, n: int) -> Tensor:
     --------
     >>> import torch
     >>> oas_covariance(torch.diag(torch.tensor([99.0, 0.0], dtype=torch.float64)), 99).diagonal()
-    tensor([0.9850, 0.0150], dtype=torch.float64)
+    tensor([0.9800, 0.0200], dtype=torch.float64)
     """
     d, empirical = scatter.shape[0], scatter / n
     mu, alpha = float(empirical.trace()) / d, float(empirical.square().mean())

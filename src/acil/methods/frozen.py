@@ -45,7 +45,9 @@ class FrozenMethod(ABC):
 
     def predict(self, images: ImageSet) -> Tensor:
         """Return the label of each image."""
-        return self._predict(self.features(images))
+        features = self.features(images)
+        _require_finite(features, "the images to predict")
+        return self._predict(features)
 
     def memory(self) -> MemoryUse:
         """Count the head and the network."""
@@ -75,7 +77,7 @@ class FrozenMethod(ABC):
 
     @abstractmethod
     def _predict(self, features: Tensor) -> Tensor:
-        """Return labels of shape (n,), int64, on the CPU."""
+        """Return labels of shape (n,), int64, on the CPU, for features that are finite."""
 
     @abstractmethod
     def _memory(self) -> MemoryUse:
@@ -128,8 +130,12 @@ def _check(features: Tensor, phase: Phase) -> None:
             f"Phase {phase.index} has {len(features)} images and {len(phase.labels)} labels. Give at "
             "least one image, and one label for each."
         )
+    _require_finite(features, f"phase {phase.index}")
+
+
+def _require_finite(features: Tensor, whose: str) -> None:
     if not bool(torch.isfinite(features).all()):
         raise InputError(
-            f"The features of phase {phase.index} have values that are NaN or infinite. Check the "
-            "backbone or the file of features."
+            f"The features of {whose} have values that are NaN or infinite. Check the backbone or the "
+            "file of features."
         )
