@@ -40,9 +40,9 @@ def phases(features, labels, groups):
     return found
 
 
-def method(name, n_classes=6, **settings):
+def method(name, n_classes=6, device="cpu", **settings):
     values = {"expansion_size": 24, "gamma": 0.5, **settings}
-    context = Context(recipe("features"), 0, torch.device("cpu"), n_classes, values)
+    context = Context(recipe("features"), 0, torch.device(device), n_classes, values)
     return resolve(name)(context)
 
 
