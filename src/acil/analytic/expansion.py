@@ -69,7 +69,11 @@ class Expansion:
         if self.projection is None:
             return X
         # Eq. (2): X_fe = f_act(X_cnn W_fe)
-        return ACTIVATIONS[self.activation](X @ self._projection_like(X))
+        return ACTIVATIONS[self.activation](self.project(X))
+
+    def project(self, X: Tensor) -> Tensor:
+        """Return X W_fe, to which no activation is applied; X itself without a projection."""
+        return X if self.projection is None else X @ self._projection_like(X)
 
     def column_norm(self) -> float:
         """Return the largest Euclidean norm of a column of W_fe: how far a row can be stretched."""

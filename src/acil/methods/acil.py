@@ -20,13 +20,12 @@ from torch import Tensor
 
 from acil.classifier import ACILClassifier
 from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.pretrain import base_backbone
+from acil.methods.frozen import FrozenMethod
 from acil.storage import pack, unpack
-from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
 
-class ACIL:
+class ACIL(FrozenMethod):
     """The paper's method, end to end.
 
     Parameters
@@ -37,39 +36,8 @@ class ACIL:
     grouping_free = True
 
     def __init__(self, context: Context) -> None:
-        recipe, settings = context.recipe, context.settings
-        self.context = context
-        self.extractor: FeatureExtractor | None = None
-        self.classifier = ACILClassifier(
-            expansion_size=settings.get("expansion_size", recipe.expansion_size),
-            gamma=settings.get("gamma", recipe.gamma),
-            solver=settings.get("solver", "gram"),
-            dtype=settings.get("dtype", recipe.dtype),
-            random_state=context.seed,
-            device=str(context.device),
-        )
-
-    def learn(self, phase: Phase) -> None:
-        """Train the network if this is the base phase, then add the phase to the head."""
-        if self.extractor is None and phase.images.has_pixels:
-            self._set_backbone(phase)
-        # Solve from the sums alone: a resumed run has no factor to correct and must give the same bits.
-        self.classifier.compact()
-        self.classifier.partial_fit(self._features(phase.images), phase.labels)
-
-    def predict(self, images: ImageSet) -> Tensor:
-        """Return the label of each image."""
-        labels: Tensor = self.classifier.predict(self._features(images))
-        return labels.cpu()
-
-    def memory(self) -> MemoryUse:
-        """Count sums (one triangle of the matrix), weights, expansion and network."""
-        parts = self.classifier.stored_bytes()
-        weights = sum(parts.pop(name, 0) for name in ("coef", "intercept", "projection"))
-        if self.extractor is not None:
-            tensors = self.extractor.backbone.state_dict().values()
-            weights += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        return MemoryUse(samples=0, statistics=sum(parts.values()), weights=weights)
+        super().__init__(context)
+        self.classifier = new_classifier(context)
 
     def state_dict(self) -> dict[str, Any]:
         """Return sums, weights and expansion; the network is in the shared checkpoint folder."""
@@ -78,11 +46,6 @@ class ACIL:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from sums that were saved; the network comes from the base phase's checkpoint."""
         self.classifier = unpack(state, device=str(self.context.device))
-
-    def resume(self, base: Phase) -> None:
-        """Take up the network of the base phase after `load_state_dict`."""
-        if self.extractor is None and base.images.has_pixels:
-            self._set_backbone(base)
 
     def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
         """Measure how far the scores are from those of learning everything at once.
@@ -100,8 +63,8 @@ class ACIL:
             ``gamma_relative`` (solver "gram").
         """
         joint = ACILClassifier(**self.classifier.get_params())
-        joint.fit(self._features(images), labels)
-        features = self._features(test)
+        joint.fit(self.features(images), labels)
+        features = self.features(test)
         expected, found = joint.decision_function(features), self.classifier.decision_function(features)
         report = {
             "joint_difference": float((found - expected).norm() / expected.norm()),
@@ -111,12 +74,40 @@ class ACIL:
             report["gamma_relative"] = self.classifier.gamma_relative_
         return report
 
-    def _set_backbone(self, phase: Phase) -> None:
-        context = self.context
-        backbone = base_backbone(context, phase)
-        self.extractor = FeatureExtractor(
-            backbone, context.recipe.features, context.device, cache=context.cache
-        )
+    def _learn(self, features: Tensor, phase: Phase) -> None:
+        learn_phase(self.classifier, features, phase)
 
-    def _features(self, images: ImageSet) -> Tensor:
-        return images.features(self.extractor)
+    def _predict(self, features: Tensor) -> Tensor:
+        labels: Tensor = self.classifier.predict(features)
+        return labels.cpu()
+
+    def _memory(self) -> MemoryUse:
+        """Count sums (one triangle of the matrix), weights and expansion."""
+        return classifier_memory(self.classifier)
+
+
+def new_classifier(context: Context) -> ACILClassifier:
+    """Return the untrained head that recipe and settings ask for."""
+    recipe, settings = context.recipe, context.settings
+    return ACILClassifier(
+        expansion_size=settings.get("expansion_size", recipe.expansion_size),
+        gamma=settings.get("gamma", recipe.gamma),
+        solver=settings.get("solver", "gram"),
+        dtype=settings.get("dtype", recipe.dtype),
+        random_state=context.seed,
+        device=str(context.device),
+    )
+
+
+def learn_phase(classifier: ACILClassifier, features: Tensor, phase: Phase) -> None:
+    """Add a phase to a head, so that a resumed run goes on with the same bits."""
+    # Solve from the sums alone: a resumed run has no factor to correct.
+    classifier.compact()
+    classifier.partial_fit(features, phase.labels)
+
+
+def classifier_memory(classifier: ACILClassifier) -> MemoryUse:
+    """Count the bytes of a head: what it learns on with, and what it predicts with."""
+    parts = classifier.stored_bytes()
+    weights = sum(parts.pop(name, 0) for name in ("coef", "intercept", "projection"))
+    return MemoryUse(statistics=sum(parts.values()), weights=weights)

@@ -12,6 +12,12 @@ from acil.methods.base import Method
 #: Registry name → module and class. A new method is one file and one line here.
 _BUILT_IN = {
     "acil": "acil.methods.acil:ACIL",
+    "ds-al": "acil.methods.ds_al:DSAL",
+    "fecam": "acil.methods.fecam:FeCAM",
+    "fetril": "acil.methods.fetril:FeTrIL",
+    "lda": "acil.methods.lda:LDA",
+    "ncm": "acil.methods.ncm:NCM",
+    "slda": "acil.methods.slda:SLDA",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 

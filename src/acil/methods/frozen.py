@@ -1,0 +1,141 @@
+"""What all methods on frozen features share: one network, never trained after the base phase."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from acil.errors import InputError, NotFittedError
+from acil.methods.base import Context, MemoryUse, Phase
+from acil.methods.pretrain import base_backbone
+from acil.vision.extract import FeatureExtractor
+from acil.vision.imageset import ImageSet
+
+#: Bytes of float64 rows that are worked on together.
+_BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
+
+
+class FrozenMethod(ABC):
+    """A method that learns a head on the features of the base network.
+
+    The network is given, or trained on the base phase, or loaded from the checkpoint folder; then it
+    stays as it is. Which of its features are used is the recipe's choice, the same for all methods.
+    Vectors that stand for images are taken as they are.
+
+    Parameters
+    ----------
+    context : Context
+    """
+
+    grouping_free = False
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.extractor: FeatureExtractor | None = None
+
+    def learn(self, phase: Phase) -> None:
+        """Train the network if this is the base phase, then add the phase to the head."""
+        self.resume(phase)
+        features = self.features(phase.images)
+        _check(features, phase)
+        self._learn(features, phase)
+
+    def predict(self, images: ImageSet) -> Tensor:
+        """Return the label of each image."""
+        features = self.features(images)
+        _require_finite(features, "the images to predict")
+        return self._predict(features)
+
+    def memory(self) -> MemoryUse:
+        """Count the head and the network."""
+        head = self._memory()
+        network = 0
+        if self.extractor is not None:
+            tensors = self.extractor.backbone.state_dict().values()
+            network = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return MemoryUse(head.samples, head.statistics, head.weights + network)
+
+    def resume(self, base: Phase) -> None:
+        """Take up the network of the base phase, also after `load_state_dict`."""
+        if self.extractor is None and base.images.has_pixels:
+            context = self.context
+            backbone = base_backbone(context, base)
+            self.extractor = FeatureExtractor(
+                backbone, context.recipe.features, context.device, cache=context.cache
+            )
+
+    def features(self, images: ImageSet) -> Tensor:
+        """Return features of shape (n, d), float32, on the CPU; not to be changed in place."""
+        return images.features(self.extractor)
+
+    @abstractmethod
+    def _learn(self, features: Tensor, phase: Phase) -> None:
+        """Add the features of one phase, which are finite."""
+
+    @abstractmethod
+    def _predict(self, features: Tensor) -> Tensor:
+        """Return labels of shape (n,), int64, on the CPU, for features that are finite."""
+
+    @abstractmethod
+    def _memory(self) -> MemoryUse:
+        """Count the head alone."""
+
+
+def blocks(features: Tensor, device: torch.device, width: int = 1) -> Iterator[Tensor]:
+    """Yield consecutive rows as float64 on a device; of an empty tensor, one empty block.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+    device : torch.device
+    width : int
+        Numbers that each row grows to while it is worked on, if that is more than d.
+    """
+    size = _BLOCK_BYTES.get(device.type, 2**24) // (8 * max(1, width, features.shape[1]))
+    size = max(16, size)
+    for start in range(0, max(1, len(features)), size):
+        yield features[start : start + size].to(device=device, dtype=torch.float64)
+
+
+def highest(
+    score: Callable[[Tensor], Tensor],
+    labels: Tensor,
+    features: Tensor,
+    device: torch.device,
+    width: int = 1,
+) -> Tensor:
+    """Return the label with the highest score of each row.
+
+    Parameters
+    ----------
+    score : callable
+        Rows of shape (n, d), float64, to scores of shape (n, classes).
+    labels : Tensor of shape (classes,), int64
+    features, device, width
+        See `blocks`.
+    """
+    if len(labels) == 0:
+        raise NotFittedError("This method has not learnt any class yet. Let it learn a phase first.")
+    width = max(width, len(labels))
+    best = [score(block).argmax(dim=1).cpu() for block in blocks(features, device, width)]
+    return labels[torch.cat(best)]
+
+
+def _check(features: Tensor, phase: Phase) -> None:
+    if len(phase.labels) == 0 or len(features) != len(phase.labels):
+        raise InputError(
+            f"Phase {phase.index} has {len(features)} images and {len(phase.labels)} labels. Give at "
+            "least one image, and one label for each."
+        )
+    _require_finite(features, f"phase {phase.index}")
+
+
+def _require_finite(features: Tensor, whose: str) -> None:
+    if not bool(torch.isfinite(features).all()):
+        raise InputError(
+            f"The features of {whose} have values that are NaN or infinite. Check the backbone or the "
+            "file of features."
+        )

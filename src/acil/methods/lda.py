@@ -1,0 +1,115 @@
+"""LDA: linear discriminant analysis from exact sums, the order-free relative of SLDA.
+
+Classes are Gaussian with means μ_c and one covariance. Both follow from sums over all samples:
+
+    S = Σ (x − μ_y)(x − μ_y)ᵀ,    Σ = S / n,    Σ_s = (1 − s) Σ + s (tr Σ / d) I,
+    w_c = Σ_s⁻¹ μ_c,    b_c = −½ μ_cᵀ Σ_s⁻¹ μ_c (+ log(n_c / n)),    ŷ = argmax_c w_c·x + b_c.
+
+This is what scikit-learn's LinearDiscriminantAnalysis(solver="lsqr", shrinkage=s) has on all data at
+once.
+
+Settings: ``lda_shrinkage`` s = 1e-4, SLDA's number, here relative to the mean variance; ``lda_priors``,
+"equal" (default, as SLDA) or "empirical" (adds the logarithm of the class's share).
+
+Differences from SLDA (Hayes and Kanan, *Lifelong Machine Learning with Deep Streaming Linear
+Discriminant Analysis*, CVPR workshops 2020):
+
+1. S is the exact within-class scatter around the final means. SLDA sums distances to the means of the
+   moment, which begin at 0; its result depends on the order of samples, this one only on their set.
+2. Shrinkage is relative to the mean variance, so that scaling the features changes nothing. Without any
+   variance (one sample a class) it is the nearest mean.
+3. There is no separate estimate on the base phase: all samples count alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from acil.errors import InputError
+from acil.methods.base import Context, MemoryUse, Phase
+from acil.methods.class_means import ScatteredMeans, by_class
+from acil.methods.discriminant import linear_discriminant
+from acil.methods.frozen import FrozenMethod, highest
+from acil.methods.settings import read_settings
+
+
+@dataclass(frozen=True)
+class LDASettings:
+    """What can be set.
+
+    Attributes
+    ----------
+    lda_shrinkage : float
+        Share of the mean variance in the covariance, from 0 to 1.
+    lda_priors : {"equal", "empirical"}
+    """
+
+    lda_shrinkage: float = 1e-4
+    lda_priors: Literal["equal", "empirical"] = "equal"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lda_shrinkage <= 1:
+            raise InputError(f"lda_shrinkage must be from 0 to 1. Got {self.lda_shrinkage}.")
+
+
+class LDA(FrozenMethod):
+    """Linear discriminant analysis on frozen features, from sums.
+
+    Parameters
+    ----------
+    context : Context
+    """
+
+    grouping_free = True
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.settings = read_settings(LDASettings, context.settings)
+        self.sums = ScatteredMeans(context.device)
+        self._weights: tuple[Tensor, Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counts, means and scatter; the weights follow from them."""
+        return {**self.sums.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved sums; the network comes from the base phase's checkpoint."""
+        self.sums.load_state_dict(state)
+        self._weights = None
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Return W of shape (classes, d) and b of shape (classes,), solved when first needed."""
+        if self._weights is None:
+            share = self.settings.lda_shrinkage
+            covariance = self.sums.full_scatter() / self.sums.n_samples
+            # 1 where there is no variance at all: then the nearest mean is the best guess.
+            unit = float(covariance.diagonal().mean()) or 1.0
+            covariance.mul_(1 - share).diagonal().add_(share * unit)
+            W, b = linear_discriminant(covariance, self.sums.means)
+            if self.settings.lda_priors == "empirical":
+                b = b + torch.log(self.sums.counts.to(b) / self.sums.n_samples)
+            self._weights = W, b
+        return self._weights
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return w_c·x + b_c for rows of shape (n, d), (n, classes)."""
+        W, b = self.weights()
+        return rows @ W.mT + b
+
+    def _learn(self, features: Tensor, phase: Phase) -> None:
+        self._weights = None
+        for label, rows in by_class(features, phase.labels, self.context.device):
+            self.sums.add(label, rows)
+
+    def _predict(self, features: Tensor) -> Tensor:
+        return highest(self.scores, self.sums.labels, features, self.context.device)
+
+    def _memory(self) -> MemoryUse:
+        """Count the sums, one triangle of the scatter, and the weights solved from them."""
+        weights = 8 * (self.sums.means.numel() + len(self.sums.labels))
+        return MemoryUse(statistics=self.sums.nbytes, weights=weights)

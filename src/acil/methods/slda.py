@@ -1,0 +1,145 @@
+"""SLDA: linear discriminant analysis with a running covariance, sample by sample.
+
+Paper: Hayes and Kanan, *Lifelong Machine Learning with Deep Streaming Linear Discriminant Analysis*,
+CVPR workshops 2020.
+
+Base phase: class means μ_c, and Σ by the oracle approximation of Chen et al. (OAS) on class-centred
+features. Afterwards, for the t-th sample x of class y (t counts from the number of base samples):
+
+    Σ ← (t Σ + t/(t+1) (x − μ_y)(x − μ_y)ᵀ) / (t + 1),    then  μ_y ← (n_y μ_y + x) / (n_y + 1);
+    Λ = pinv((1 − ε) Σ + ε I),    w_c = Λ μ_c,    b_c = −½ μ_cᵀ Λ μ_c,    ŷ = argmax_c w_c·x + b_c.
+
+The mean of a class that has no sample yet is 0, so its first sample adds the raw x xᵀ.
+
+Settings: ``slda_shrinkage`` ε = 1e-4, from the authors' code.
+
+Differences from the original:
+
+1. No loop over samples. S = t Σ grows by Σ t/(t+1) δ δᵀ with δ = x − (mean of the earlier samples of
+   its class), and those means are running sums: one product for each block of samples, equal to the
+   recursion up to rounding.
+2. Samples come in the order of the data set. The result depends on that order, as the original's does.
+3. Without a base phase Σ begins at 0 (the recursion multiplies whatever it begins with by t = 0).
+4. float64 instead of float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acil.analytic.linalg import add_gram_
+from acil.errors import InputError
+from acil.methods.base import Context, MemoryUse, Phase
+from acil.methods.class_means import ScatteredMeans, by_class
+from acil.methods.discriminant import linear_discriminant, oas_covariance
+from acil.methods.frozen import FrozenMethod, blocks, highest
+from acil.methods.settings import read_settings
+
+
+@dataclass(frozen=True)
+class SLDASettings:
+    """What can be set.
+
+    Attributes
+    ----------
+    slda_shrinkage : float
+        ε, the share of I in the matrix that is inverted, above 0 and at most 1.
+    """
+
+    slda_shrinkage: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slda_shrinkage <= 1:
+            raise InputError(f"slda_shrinkage must be above 0 and at most 1. Got {self.slda_shrinkage}.")
+
+
+class SLDA(FrozenMethod):
+    """Streaming linear discriminant analysis on frozen features.
+
+    Parameters
+    ----------
+    context : Context
+    """
+
+    grouping_free = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.settings = read_settings(SLDASettings, context.settings)
+        #: Its scatter is S = t Σ of the recursion, and t its number of samples.
+        self.sums = ScatteredMeans(context.device)
+        self._weights: tuple[Tensor, Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counts, means and t Σ; the weights follow from them."""
+        return {**self.sums.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; the network comes from the base phase's checkpoint."""
+        self.sums.load_state_dict(state)
+        self._weights = None
+
+    def covariance(self) -> Tensor:
+        """Return Σ of shape (d, d)."""
+        return self.sums.full_scatter() / self.sums.n_samples
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return w_c·x + b_c for rows of shape (n, d), (n, classes)."""
+        if self._weights is None:
+            share = self.settings.slda_shrinkage
+            matrix = self.covariance().mul_(1 - share)
+            matrix.diagonal().add_(share)
+            self._weights = linear_discriminant(matrix, self.sums.means)
+        W, b = self._weights
+        return rows @ W.mT + b
+
+    def _learn(self, features: Tensor, phase: Phase) -> None:
+        self._weights = None
+        if phase.index == 0 and self.sums.n_samples == 0:
+            self._learn_base(features, phase.labels)
+            return
+        start = 0
+        for rows in blocks(features, self.context.device):
+            self._stream(rows, phase.labels[start : start + len(rows)])
+            start += len(rows)
+
+    def _learn_base(self, features: Tensor, labels: Tensor) -> None:
+        for label, rows in by_class(features, labels, self.context.device):
+            self.sums.add(label, rows)
+        n = self.sums.n_samples
+        self.sums.scatter = oas_covariance(self.sums.full_scatter(), n) * n
+
+    def _stream(self, rows: Tensor, labels: Tensor) -> None:
+        """Take one block of samples through the recursion, all at once."""
+        t = self.sums.n_samples + torch.arange(len(rows), dtype=torch.float64, device=rows.device)
+        deltas = torch.empty_like(rows)
+        for label in torch.unique(labels).tolist():
+            members = torch.nonzero(labels == label).flatten().to(rows.device)
+            deltas[members] = self._follow_mean(label, rows[members])
+        # t Σ grows by t/(t+1) δ δᵀ a sample
+        add_gram_(self.sums.scatter, deltas * (t / (t + 1)).sqrt().unsqueeze(1))
+
+    def _follow_mean(self, label: int, rows: Tensor) -> Tensor:
+        """Add rows to the mean of their class; return their distances to the mean before each."""
+        at = self.sums.position(label, rows.shape[1])
+        n, mean = int(self.sums.counts[at]), self.sums.means[at]
+        seen = n + torch.arange(len(rows), dtype=torch.float64, device=rows.device).unsqueeze(1)
+        totals = n * mean + rows.cumsum(dim=0)
+        # The class's total before each sample; 0 before its first one, whose mean counts as 0.
+        before = torch.cat([(n * mean).unsqueeze(0), totals[:-1]]) / seen.clamp(min=1)
+        self.sums.counts[at] += len(rows)
+        self.sums.means[at] = totals[-1] / (n + len(rows))
+        return rows - before
+
+    def _predict(self, features: Tensor) -> Tensor:
+        return highest(self.scores, self.sums.labels, features, self.context.device)
+
+    def _memory(self) -> MemoryUse:
+        """Count means, one triangle of the covariance, and the weights solved from them."""
+        weights = 8 * (self.sums.means.numel() + len(self.sums.labels))
+        return MemoryUse(statistics=self.sums.nbytes, weights=weights)

@@ -1,0 +1,122 @@
+"""DS-AL against a plain NumPy reference, and against ACIL."""
+
+import numpy as np
+import pytest
+import torch
+from frozen_phases import gaussians, learnt, method, phase, phases, vectors
+
+from acil.analytic import Expansion
+from acil.errors import InputError, NotFittedError
+
+GROUPS = [(0, 1, 2), (3,), (4, 5)]
+GAMMA, WIDTH = 0.5, 24
+
+
+def reference(all_phases, queries, compensation=0.6, gamma_second=GAMMA, n_classes=6):
+    """Both streams as the formulas have them: all sums, explicit inverses, plain residuals."""
+    projection = Expansion.draw(8, WIDTH, "relu", 0).projection.double().numpy()
+    gram = second_gram = np.zeros((WIDTH, WIDTH))
+    moment = second_moment = np.zeros((WIDTH, n_classes))
+    seen = set()
+    for one in all_phases:
+        raw = one.images.features(None).double().numpy() @ projection
+        X, Z, Y = np.maximum(raw, 0), np.tanh(raw), np.eye(n_classes)[one.labels.numpy()]
+        gram, moment = gram + X.T @ X, moment + X.T @ Y
+        W = np.linalg.inv(gram + GAMMA * np.eye(WIDTH)) @ moment
+        left_over = Y - X @ W
+        new = [c for c in one.classes if c not in seen]
+        left_over[:, [c for c in range(n_classes) if c not in new]] = 0
+        seen |= set(one.classes)
+        second_gram, second_moment = second_gram + Z.T @ Z, second_moment + Z.T @ left_over
+    V = np.linalg.inv(second_gram + gamma_second * np.eye(WIDTH)) @ second_moment
+    raw = queries.double().numpy() @ projection
+    return np.maximum(raw, 0) @ W + compensation * np.tanh(raw) @ V
+
+
+@pytest.mark.parametrize("settings", [{}, {"ds_al_compensation": 1.5, "ds_al_gamma": 3.0}])
+def test_scores_are_those_of_the_formulas(settings):
+    features, labels = gaussians()
+    all_phases, (queries, _) = phases(features, labels, GROUPS), gaussians(seed=1)
+    model = learnt("ds-al", all_phases, **settings)
+    expected = reference(
+        all_phases, queries, settings.get("ds_al_compensation", 0.6), settings.get("ds_al_gamma", GAMMA)
+    )
+    np.testing.assert_allclose(model.scores(queries.double()).numpy(), expected, rtol=1e-8, atol=1e-8)
+    assert model.predict(vectors(queries)).tolist() == expected.argmax(axis=1).tolist()
+
+
+def test_blocks_of_rows_do_not_matter(monkeypatch):
+    features, labels = gaussians(per_class=30)
+    all_phases = phases(features, labels, GROUPS)
+    whole = learnt("ds-al", all_phases).scores(features.double())
+    monkeypatch.setattr("acil.analytic.model._BLOCK_BYTES", {"cpu": 1})
+    split = learnt("ds-al", all_phases).scores(features.double())
+    torch.testing.assert_close(whole, split, rtol=1e-9, atol=1e-9)
+
+
+def test_without_compensation_it_is_acil():
+    features, labels = gaussians()
+    all_phases = phases(features, labels, GROUPS)
+    acil = learnt("acil", all_phases).classifier.decision_function(features.double())
+    model = learnt("ds-al", all_phases, ds_al_compensation=0.0)
+    assert torch.equal(model.scores(features.double()), acil)
+
+
+def test_grouping_moves_the_scores():
+    """The targets of the second stream depend on the weights of the moment."""
+    features, labels = gaussians()
+    one = learnt("ds-al", phases(features, labels, [range(6)])).scores(features.double())
+    three = learnt("ds-al", phases(features, labels, GROUPS)).scores(features.double())
+    assert not torch.allclose(one, three, rtol=1e-3, atol=1e-3)
+
+
+def test_classes_in_any_order_find_their_columns():
+    features, labels = gaussians()
+    model = learnt("ds-al", phases(features, labels, [(4, 5), (2,), (0, 1, 3)]))
+    expected = reference(phases(features, labels, [(4, 5), (2,), (0, 1, 3)]), features)
+    np.testing.assert_allclose(model.scores(features.double()).numpy(), expected, rtol=1e-8, atol=1e-8)
+
+
+def test_class_that_comes_back_counts_as_old():
+    features, labels = gaussians()
+    all_phases = [phase(features[:40], labels[:40]), phase(features[40:], labels[40:], 1)]
+    model = learnt("ds-al", all_phases)
+    expected = reference(all_phases, features)
+    np.testing.assert_allclose(model.scores(features.double()).numpy(), expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "mixed"}, {"dtype": "float32"}, {"solver": "recursive"}])
+def test_other_precisions_and_solvers_agree(settings):
+    features, labels = gaussians()
+    all_phases = phases(features, labels, GROUPS)
+    expected = learnt("ds-al", all_phases, gamma=10.0).scores(features.double()).double()
+    model = learnt("ds-al", all_phases, gamma=10.0, **settings)
+    rows = next(model._blocks(features))
+    # float32 products, of features of size 10, at a condition number of some hundreds
+    torch.testing.assert_close(model.scores(rows).double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_works_without_expansion_and_with_a_gamma_that_selects_itself():
+    features, labels = gaussians()
+    model = learnt("ds-al", phases(features, labels, GROUPS), expansion_size=None, gamma="auto")
+    assert (model.predict(vectors(features)) == labels).double().mean() > 0.8
+
+
+def test_memory_counts_both_streams_and_the_projection_once():
+    features, labels = gaussians()
+    use = learnt("ds-al", phases(features, labels, GROUPS)).memory()
+    triangle = WIDTH * (WIDTH + 1) // 2
+    assert use.samples == 0
+    assert use.statistics == 2 * (triangle + 6 * WIDTH) * 8
+    assert use.weights == 2 * 6 * WIDTH * 8 + 6 * 8 + 8 * WIDTH * 4
+
+
+def test_predicting_before_learning_is_an_error():
+    with pytest.raises(NotFittedError):
+        method("ds-al").predict(vectors(torch.ones(2, 8)))
+
+
+@pytest.mark.parametrize("settings", [{"ds_al_compensation": -1}, {"ds_al_gamma": "small"}])
+def test_wrong_settings_are_refused(settings):
+    with pytest.raises(InputError, match=next(iter(settings))):
+        method("ds-al", **settings)

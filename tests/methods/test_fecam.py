@@ -1,0 +1,129 @@
+"""FeCAM against a plain NumPy reference, and at its edges."""
+
+import numpy as np
+import pytest
+import torch
+from frozen_phases import gaussians, learnt, method, phase, phases, same_state, vectors
+
+from acil.errors import InputError, NotFittedError, SingularMatrixError
+
+GROUPS = [(0, 1, 2), (3,), (4, 5)]
+
+
+def reference(features, labels, queries, tukey=0.5, gamma1=1.0, gamma2=1.0, unit=False):
+    """Distances as the formulas have them, with an explicit inverse."""
+    X, Q, y = features.double().numpy() ** tukey, queries.double().numpy() ** tukey, labels.numpy()
+    d, columns = X.shape[1], []
+    for c in np.unique(y):
+        rows = X[y == c]
+        mean, sigma = rows.mean(axis=0), np.cov(rows.T)
+        on, beside = np.diag(sigma).mean(), sigma[~np.eye(d, dtype=bool)].mean()
+        sigma = sigma + gamma1 * on * np.eye(d) + gamma2 * beside * (1 - np.eye(d))
+        deviation = np.sqrt(np.diag(sigma))
+        inverse = np.linalg.inv(sigma / np.outer(deviation, deviation))
+        points, centre = Q, mean
+        if unit:
+            points = Q / np.linalg.norm(Q, axis=1, keepdims=True)
+            centre = mean / np.linalg.norm(mean)
+        columns.append(np.einsum("nd,de,ne->n", points - centre, inverse, points - centre))
+    return np.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"fecam_tukey": 1.0},
+        {"fecam_tukey": 0.3, "fecam_gamma1": 0.5, "fecam_gamma2": 0.1},
+        {"fecam_unit_length": True},
+    ],
+)
+def test_distances_and_predictions_are_those_of_the_formulas(settings):
+    features, labels = gaussians()
+    queries, _ = gaussians(seed=1)
+    model = learnt("fecam", phases(features, labels, GROUPS), **settings)
+    values = {name.removeprefix("fecam_"): value for name, value in settings.items()}
+    values["unit"] = values.pop("unit_length", False)
+    expected = reference(features, labels, queries, **values)
+    np.testing.assert_allclose(model.distances(queries.double(), 0, 6), expected, rtol=1e-9)
+    assert model.predict(vectors(queries)).tolist() == expected.argmin(axis=1).tolist()
+
+
+def test_classes_in_small_batches_give_the_same_predictions(monkeypatch):
+    features, labels = gaussians()
+    queries, _ = gaussians(seed=1, per_class=20)
+    model = learnt("fecam", phases(features, labels, GROUPS))
+    together = model.predict(vectors(queries))
+    # One class and 16 rows at a time, two classes at a time
+    for budget in (1, 2 * 8 * 8 * 8):
+        monkeypatch.setattr("acil.methods.fecam._BATCH_BYTES", {"cpu": budget})
+        assert torch.equal(model.predict(vectors(queries)), together)
+
+
+def test_class_that_comes_back_counts_with_all_its_samples():
+    features, labels = gaussians()
+    whole = learnt("fecam", [phase(features, labels)])
+    split = learnt("fecam", [phase(features[:30], labels[:30]), phase(features[30:], labels[30:], 1)])
+    for left, right in zip(whole.scatters, split.scatters, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
+
+
+def test_negative_features_are_refused_and_change_nothing():
+    features, labels = gaussians()
+    model = learnt("fecam", phases(features, labels, GROUPS))
+    untouched = learnt("fecam", phases(features, labels, GROUPS))
+    shifted = features - 5
+    with pytest.raises(InputError, match=r"last ReLU.*fecam_tukey=1"):
+        model.learn(phase(shifted, labels, 3))
+    assert same_state(model, untouched)
+    with pytest.raises(InputError, match="negative"):
+        model.predict(vectors(shifted))
+    plain = learnt("fecam", [phase(shifted, labels)], fecam_tukey=1.0)
+    assert (plain.predict(vectors(shifted)) == labels).double().mean() > 0.9
+
+
+def test_too_little_memory_is_said_before_anything_is_learnt(monkeypatch):
+    monkeypatch.setattr("acil.methods.free_memory.free_bytes", lambda device: 1000)
+    features, labels = gaussians()
+    model = method("fecam")
+    with pytest.raises(InputError, match=r"8 x 8 for each of 6 classes.*lda"):
+        model.learn(phase(features, labels))
+    assert model.scatters == []
+    assert len(model.means.labels) == 0
+
+
+def test_without_shrinkage_few_samples_are_a_clear_error():
+    features, labels = gaussians(per_class=4)
+    model = learnt("fecam", [phase(features, labels)], fecam_gamma1=0, fecam_gamma2=0)
+    with pytest.raises(SingularMatrixError, match="fecam_gamma1"):
+        model.predict(vectors(features))
+
+
+def test_feature_without_variance_does_no_harm():
+    features, labels = gaussians()
+    features = torch.cat([features, torch.zeros(len(features), 1)], dim=1)
+    model = learnt("fecam", [phase(features, labels)])
+    assert (model.predict(vectors(features)) == labels).double().mean() > 0.9
+    bare = learnt("fecam", [phase(features, labels)], fecam_gamma1=0, fecam_gamma2=0)
+    assert torch.isfinite(bare.correlations(0, 6)).all()
+
+
+def test_memory_is_a_triangle_and_a_mean_a_class():
+    features, labels = gaussians()
+    model = learnt("fecam", phases(features, labels, GROUPS))
+    assert model.memory().statistics == 6 * (8 * 9 // 2 + 8 + 1) * 8
+    assert model.memory().weights == model.memory().samples == 0
+
+
+def test_predicting_before_learning_is_an_error():
+    with pytest.raises(NotFittedError, match="not learnt"):
+        method("fecam").predict(vectors(torch.ones(2, 8)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"fecam_tukey": 0}, {"fecam_gamma1": -1}, {"fecam_gamma2": "x"}, {"fecam_unit_length": 3}],
+)
+def test_wrong_settings_are_refused(settings):
+    with pytest.raises(InputError, match=next(iter(settings))):
+        method("fecam", **settings)

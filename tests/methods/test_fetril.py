@@ -1,0 +1,145 @@
+"""FeTrIL: what the pseudo-features are, and that the classifier is the one they lead to."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from frozen_phases import gaussians, learnt, method, phase, phases, vectors
+from sklearn.svm import LinearSVC
+
+from acil.errors import InputError
+from acil.methods.class_means import ClassMeans, by_class
+from acil.methods.fetril import training_rows
+
+GROUPS = [(0, 1, 2), (3,), (4, 5)]
+CPU = torch.device("cpu")
+
+
+def means_of(features, labels):
+    means = ClassMeans(CPU)
+    for label, rows in by_class(features, labels, CPU):
+        means.add(label, rows)
+    return means
+
+
+def test_translated_features_have_the_stored_mean_and_the_shape_of_their_source():
+    features, labels = gaussians()
+    means = means_of(features, labels)
+    real = {label: rows for label, rows in by_class(features, labels, CPU) if label in (4, 5)}
+    rows, targets = training_rows(means, real, "euclidean")
+    assert torch.bincount(targets).tolist() == [12] * 6
+    for position in range(6):
+        part = rows[targets == position]
+        torch.testing.assert_close(part.mean(dim=0), means.means[position], rtol=0, atol=1e-12)
+        centred = part - part.mean(dim=0)
+        sources = [real[label] - real[label].mean(dim=0) for label in real]
+        assert any(torch.allclose(centred, source, rtol=0, atol=1e-12) for source in sources)
+    torch.testing.assert_close(rows[targets == 4], real[4], rtol=0, atol=0)
+
+
+def test_source_is_the_nearest_new_class_by_distance_or_by_angle():
+    # The old class 0 is closer to class 1, but points the way of class 2.
+    features = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 1.5], [9.0, 0.0], [9.0, 0.2]])
+    labels = torch.tensor([0, 1, 1, 2, 2])
+    means = means_of(features, labels)
+    real = {label: rows for label, rows in by_class(features, labels, CPU) if label > 0}
+    for similarity, height in (("euclidean", 0.5), ("cosine", 0.2)):
+        rows, targets = training_rows(means, real, similarity)
+        old = rows[targets == 0]
+        assert float(old[:, 1].max() - old[:, 1].min()) == pytest.approx(height)
+
+
+def test_classifier_is_a_linear_svc_on_rows_of_length_one():
+    features, labels = gaussians()
+    first, second, third = phases(features, labels, GROUPS)
+    model = learnt("fetril", [first, second, third])
+    X, y = features.double().numpy(), labels.numpy()
+    means = np.stack([X[y == c].mean(axis=0) for c in range(6)])
+    rows, targets = [], []
+    for c in range(6):
+        source = c if c in (4, 5) else min((4, 5), key=lambda s: np.linalg.norm(means[c] - means[s]))
+        rows.append(X[y == source] - means[source] + means[c])
+        targets += [c] * len(rows[-1])
+    rows = np.concatenate(rows)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    reference = LinearSVC(C=1, tol=1e-4, dual=False).fit(rows, targets)
+    # The solver stops at its tolerance, from rows that differ in the last digit.
+    np.testing.assert_allclose(model.weight.numpy(), reference.coef_, rtol=0, atol=1e-3)
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    agreement = (model.predict(vectors(features)).numpy() == reference.predict(unit)).mean()
+    assert agreement > 0.98
+
+
+def test_rows_reach_the_classifier_with_length_one(monkeypatch):
+    seen = []
+
+    original = LinearSVC.fit
+
+    def fit(svc, rows, targets):
+        seen.append(rows)
+        return original(svc, rows, targets)
+
+    monkeypatch.setattr(LinearSVC, "fit", fit)
+    features, labels = gaussians(per_class=200)
+    learnt("fetril", phases(features, labels, GROUPS))
+    assert len(seen) == 3
+    for rows in seen:
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-12)
+
+
+def test_linear_layer_learns_too_and_the_same_bits_each_time():
+    features, labels = gaussians(per_class=40)
+    settings = {"fetril_classifier": "fc", "fetril_epochs": 30, "fetril_learning_rate": 0.5}
+    first = learnt("fetril", phases(features, labels, GROUPS), **settings)
+    again = learnt("fetril", phases(features, labels, GROUPS), **settings)
+    assert torch.equal(first.weight, again.weight)
+    assert (first.predict(vectors(features)) == labels).double().mean() > 0.7
+
+
+@pytest.mark.parametrize("classifier", ["svc", "fc"])
+def test_one_class_and_then_two(classifier):
+    features, labels = gaussians(n_classes=2)
+    settings = {"fetril_classifier": classifier, "fetril_epochs": 60, "fetril_learning_rate": 0.5}
+    model = learnt("fetril", phases(features, labels, [(0,)]), **settings)
+    assert model.predict(vectors(features)).tolist() == [0] * len(features)
+    model = learnt("fetril", phases(features, labels, [(0,), (1,)]), **settings)
+    assert model.weight.shape == (2, 8)
+    assert (model.predict(vectors(features)) == labels).double().mean() > 0.9
+
+
+def test_class_that_comes_back_uses_its_new_samples():
+    features, labels = gaussians()
+    model = learnt("fetril", [phase(features[:40], labels[:40]), phase(features[40:], labels[40:], 1)])
+    whole = means_of(features, labels)
+    order = torch.argsort(model.means.labels)
+    torch.testing.assert_close(model.means.means[order], whole.means, rtol=0, atol=1e-12)
+    assert (model.predict(vectors(features)) == labels).double().mean() > 0.7
+
+
+def test_solver_that_does_not_converge_is_logged_and_not_raised(caplog, monkeypatch):
+    original = LinearSVC.fit
+
+    def fit_once(svc, rows, targets):
+        return original(svc.set_params(max_iter=1), rows, targets)
+
+    monkeypatch.setattr(LinearSVC, "fit", fit_once)
+    features, labels = gaussians()
+    with caplog.at_level(logging.WARNING, "acil.methods.fetril"):
+        learnt("fetril", [phase(features, labels)])
+    assert "failed to converge" in caplog.text
+
+
+def test_memory_is_a_mean_and_a_row_of_weights_a_class():
+    features, labels = gaussians()
+    use = learnt("fetril", phases(features, labels, GROUPS)).memory()
+    assert (use.samples, use.statistics, use.weights) == (0, 6 * (8 + 1) * 8, 6 * (8 + 1) * 8)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"fetril_classifier": "tree"}, {"fetril_similarity": 1}, {"fetril_C": 0}, {"fetril_epochs": 0}],
+)
+def test_wrong_settings_are_refused(settings):
+    with pytest.raises(InputError, match=next(iter(settings))):
+        method("fetril", **settings)

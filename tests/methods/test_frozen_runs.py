@@ -1,0 +1,147 @@
+"""Methods on frozen features through the whole benchmark, on digits."""
+
+import json
+
+import pytest
+from frozen_phases import FROZEN, GROUPING_FREE
+from typer.testing import CliRunner
+
+from acil.benchmark.config import make_config
+from acil.benchmark.records import Records
+from acil.benchmark.runner import run
+from acil.cli import app
+from acil.vision.backbones import load_backbone, save_backbone
+
+#: What two runs of the same thing may differ in.
+TIMES = ("seconds", "peak_rss")
+#: Bytes of the small network's parameters, which every method needs to predict.
+NETWORK = 18_912 * 4
+METHODS = ",".join(FROZEN)
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
+    """All methods by the command, on one network that is trained for a few epochs."""
+    folder = tmp_path_factory.mktemp("frozen") / "run"
+    arguments = ["bench", "run", "--dataset", "digits", "--method", METHODS, "--phases", "1,5"]
+    arguments += ["--seeds", "0", "--set", "recipe.training.epochs=6", "--expansion-size", "200"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(folder), "--json"])
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)) == 2 * len(FROZEN)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def backbone(first_run):
+    (found,) = (first_run / "checkpoint").glob("base-*/backbone.safetensors")
+    return found
+
+
+def records(folder, kind=None):
+    found = Records(folder / "records.jsonl").read()
+    return [record for record in found if kind in (None, record["kind"])]
+
+
+def timeless(folder):
+    return [
+        {name: value for name, value in record.items() if name not in TIMES}
+        for record in records(folder)
+        if record["kind"] != "environment"
+    ]
+
+
+def config(backbone, **changes):
+    values = {"dataset": "digits", "methods": METHODS, "seeds": "0", "expansion_size": 200}
+    return make_config({**values, "backbone": str(backbone), **changes})
+
+
+@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("k", [1, 5])
+def test_command_runs_every_method_to_a_sensible_accuracy(first_run, name, k):
+    rows = [r for r in records(first_run, "phase") if (r["method"], r["phases"]) == (name, k)]
+    assert [row["classes_seen"] for row in rows] == ([5, 10] if k == 1 else [5, 6, 7, 8, 9, 10])
+    assert rows[-1]["accuracy"] > (60 if name == "ncm" else 85)
+    assert rows[0]["accuracy"] > 90
+    assert all(row["memory"]["samples"] == 0 for row in rows)
+    assert all(row["memory"]["weights"] >= NETWORK for row in rows)
+    assert rows[-1]["memory"]["statistics"] > rows[0]["memory"]["statistics"] > 0
+
+
+def test_network_bytes_are_counted_once(first_run, backbone):
+    tensors = load_backbone(backbone)[0].state_dict().values()
+    network = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    (row,) = [r for r in records(first_run, "summary") if (r["method"], r["phases"]) == ("ncm", 5)]
+    assert row["memory"] == {"samples": 0, "statistics": 10 * (64 + 1) * 8, "weights": network}
+
+
+def test_grouping_free_methods_have_one_curve_for_all_numbers_of_phases(backbone, tmp_path):
+    curves = {}
+    for k in (1, 5):
+        run(config(backbone, methods=",".join(GROUPING_FREE), phases=k), tmp_path / str(k))
+        for row in records(tmp_path / str(k), "phase"):
+            curves.setdefault(row["method"], {}).setdefault(k, {})[row["classes_seen"]] = row["accuracy"]
+    for curve in curves.values():
+        assert curve[1] == {seen: curve[5][seen] for seen in (5, 10)}
+    assert len(curves) == len(GROUPING_FREE)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_interrupted_run_resumes_to_the_same_records(backbone, tmp_path, monkeypatch):
+    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
+    whole = config(backbone, phases=3)
+    run(whole, tmp_path / "whole")
+    # Every method has four phases, and every third one is a stop: each method meets one.
+    for moment in range(len(FROZEN)):
+        seen = []
+
+        def stop(event, seen=seen):
+            seen.append(event)
+            if len(seen) == 3:
+                raise Stop
+
+        with pytest.raises(Stop):
+            run(whole, tmp_path / "run", resume=moment > 0, progress=stop)
+    run(whole, tmp_path / "run", resume=True)
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
+
+
+def test_no_base_classes_work_with_a_given_network(backbone, tmp_path):
+    # Its metadata say that it has seen base classes; a network from elsewhere has none.
+    foreign = tmp_path / "foreign.safetensors"
+    save_backbone(load_backbone(backbone)[0], foreign, {})
+    run(config(foreign, phases=5, base=0), tmp_path / "run")
+    last = {r["method"]: r["last_accuracy"] for r in records(tmp_path / "run", "summary")}
+    assert set(last) == set(FROZEN)
+    assert min(last.values()) > 60
+
+
+def test_features_of_several_depths_reach_every_method(backbone, tmp_path):
+    changes = {"recipe.features.taps": "stage1,stage2", "recipe.features.grid": "2"}
+    changes |= {"recipe.features.mirror": "true", "recipe.features.length": "8.0"}
+    run(config(backbone, phases=1, **changes), tmp_path / "run")
+    rows = {r["method"]: r for r in records(tmp_path / "run", "summary")}
+    width = 4 * (32 + 64)
+    assert rows["ncm"]["memory"]["statistics"] == 10 * (width + 1) * 8
+    assert rows["fecam"]["memory"]["statistics"] == 10 * (width * (width + 1) // 2 + width + 1) * 8
+    assert min(row["last_accuracy"] for row in rows.values()) > 60
+
+
+def test_settings_of_one_method_do_not_disturb_the_others(backbone, tmp_path):
+    changes = {
+        "settings.fecam_tukey": "1.0",
+        "settings.lda_shrinkage": "0.5",
+        "settings.ds_al_gamma": "2",
+    }
+    run(config(backbone, phases=1, **changes), tmp_path / "run")
+    summaries = records(tmp_path / "run", "summary")
+    assert len(summaries) == len(FROZEN)
+    assert all(row["settings"]["fecam_tukey"] == 1.0 for row in summaries)
+
+
+def test_twice_the_same_run_has_the_same_records(backbone, tmp_path):
+    for name in ("one", "two"):
+        run(config(backbone, phases=2), tmp_path / name)
+    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")

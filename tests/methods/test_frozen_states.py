@@ -1,0 +1,176 @@
+"""What holds for every method on frozen features: states, edges, errors."""
+
+import pytest
+import torch
+from frozen_phases import (
+    FROZEN,
+    GROUPING_FREE,
+    gaussians,
+    learnt,
+    method,
+    phase,
+    phases,
+    same_state,
+    vectors,
+)
+
+from acil.benchmark.rundir import StateFile
+from acil.errors import InputError, NotFittedError
+from acil.methods import MemoryUse, available, resolve
+from acil.vision.imageset import ImageSet, content_identity
+
+GROUPS = [(0, 1, 2), (3,), (4, 5)]
+ALL = pytest.mark.parametrize("name", ["acil", *FROZEN])
+
+
+@ALL
+def test_method_is_registered(name):
+    assert name in available()
+    assert resolve(name).grouping_free == (name in (*GROUPING_FREE, "acil"))
+
+
+@ALL
+@pytest.mark.parametrize("after", [0, 1])
+# Few samples at a time is where the head of ACIL would rather correct its factor than make a new one.
+@pytest.mark.parametrize("per_class", [12, 2])
+def test_resumed_from_the_state_file_it_ends_with_the_same_bits(name, after, per_class, tmp_path):
+    features, labels = gaussians(per_class=per_class)
+    all_phases = phases(features, labels, GROUPS)
+    # Prediction comes between the phases, as in a run: it must not leave anything behind.
+    whole, file = method(name), StateFile(tmp_path / "state.safetensors")
+    for index, one in enumerate(all_phases):
+        whole.learn(one)
+        whole.predict(vectors(features))
+        if index == after:
+            file.save(index, whole.state_dict())
+    index, state = file.load()
+    resumed = method(name)
+    resumed.load_state_dict(state)
+    resumed.resume(all_phases[0])
+    assert resumed.memory() != MemoryUse()
+    for one in all_phases[index + 1 :]:
+        resumed.learn(one)
+    assert same_state(whole, resumed)
+    assert whole.memory() == resumed.memory()
+    assert torch.equal(whole.predict(vectors(features)), resumed.predict(vectors(features)))
+
+
+@ALL
+def test_loaded_state_predicts_without_learning(name, tmp_path):
+    features, labels = gaussians()
+    before = learnt(name, phases(features, labels, GROUPS))
+    file = StateFile(tmp_path / "state.safetensors")
+    file.save(2, before.state_dict())
+    # Into one that has learnt and predicted something else, of which nothing may stay.
+    after = learnt(name, phases(features, labels, [(5, 2), (0,)]))
+    after.predict(vectors(features))
+    after.load_state_dict(file.load()[1])
+    assert torch.equal(before.predict(vectors(features)), after.predict(vectors(features)))
+    assert same_state(before, after)
+
+
+@ALL
+def test_twice_the_same_gives_the_same_bits(name):
+    features, labels = gaussians()
+    first, second = (learnt(name, phases(features, labels, GROUPS)) for _ in range(2))
+    assert same_state(first, second)
+
+
+@ALL
+def test_predictions_are_mostly_right_and_cover_the_classes_seen(name):
+    features, labels = gaussians(per_class=30)
+    queries, _ = gaussians(per_class=30, seed=0)
+    model = method(name)
+    for one, seen in zip(phases(features, labels, GROUPS), (3, 4, 6), strict=True):
+        model.learn(one)
+        found = model.predict(vectors(queries))
+        assert found.dtype == torch.int64
+        assert set(found.tolist()) <= set(range(seen))
+    assert (found == labels).double().mean() > 0.75
+
+
+@ALL
+def test_one_class_a_phase(name):
+    features, labels = gaussians(per_class=30)
+    model = learnt(name, phases(features, labels, [(c,) for c in range(6)]))
+    assert (model.predict(vectors(features)) == labels).double().mean() > 0.6
+
+
+@ALL
+@pytest.mark.parametrize("groups", [GROUPS, [(c,) for c in range(6)]])
+def test_one_sample_a_class(name, groups):
+    features, labels = gaussians(per_class=1)
+    model = learnt(name, phases(features, labels, groups))
+    state = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
+    assert all(bool(torch.isfinite(value).all()) for value in state)
+    # Each sample is the mean of its class, and nothing is nearer to it.
+    expected = 0.5 if name in ("acil", "ds-al", "fetril") else 1.0
+    assert (model.predict(vectors(features)) == labels).double().mean() >= expected
+
+
+@ALL
+def test_no_base_phase(name):
+    features, labels = gaussians(per_class=30)
+    model = method(name)
+    for index, one in enumerate(phases(features, labels, GROUPS)):
+        model.learn(phase(one.images.features(None), one.labels, index + 1))
+    assert (model.predict(vectors(features)) == labels).double().mean() > 0.75
+
+
+@pytest.mark.parametrize("name", GROUPING_FREE)
+def test_grouping_does_not_matter(name):
+    features, labels = gaussians(per_class=30)
+    queries, _ = gaussians(per_class=30, seed=5)
+    by_group = [
+        learnt(name, phases(features, labels, groups)).predict(vectors(queries))
+        for groups in ([range(6)], GROUPS, [(c,) for c in range(6)])
+    ]
+    assert all(torch.equal(by_group[0], other) for other in by_group[1:])
+
+
+@ALL
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_values_that_are_no_numbers_change_nothing(name, bad):
+    features, labels = gaussians()
+    base, other, _ = phases(features, labels, GROUPS)
+    model, untouched = learnt(name, [base]), learnt(name, [base])
+    rows = other.images.features(None).clone()
+    rows[3, 2] = bad
+    with pytest.raises(InputError, match="phase 1 have values that are NaN or infinite"):
+        model.learn(phase(rows, other.labels, 1))
+    with pytest.raises(InputError, match="NaN or infinite"):
+        model.predict(vectors(rows))
+    assert same_state(model, untouched)
+
+
+@ALL
+def test_phase_without_images_or_with_too_few_labels_changes_nothing(name):
+    features, labels = gaussians()
+    base, other, _ = phases(features, labels, GROUPS)
+    model, untouched = learnt(name, [base]), learnt(name, [base])
+    for rows, chosen in ((features[:0], labels[:0]), (other.images.features(None), other.labels[1:])):
+        with pytest.raises(InputError, match="one label for each"):
+            model.learn(phase(rows, chosen, 1))
+    assert same_state(model, untouched)
+
+
+@ALL
+def test_predicting_before_learning_is_an_error(name):
+    with pytest.raises(NotFittedError):
+        method(name).predict(vectors(torch.ones(2, 8)))
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_no_image_gives_no_label(name):
+    features, labels = gaussians()
+    model = learnt(name, phases(features, labels, GROUPS))
+    assert model.predict(vectors(features[:0])).tolist() == []
+
+
+@ALL
+def test_images_without_a_network_or_a_base_phase_are_refused(name):
+    pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    images = ImageSet(pixels, None, content_identity(pixels))
+    one = phase(torch.ones(2, 8), torch.tensor([0, 1]), 1)
+    with pytest.raises(InputError, match="--backbone"):
+        method(name).learn(type(one)(1, (0, 1), images, one.labels, 2))
