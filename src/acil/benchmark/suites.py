@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from acil.errors import InputError
@@ -24,21 +25,41 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
 }
 
 SUITES = tuple(_VARIANTS)
+#: Exemplars of each class that a method with a memory of samples keeps, in the suite "memory".
+_BUDGETS = (5, 10, 20, 50)
+#: The setting that says how many samples a method keeps.
+MEMORY_RULE = "memory_rule"
 
 
-def variants(suite: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+def variants(
+    suite: str, settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 
     Parameters
     ----------
     suite : str
-    settings : dict
-        Method settings of the user. ``widths`` replaces the list of the width and memory suites.
+    settings : Mapping
+        Method settings of the user. ``widths`` replaces the list of the width and memory suites,
+        ``budgets`` that of exemplars per class in the memory suite.
+    defaults : Mapping, optional
+        The method's own settings. One that keeps samples (it has a ``memory_rule``) varies their number
+        in the memory suite, any other its width.
     """
     if suite not in _VARIANTS:
         raise InputError(f"There is no suite {suite!r}. Known: {', '.join(SUITES)}.")
-    fixed = {name: value for name, value in settings.items() if name != "widths"}
+    fixed = {name: value for name, value in settings.items() if name not in ("widths", "budgets")}
     varied = _VARIANTS[suite]
-    if suite in ("width", "memory") and "widths" in settings:
-        varied = [{"expansion_size": int(width)} for width in settings["widths"]]
+    if suite == "memory" and MEMORY_RULE in (defaults or {}):
+        budgets = _numbers("budgets", settings.get("budgets", _BUDGETS))
+        varied = [{MEMORY_RULE: f"{budget} per class"} for budget in budgets]
+    elif suite in ("width", "memory") and "widths" in settings:
+        varied = [{"expansion_size": width} for width in _numbers("widths", settings["widths"])]
     return [{**fixed, **variant} for variant in varied]
+
+
+def _numbers(name: str, values: Any) -> list[int]:
+    found = values if isinstance(values, list | tuple) else [values]
+    if not found or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in found):
+        raise InputError(f"settings.{name} must be whole numbers of at least 1, got {values!r}.")
+    return list(found)
