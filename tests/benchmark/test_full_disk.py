@@ -1,18 +1,21 @@
-"""A disk that is full or cannot be written: one line, exit code 1, nothing lost, and `--resume` mends it."""
+"""A disk that is full or read-only: one line, exit code 1, nothing lost, and `--resume` mends it."""
 
 import errno
 import os
 import resource
+from pathlib import Path
 
 import pytest
 from running import DIGITS, command, process, records, timeless
 from safetensors import SafetensorError
 
 
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def without_plots():
     """Drawing takes longer than all the rest, and writes its files like any other."""
-    monkeypatch.setattr("acil.benchmark.report._draw", lambda collection: [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acil.benchmark.report._draw", lambda collection: [])
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def full_from(nth, file_name):
     seen, real = [], os.write
 
     def write(descriptor, data):
-        if not os.readlink(f"/proc/self/fd/{descriptor}").endswith(file_name):
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name != file_name:
             return real(descriptor, data)
         seen.append(len(data))
         if len(seen) <= nth:
