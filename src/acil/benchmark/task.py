@@ -21,8 +21,9 @@ from acil.errors import InputError
 from acil.methods import Context, resolve
 from acil.parameters import resolve_device
 from acil.training.recipes import Recipe, override, recipe, to_dict
-from acil.vision.backbones import Backbone, load_backbone
+from acil.vision.backbones import Backbone, build, load_backbone
 from acil.vision.cache import FeatureCache
+from acil.vision.extract import FeatureExtractor
 
 Progress = Callable[[Any], None]
 #: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
@@ -127,6 +128,8 @@ def prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> T
         _check_backbone(metadata, config, base)
         # Behind symbolic links, so that two spellings of one path are one network.
         name = f"{path.resolve().name}@{metadata['fingerprint'][:_SHORT]}"
+    if data.train.has_pixels:
+        _check_fit(data, chosen, backbone)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
     return Task(config, chosen, data, content, base, device, backbone, name, cache, progress)
 
@@ -268,6 +271,21 @@ def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -
             f"The backbone {config.backbone} was trained on {seen} classes, but the base of this run "
             f"has {base}: it would have seen classes that are called new. Set --base {seen}."
         )
+
+
+def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None) -> None:
+    """Put one image through the network: what does not fit is told before hours of training."""
+    network = backbone or build(chosen.backbone, **dict(chosen.backbone_options))
+    try:
+        FeatureExtractor(network, chosen.features, batch_size=1).features(
+            data.train.subset(torch.tensor([0]))
+        )
+    except InputError as error:
+        side = data.train.shape[-1]
+        raise InputError(
+            f"{error} A recipe's network is built for these images with --set "
+            f"recipe.backbone_options.size={side}, where it can be."
+        ) from error
 
 
 def _order(found: Any) -> str:
