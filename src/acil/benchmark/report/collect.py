@@ -150,7 +150,7 @@ def _has_a_network_for_each_seed(runs: list[Run]) -> bool:
     files: dict[int, set[str]] = {}
     for run in runs:
         file = run.identity["settings"].get(_PER_SEED)
-        if not isinstance(file, str) or not file.endswith(_NETWORK_FILE):
+        if not isinstance(file, str) or _NETWORK_FILE not in file:
             return False
         files.setdefault(run.identity["seed"], set()).add(file)
     return all(len(found) == 1 for found in files.values())
