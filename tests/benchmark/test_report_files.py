@@ -112,7 +112,7 @@ def test_several_runs_need_a_place_for_their_report(run, tmp_path):
     with pytest.raises(InputError, match="Say where to write"):
         write_report([run, run])
     report = write_report([run, run], tmp_path / "out", plots=False)
-    assert "the last directory counts" in report.markdown
+    assert "more than once with the same results: 13; each counts once" in report.markdown
     with pytest.raises(InputError, match="nothing to report on"):
         write_report([])
 

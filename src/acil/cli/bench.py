@@ -149,18 +149,21 @@ def _closing_lines(folder: Path, report: Any) -> list[str]:
 
 @app.command("report")
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories.", metavar="DIR…")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories or files of records.", metavar="DIR…")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write (default: report/ in the first run).")
+        Path | None, typer.Option(help="Where to write (default: report/ in the only run).")
     ] = None,
+    title: Annotated[str, typer.Option(help="Title of report.md.")] = "Report",
 ) -> None:
-    """Write tables and plots from the records of one or more runs."""
+    """Write tables and plots from the records of one or more runs.
+
+    Where the same run is in several of them, the one given last counts.
+    """
     from acil.benchmark.report import write_report
 
-    for folder in runs:
-        if not (folder / "records.jsonl").exists():
-            raise InputError(f"{folder} has no records.jsonl: it is not a run directory.")
-    result = write_report(runs, out or runs[0] / "report")
+    result = write_report(runs, out, title=title)
     typer.echo(result.markdown)
     for path in result.files:
         typer.echo(str(path), err=True)
