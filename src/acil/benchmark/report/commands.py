@@ -72,7 +72,7 @@ def _steps(rows: list[Row], suite: str) -> list[str]:
     if suite not in ("width", "memory"):
         return []
     rules = [str(row.settings[MEMORY_RULE]) for row in rows if MEMORY_RULE in row.settings]
-    found = {
+    found: dict[str, set[Any]] = {
         "widths": {
             row.settings.get("expansion_size") for row in rows if MEMORY_RULE not in row.settings
         },
