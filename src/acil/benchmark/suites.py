@@ -32,7 +32,7 @@ MEMORY_RULE = "memory_rule"
 
 
 def variants(
-    suite: str, settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    suite: str, settings: Mapping[str, Any], own: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 
@@ -42,15 +42,15 @@ def variants(
     settings : Mapping
         Method settings of the user. ``widths`` replaces the list of the width and memory suites,
         ``budgets`` that of exemplars per class in the memory suite.
-    defaults : Mapping, optional
-        The method's own settings. One that keeps samples (it has a ``memory_rule``) varies their number
-        in the memory suite, any other its width.
+    own : Mapping, optional
+        The method's own settings, defaults included. One that keeps samples (it has a ``memory_rule``)
+        varies their number in the memory suite, any other its width.
     """
     if suite not in _VARIANTS:
         raise InputError(f"There is no suite {suite!r}. Known: {', '.join(SUITES)}.")
     fixed = {name: value for name, value in settings.items() if name not in ("widths", "budgets")}
     varied = _VARIANTS[suite]
-    if suite == "memory" and MEMORY_RULE in (defaults or {}):
+    if suite == "memory" and MEMORY_RULE in (own or {}):
         budgets = _numbers("budgets", settings.get("budgets", _BUDGETS))
         varied = [{MEMORY_RULE: f"{budget} per class"} for budget in budgets]
     elif suite in ("width", "memory") and "widths" in settings:

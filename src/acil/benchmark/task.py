@@ -137,7 +137,8 @@ def prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> T
 def planned(task: Task) -> list[Job]:
     """Return the jobs of a run."""
     config = task.config
-    own = {m: variants(config.suite, config.settings, method_defaults(m)) for m in config.methods}
+    given = config.settings
+    own = {m: variants(config.suite, given, method_settings(m, given)) for m in config.methods}
     methods = [(name, resolve(name)) for name in config.methods]
     return plan_jobs(methods, own, config.seeds, config.phases, task.n_classes, task.base)
 
@@ -231,14 +232,23 @@ def _settings(task: Task, job: Job) -> dict[str, Any]:
         **{f"recipe.{name}": value for name, value in task.config.recipe_changes.items()},
         **{f"data.{name}": value for name, value in data_options(task.config).items()},
         **{f"data.{name}": value for name, value in task.content.items()},
-        **method_defaults(job.method),
         **job.settings,
+        **method_settings(job.method, job.settings),
     }
 
 
-def method_defaults(name: str) -> dict[str, Any]:
-    """Return the settings of its own that a method names in ``defaults``, such as ``memory_rule``."""
-    return dict(getattr(resolve(name), "defaults", {}))
+def method_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of its own that a method names, defaults included, such as ``memory_rule``.
+
+    Parameters
+    ----------
+    name : str
+        Of the method, which may have a class method ``recorded_settings(settings)``.
+    settings : Mapping
+        What the user set.
+    """
+    own = getattr(resolve(name), "recorded_settings", None)
+    return {} if own is None else dict(own(settings))
 
 
 def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
