@@ -42,10 +42,15 @@ def records(folder, kind=None):
     return [record for record in found if kind in (None, record["kind"])]
 
 
-def timeless(folder):
-    """Return the records of a run without those of environments and without times."""
+def without_times(found):
+    """Return records without those of environments and without times."""
     return [
         {k: v for k, v in record.items() if k not in TIMES}
-        for record in records(folder)
+        for record in found
         if record["kind"] != "environment"
     ]
+
+
+def timeless(folder):
+    """Return what a run has recorded, without what two runs of the same thing may differ in."""
+    return without_times(records(folder))

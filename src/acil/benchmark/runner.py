@@ -71,7 +71,8 @@ def run(
 def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
     """Raise if something failed that is not a result, or nothing came out at all."""
     broken = [failure for failure in failures if not failure.is_result]
-    if len(failures) == n_jobs == 1 and failures[0].error is not None:
+    reasons = {failure.text for failure in failures}
+    if len(failures) == n_jobs and len(reasons) == 1 and failures[0].error is not None:
         raise failures[0].error
     if broken or (failures and len(failures) == n_jobs):
         shown = " ".join(f"[{failure.job.title}] {failure.text}" for failure in broken or failures)
