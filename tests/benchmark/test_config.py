@@ -88,5 +88,9 @@ def test_memory_suite_varies_what_a_method_keeps():
         {"gamma": 1.0, "memory_rule": "2 per class"},
     ]
     assert variants("memory", given) == [{"gamma": 1.0, "expansion_size": 8}]
+    # Nothing that a suite varies makes a difference to nearest class means.
+    for suite in ("memory", "width", "ablation"):
+        assert variants(suite, given, {}, "ncm") == [{"gamma": 1.0}]
+        assert len(variants(suite, {}, {}, "package.module:Class")) > 1
     with pytest.raises(InputError, match="budgets must be whole numbers"):
         variants("memory", {"budgets": ["few"]}, {"memory_rule": "20 per class"})

@@ -29,10 +29,15 @@ SUITES = tuple(_VARIANTS)
 _BUDGETS = (5, 10, 20, 50)
 #: The setting that says how many samples a method keeps.
 MEMORY_RULE = "memory_rule"
+#: Registered methods with an expansion, whose width and γ suites vary. A user's own may have one, too.
+_EXPANDING = ("acil", "ds-al")
 
 
 def variants(
-    suite: str, settings: Mapping[str, Any], own: Mapping[str, Any] | None = None
+    suite: str,
+    settings: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+    method: str = "acil",
 ) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 
@@ -45,6 +50,8 @@ def variants(
     own : Mapping, optional
         The method's own settings, defaults included. One that keeps samples (it has a ``memory_rule``)
         varies their number in the memory suite, any other its width.
+    method : str
+        Its name. One that is registered and has neither samples nor an expansion runs once.
     """
     if suite not in _VARIANTS:
         raise InputError(f"There is no suite {suite!r}. Known: {', '.join(SUITES)}.")
@@ -53,6 +60,8 @@ def variants(
     if suite == "memory" and MEMORY_RULE in (own or {}):
         budgets = _numbers("budgets", settings.get("budgets", _BUDGETS))
         varied = [{MEMORY_RULE: f"{budget} per class"} for budget in budgets]
+    elif method not in _EXPANDING and ":" not in method:
+        varied = [{}]
     elif suite in ("width", "memory") and "widths" in settings:
         varied = [{"expansion_size": width} for width in _numbers("widths", settings["widths"])]
     return [{**fixed, **variant} for variant in varied]

@@ -138,7 +138,7 @@ def planned(task: Task) -> list[Job]:
     """Return the jobs of a run."""
     config = task.config
     given = config.settings
-    own = {m: variants(config.suite, given, method_settings(m, given)) for m in config.methods}
+    own = {m: variants(config.suite, given, method_settings(m, given), m) for m in config.methods}
     methods = [(name, resolve(name)) for name in config.methods]
     return plan_jobs(methods, own, config.seeds, config.phases, task.n_classes, task.base)
 

@@ -61,13 +61,20 @@ def table_files(collection: Collection) -> dict[str, str]:
 
 
 def short_page(collection: Collection) -> str:
-    """Return the main tables and what a reader must know about them.
+    """Return the tables of the suites that were run, and what a reader must know about them.
 
     Parameters
     ----------
     collection : Collection
     """
-    tables = [table for c in collection.suites["main"] for table in _tables("main", c)]
+    tables = [
+        table
+        for suite, comparisons in collection.suites.items()
+        for comparison in comparisons
+        # The page about memory has every method on it; here it would repeat the main table.
+        if suite == "main" or _was_run(suite, comparison)
+        for table in _tables(suite, comparison)
+    ]
     return "\n".join([*map(to_markdown, tables), *_remarks(collection)])
 
 
@@ -114,6 +121,10 @@ def slugs(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
             slug += "-x"
         result[slug] = comparison
     return result
+
+
+def _was_run(suite: str, comparison: Comparison) -> bool:
+    return any(run.identity["suite"] == suite for _, _, cell in comparison.cells() for run in cell.runs)
 
 
 def _tables(suite: str, comparison: Comparison) -> list[Table]:
