@@ -41,7 +41,7 @@ def test_report_has_every_table_and_plot(run, report):
     tables = {f"{t}.{f}" for t in ("main", "ablation", "width", "memory") for f in ("md", "csv", "tex")}
     plots = {
         f"{plot}-cifar100-natural-paper-50of100.{f}"
-        for plot in ("accuracy", "forgetting", "cost", "origin-k5", "width")
+        for plot in ("accuracy", "forgetting", "cost", "origin-k5", "width", "memory")
         for f in ("png", "svg")
     }
     assert names == tables | plots | {"report.md"}
@@ -112,7 +112,7 @@ def test_several_runs_need_a_place_for_their_report(run, tmp_path):
     with pytest.raises(InputError, match="Say where to write"):
         write_report([run, run])
     report = write_report([run, run], tmp_path / "out", plots=False)
-    assert "the last directory counts" in report.markdown
+    assert "more than once with the same results: 13; each counts once" in report.markdown
     with pytest.raises(InputError, match="nothing to report on"):
         write_report([])
 
@@ -154,3 +154,23 @@ def test_environment_record_is_valid_and_names_nobody(tmp_path):
     assert records.read()[0]["packages"]["torch"]
     assert os.uname().nodename not in text
     assert str(tmp_path) not in text
+
+
+@pytest.mark.parametrize("suite", ["ablation", "width", "memory"])
+def test_what_is_printed_shows_the_suite_that_was_run(tmp_path, suite):
+    settings = {"expansion_size": 512, "gamma": 0.1}
+    folder = write_run(tmp_path / "run", run_records(suite=suite, settings=settings))
+    titles = {
+        "ablation": "**Ablation of",
+        "width": "**Accuracy against expansion",
+        "memory": "**Accuracy ag",
+    }
+    text = write_report([folder], plots=False).markdown
+    assert titles[suite] in text
+    assert "66.00" in text
+
+
+def test_what_is_printed_of_a_main_run_does_not_repeat_it_as_memory(tmp_path):
+    text = write_report([write_run(tmp_path / "run", run_records())], plots=False).markdown
+    assert "Comparison on" in text
+    assert "Accuracy against memory" not in text

@@ -7,8 +7,10 @@ from synthetic_records import run_records, write_run
 
 from acil.benchmark.report.collect import collect
 from acil.benchmark.report.costs import cost_plot
+from acil.benchmark.report.memory import memory_plot
 from acil.benchmark.report.plots import accuracy_plot, forgetting_plot, origin_plot, width_plot
 from acil.benchmark.report.style import grid, legend_below, line_style, panels, shortened, styled
+from acil.benchmark.report.tables import memory_table
 
 LONG = "somebody.s.package.with.a.long_name.$x$.indeed:MethodNamedAtLength"
 
@@ -163,3 +165,48 @@ def test_long_names_lose_their_middle():
     assert len(shortened(LONG)) == 34
     assert shortened(LONG).startswith("somebody.s")
     assert shortened(LONG).endswith("AtLength")
+
+
+def test_memory_plot_has_a_line_for_each_method_whatever_it_keeps(tmp_path):
+    records = []
+    for width in (1024, 2048, 4096):
+        settings = {"expansion_size": width, "gamma": 0.1}
+        kept = {"samples": 0, "statistics": 4 * width * width, "weights": 1}
+        records += run_records(suite="memory", settings=settings, memory=kept, average=50 + width / 1e3)
+    for budget in (5, 10, 20, 50):
+        settings = {"expansion_size": 8000, "gamma": 0.1, "memory_rule": f"{budget} per class"}
+        kept = {"samples": budget * 307_200, "statistics": 0, "weights": 1}
+        for method in ("icarl", "lucir"):
+            records += run_records(
+                suite="memory", method=method, settings=settings, memory=kept, average=40 + budget / 5
+            )
+    nothing = {"samples": 0, "statistics": 0, "weights": 1}
+    records += run_records(suite="compare", method="finetune", memory=nothing, average=23.0)
+    (comparison,) = collect([write_run(tmp_path, records)]).suites["memory"]
+    with styled():
+        figure = memory_plot(comparison)
+    (panel,), (legend,) = figure.axes, figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["acil", "finetune", "icarl", "lucir"]
+    lines = [list(line.get_xdata()) for line in panel.lines]
+    assert lines[0] == [4 * width * width for width in (1024, 2048, 4096)]
+    assert lines[1] == [0, 1]  # keeps nothing: its level, across the panel
+    assert lines[2] == lines[3] == [budget * 307_200 for budget in (5, 10, 20, 50)]
+    assert "bytes" in panel.get_xlabel()
+    assert "%" in panel.get_ylabel()
+
+
+def test_memory_table_sorts_samples_and_statistics_together(tmp_path):
+    few, many = ({"samples": s, "statistics": t, "weights": 1} for s, t in ((5_000, 0), (0, 9_000)))
+    records = [
+        *run_records(memory=many),
+        *run_records(method="icarl", settings={"memory_rule": "20 per class"}, memory=few),
+    ]
+    (comparison,) = collect([write_run(tmp_path, records)]).suites["memory"]
+    table = memory_table(comparison)
+    assert [row[1] for row in table.rows] == ["icarl", "acil"]
+    assert [row[5] for row in table.rows] == [5_000, 9_000]
+
+
+def test_one_point_makes_no_plot_of_memory(tmp_path):
+    (comparison,) = collect([write_run(tmp_path, run_records())]).suites["memory"]
+    assert memory_plot(comparison) is None

@@ -10,16 +10,14 @@ import time
 import numpy as np
 import pytest
 import torch
+from running import records
+from running import without_times as timeless
 
 from acil.benchmark.config import make_config
-from acil.benchmark.records import Records
 from acil.benchmark.report import write_report
 from acil.benchmark.runner import describe_plan, run
 from acil.errors import InputError
 from acil.methods import MemoryUse
-
-#: What two runs of the same thing may differ in.
-TIMES = ("seconds", "peak_rss")
 
 
 @pytest.fixture(scope="session")
@@ -40,19 +38,6 @@ def embeddings(tmp_path_factory):
 def settings(embeddings, **changes):
     values = {"dataset": f"features:{embeddings}", "seeds": "0", "expansion_size": 64, "gamma": 1.0}
     return make_config(values | changes)
-
-
-def records(folder, kind=None):
-    found = Records(folder / "records.jsonl").read()
-    return [record for record in found if kind in (None, record["kind"])]
-
-
-def timeless(found):
-    return [
-        {k: v for k, v in record.items() if k not in TIMES}
-        for record in found
-        if record["kind"] != "environment"
-    ]
 
 
 def test_run_records_every_phase_and_a_summary(embeddings, tmp_path):
@@ -251,6 +236,49 @@ def test_own_method_by_its_path(embeddings, tmp_path, monkeypatch):
         ("own_methods:Majority", 2),
         ("own_methods:Majority", 3),
     ]
+
+
+class Keeper(Majority):
+    """A method that keeps samples, as its settings say."""
+
+    @classmethod
+    def recorded_settings(cls, settings):
+        return {"memory_rule": settings.get("memory_rule", "20 per class")}
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.kept = int(self.recorded_settings(context.settings)["memory_rule"].split()[0])
+
+    def memory(self):
+        return MemoryUse(samples=self.kept * 100, weights=8)
+
+
+@pytest.fixture
+def keeper(monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_methods", type(sys)("own_methods"))
+    sys.modules["own_methods"].Keeper = Keeper
+    return "own_methods:Keeper"
+
+
+def test_settings_that_a_method_has_of_its_own_are_recorded(embeddings, tmp_path, keeper):
+    run(settings(embeddings, methods=f"{keeper},acil", phases=2, suite="compare"), tmp_path / "run")
+    rules = {r["method"]: r["settings"].get("memory_rule") for r in records(tmp_path / "run", "summary")}
+    assert rules == {keeper: "20 per class", "acil": None}
+
+
+def test_memory_suite_puts_samples_and_statistics_on_one_plot(embeddings, tmp_path, keeper):
+    changes = {"settings.widths": "[16, 32]", "settings.budgets": "[5, 10]"}
+    config = settings(embeddings, suite="memory", methods=f"{keeper},acil", phases=2, **changes)
+    run(config, tmp_path / "run")
+    kept = {
+        (r["method"], r["settings"].get("memory_rule") or r["settings"]["expansion_size"]): r["memory"]
+        for r in records(tmp_path / "run", "summary")
+    }
+    assert [memory["samples"] for memory in kept.values()] == [500, 1000, 0, 0]
+    assert kept["acil", 32]["statistics"] > kept["acil", 16]["statistics"] > 0
+    report = write_report([tmp_path / "run"])
+    assert [path.name.partition("-")[0] for path in report.plots] == ["memory"]
+    assert "own_methods:Keeper (memory_rule = 5 per class)" in (report.files[0].read_text())
 
 
 def test_dry_run_says_what_would_be_done(embeddings):

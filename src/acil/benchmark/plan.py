@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -32,10 +32,17 @@ class Job:
     grouping: tuple[tuple[int, ...], ...]
     covers: dict[int, tuple[tuple[int, ...], ...]]
 
+    @property
+    def title(self) -> str:
+        """What the job is, for messages."""
+        counts = ", ".join(str(k) for k in sorted(self.covers))
+        settings = "".join(f", {name} = {value}" for name, value in self.settings.items())
+        return f"{self.method}, seed {self.seed}, K = {counts}{settings}"
+
 
 def plan_jobs(
     methods: Sequence[tuple[str, type[Method]]],
-    variants: Sequence[dict[str, Any]],
+    variants: Mapping[str, Sequence[dict[str, Any]]],
     seeds: Sequence[int],
     counts: Sequence[int],
     n_classes: int,
@@ -50,7 +57,7 @@ def plan_jobs(
     jobs = []
     for seed in seeds:
         for name, cls in methods:
-            for settings in variants:
+            for settings in variants[name]:
                 if getattr(cls, "grouping_free", False):
                     together = _families(groupings)
                 else:

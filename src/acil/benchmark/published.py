@@ -48,6 +48,8 @@ PROTOCOLS = {
     "imagenet-subset": Protocol("ImageNet-Subset", 50, 100),
     "imagenet-full": Protocol("ImageNet-Full", 500, 1000),
 }
+#: Data sets of ours that are among those of the paper: its rows mix both subsets.
+_SUBSETS = ("imagenet100-lucir", "imagenet100-podnet")
 #: The phases K of each column, in the order of the rows below.
 PHASES = (5, 10, 25, 50)
 
@@ -174,6 +176,17 @@ _ABLATION = {
     (True, 0.001): 66.23,
     (True, 0.0): 51.12,
 }
+
+
+def protocol_name(dataset: str) -> str:
+    """Return the name under which a data set of ours is in `PROTOCOLS`, if it is there.
+
+    Examples
+    --------
+    >>> protocol_name("imagenet100-podnet:ilsvrc"), protocol_name("digits")
+    ('imagenet-subset', 'digits')
+    """
+    return "imagenet-subset" if dataset.partition(":")[0] in _SUBSETS else dataset
 
 
 def published(dataset: str, method: str, phases: int) -> Published | None:

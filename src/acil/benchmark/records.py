@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acil.atomic import cannot_write
+from acil.benchmark.orders import canonical_order
 from acil.benchmark.schema import IDENTITY, check_record, encode
 from acil.errors import InputError
 from acil.locking import locked
@@ -111,7 +112,7 @@ class Records:
                 f"{self.path}, line {number} is damaged: {error} Remove that line, or take a copy of "
                 "the file; what the line recorded is then run again."
             ) from None
-        return record
+        return _with_canonical_order(record)
 
     def _repair(self, descriptor: int) -> None:
         """Complete or cut off a last line without a newline; the caller has locked the file."""
@@ -181,6 +182,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _with_canonical_order(record: Record) -> Record:
+    """Give the class order its one name: records of earlier versions have it as the user wrote it."""
+    if "order" in record:
+        # An order of a newer version, or of a user's own records, keeps its name.
+        with suppress(InputError):
+            record["order"] = canonical_order(record["order"])
+    return record
 
 
 def _decode(line: bytes) -> Any:

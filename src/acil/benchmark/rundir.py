@@ -14,8 +14,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from acil.atomic import replacing
-from acil.benchmark.config import RunConfig, check_resumable, make_config, read_config, to_toml
+from acil.atomic import cannot_write, replacing
+from acil.benchmark.config import (
+    RunConfig,
+    check_resumable,
+    make_config,
+    read_config,
+    read_resolved,
+    to_toml,
+)
 from acil.benchmark.records import Records
 from acil.errors import InputError, ModelFileError
 from acil.locking import locked
@@ -43,15 +50,11 @@ class RunDirectory:
 
     def base_folder(self, key: str) -> Path:
         """Return the folder that all jobs with the same base network share."""
-        folder = self.path / "checkpoint" / f"base-{key}"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return _made(self.path / "checkpoint" / f"base-{key}")
 
     def state(self, key: str) -> StateFile:
         """Return the file in which a job keeps the state of its method."""
-        folder = self.path / "checkpoint"
-        folder.mkdir(parents=True, exist_ok=True)
-        return StateFile(folder / f"state-{key}.safetensors")
+        return StateFile(_made(self.path / "checkpoint") / f"state-{key}.safetensors")
 
 
 class StateFile:
@@ -89,12 +92,24 @@ class StateFile:
         others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         text = json.dumps({"phase": phase, "state": others})
         with replacing(self.path) as draft:
-            save_file(tensors, draft, metadata={"acil_state": text})
+            try:
+                save_file(tensors, draft, metadata={"acil_state": text})
+            except SafetensorError as error:
+                raise cannot_write(self.path, error) from error
         self._last = time.monotonic()
 
     def remove(self) -> None:
         """Forget the state: the job has finished."""
         self.path.unlink(missing_ok=True)
+
+
+def _made(folder: Path) -> Path:
+    """Return a folder, made if there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return folder
 
 
 @contextmanager
@@ -114,10 +129,7 @@ def open_run(
     force : bool
         Replace the run that is there.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"Cannot make the run directory {path}: {error.strerror}.") from error
+    _made(path)
     try:
         with locked(path / "config.toml", timeout=0):
             yield _prepared(path, config, resolved, resume, force)
@@ -136,7 +148,10 @@ def _prepared(
     exists = run.config_file.exists() or run.records.path.exists()
     if exists and force and not resume:
         for name in ("config.toml", "records.jsonl"):
-            (path / name).unlink(missing_ok=True)
+            try:
+                (path / name).unlink(missing_ok=True)
+            except OSError as error:
+                raise cannot_write(path / name, error) from error
         for name in ("checkpoint", "report"):
             shutil.rmtree(path / name, ignore_errors=True)
     elif exists and not resume:
@@ -145,7 +160,8 @@ def _prepared(
             "another directory (--out)."
         )
     elif run.config_file.exists():
-        check_resumable(make_config(read_config(run.config_file)), config)
+        stored = make_config(read_config(run.config_file))
+        check_resumable(stored, config, read_resolved(run.config_file), resolved)
     with replacing(run.config_file) as draft:
         draft.write_text(to_toml(config, resolved), encoding="utf-8")
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from acil.errors import InputError
@@ -24,21 +25,50 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
 }
 
 SUITES = tuple(_VARIANTS)
+#: Exemplars of each class that a method with a memory of samples keeps, in the suite "memory".
+_BUDGETS = (5, 10, 20, 50)
+#: The setting that says how many samples a method keeps.
+MEMORY_RULE = "memory_rule"
+#: Registered methods with an expansion, whose width and γ suites vary. A user's own may have one, too.
+_EXPANDING = ("acil", "ds-al")
 
 
-def variants(suite: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+def variants(
+    suite: str,
+    settings: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+    method: str = "acil",
+) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 
     Parameters
     ----------
     suite : str
-    settings : dict
-        Method settings of the user. ``widths`` replaces the list of the width and memory suites.
+    settings : Mapping
+        Method settings of the user. ``widths`` replaces the list of the width and memory suites,
+        ``budgets`` that of exemplars per class in the memory suite.
+    own : Mapping, optional
+        The method's own settings, defaults included. One that keeps samples (it has a ``memory_rule``)
+        varies their number in the memory suite, any other its width.
+    method : str
+        Its name. One that is registered and has neither samples nor an expansion runs once.
     """
     if suite not in _VARIANTS:
         raise InputError(f"There is no suite {suite!r}. Known: {', '.join(SUITES)}.")
-    fixed = {name: value for name, value in settings.items() if name != "widths"}
+    fixed = {name: value for name, value in settings.items() if name not in ("widths", "budgets")}
     varied = _VARIANTS[suite]
-    if suite in ("width", "memory") and "widths" in settings:
-        varied = [{"expansion_size": int(width)} for width in settings["widths"]]
+    if suite == "memory" and MEMORY_RULE in (own or {}):
+        budgets = _numbers("budgets", settings.get("budgets", _BUDGETS))
+        varied = [{MEMORY_RULE: f"{budget} per class"} for budget in budgets]
+    elif method not in _EXPANDING and ":" not in method:
+        varied = [{}]
+    elif suite in ("width", "memory") and "widths" in settings:
+        varied = [{"expansion_size": width} for width in _numbers("widths", settings["widths"])]
     return [{**fixed, **variant} for variant in varied]
+
+
+def _numbers(name: str, values: Any) -> list[int]:
+    found = values if isinstance(values, list | tuple) else [values]
+    if not found or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in found):
+        raise InputError(f"settings.{name} must be whole numbers of at least 1, got {values!r}.")
+    return list(found)

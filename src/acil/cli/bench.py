@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from acil.errors import InputError
+from acil.errors import InputError, ModelFileError
 
 app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
 
@@ -19,7 +21,8 @@ def run(
         str | None, typer.Option(help="digits, cifar100, imagefolder:DIR, features:FILE")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Methods, comma-separated; package.module:Class too.")
+        str | None,
+        typer.Option(help="Methods, comma-separated; package.module:Class too (compare: all)."),
     ] = None,
     phases: Annotated[str | None, typer.Option(help="Numbers K of phases, comma-separated.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, comma-separated.")] = None,
@@ -32,7 +35,8 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file with these settings.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, e.g. recipe.training.epochs=3")
+        list[str] | None,
+        typer.Option("--set", help="key=value, e.g. recipe.training.epochs=3 or data.size=64"),
     ] = None,
     suite: Annotated[str | None, typer.Option(help="main, compare, ablation, width or memory.")] = None,
     backbone: Annotated[
@@ -47,6 +51,7 @@ def run(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda …")] = None,
     root: Annotated[Path | None, typer.Option(help="Folder of the data (default: ACIL_DATA).")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Processes that work at the same time.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and stop.")
     ] = False,
@@ -60,7 +65,7 @@ def run(
         "dataset": dataset, "methods": method, "phases": phases, "seeds": seeds, "recipe": recipe,
         "order": order, "suite": suite, "backbone": backbone, "base": base, "classes": classes,
         "expansion_size": expansion_size, "gamma": gamma, "solver": solver, "dtype": dtype,
-        "device": device, "root": root, "skip_bad": skip_bad or None,
+        "device": device, "root": root, "skip_bad": skip_bad or None, "jobs": jobs,
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
     for item in set_ or []:
@@ -69,11 +74,11 @@ def run(
             raise InputError(f"--set takes key=value, got {item!r}.")
         values[name.strip()] = value.strip()
     settings = make_config(values)
-    folder = (
-        out or Path("runs") / f"{settings.dataset.replace(':', '-').replace('/', '-')}-{settings.suite}"
-    )
+    from acil.benchmark.task import dataset_name
+
+    folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
     if dry_run:
-        from acil.benchmark.runner import describe_plan
+        from acil.benchmark.dryrun import describe_plan
 
         typer.echo(describe_plan(settings))
         return
@@ -82,23 +87,42 @@ def run(
 
 def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bool) -> None:
     from acil.benchmark.report import write_report
+    from acil.benchmark.runner import RunFailedError
     from acil.benchmark.runner import run as run_benchmark
     from acil.cli.progress import RunProgress
 
-    try:
-        with RunProgress() as progress:
-            run_benchmark(settings, folder, resume=resume, force=force, progress=progress)
-    except KeyboardInterrupt:
-        again = f"acil bench run --resume --config {folder / 'config.toml'} --out {folder}"
-        typer.echo(f"Stopped. Go on with: {again}", err=True)
-        raise
-    report = write_report([folder], folder / "report")
+    failed: RunFailedError | None = None
+    with _saying_how_to_go_on(folder):
+        try:
+            with RunProgress() as progress:
+                run_benchmark(settings, folder, resume=resume, force=force, progress=progress)
+        except RunFailedError as error:
+            failed = error
+        # What the other jobs found is worth a report all the same.
+        report = write_report([folder], folder / "report")
     if as_json:
         typer.echo(json.dumps(_summaries(folder), indent=2))
-        return
-    typer.echo(report.markdown)
-    for line in _closing_lines(folder, report):
-        typer.echo(line)
+    else:
+        typer.echo(report.markdown)
+        for line in _closing_lines(folder, report):
+            typer.echo(line)
+    if failed is not None:
+        raise failed
+
+
+@contextmanager
+def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """After an interruption or a full disk, say which command goes on; nothing is lost."""
+    again = f"Go on with: acil bench run --resume --config {folder / 'config.toml'} --out {folder}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped. {again}", err=True)
+        raise
+    except ModelFileError:
+        if (folder / "config.toml").exists():
+            typer.echo(again, err=True)
+        raise
 
 
 def _summaries(folder: Path) -> list[dict[str, Any]]:
@@ -117,23 +141,29 @@ def _closing_lines(folder: Path, report: Any) -> list[str]:
             f"Incremental against joint learning: test scores differ by at most {max(differences):.1e} "
             f"(relative; condition number up to {max(conditions):.1e})."
         )
+    skipped = max((s["settings"].get("data.skipped", 0) for s in _summaries(folder)), default=0)
+    if skipped:
+        lines.append(f"Left out: {skipped} images that could not be read.")
     return lines
 
 
 @app.command("report")
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories.", metavar="DIR…")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories or files of records.", metavar="DIR…")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write (default: report/ in the first run).")
+        Path | None, typer.Option(help="Where to write (default: report/ in the only run).")
     ] = None,
+    title: Annotated[str, typer.Option(help="Title of report.md.")] = "Report",
 ) -> None:
-    """Write tables and plots from the records of one or more runs."""
+    """Write tables and plots from the records of one or more runs.
+
+    Where the same run is in several of them, the one given last counts.
+    """
     from acil.benchmark.report import write_report
 
-    for folder in runs:
-        if not (folder / "records.jsonl").exists():
-            raise InputError(f"{folder} has no records.jsonl: it is not a run directory.")
-    result = write_report(runs, out or runs[0] / "report")
+    result = write_report(runs, out, title=title)
     typer.echo(result.markdown)
     for path in result.files:
         typer.echo(str(path), err=True)

@@ -38,6 +38,7 @@ def write_report(
     run_dirs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
     plots: bool = True,
+    title: str = "Report",
 ) -> Report:
     """Write tables (Markdown, CSV, LaTeX) and plots (PNG, SVG) of what the runs recorded.
 
@@ -46,11 +47,14 @@ def write_report(
     Parameters
     ----------
     run_dirs : sequence of path-like
-        Run directories; where two have the same run, the later one counts.
+        Run directories, files of records or folders of such files; where two have the same run, the
+        later one counts.
     out : path-like, optional
         Directory to write to; by default ``report`` in the run directory, if there is only one.
     plots : bool
         Draw, too.
+    title : str
+        Of the page that shows everything.
 
     Raises
     ------
@@ -67,7 +71,7 @@ def write_report(
     files = {name: text.encode() for name, text in table_files(collection).items()}
     for image in images:
         files |= image.files
-    files["report.md"] = full_page(collection, images).encode()
+    files["report.md"] = full_page(collection, images, title).encode()
     folder = Path(out) if out is not None else _beside(Path(directories[0]))
     _write(folder, files)
     paths = tuple(folder / name for name in files)

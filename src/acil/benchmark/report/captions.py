@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acil.benchmark.published import Published, elsewhere, published
+from acil.benchmark.published import Published, elsewhere, protocol_name, published
 from acil.benchmark.report.collect import Collection
 from acil.benchmark.report.labels import differing, label
 from acil.benchmark.report.rows import Comparison, Row, Run
@@ -63,7 +63,9 @@ def _state(run: Run) -> str:
 
 def paper_row(comparison: Comparison, row: Row, k: int) -> Published | None:
     """Return what the paper has for a row, if our run is under its protocol."""
-    return published(comparison.dataset, row.method, k) if comparison.is_published_protocol else None
+    if not comparison.is_published_protocol:
+        return None
+    return published(protocol_name(comparison.dataset), row.method, k)
 
 
 def spread_notes(comparison: Comparison) -> tuple[str, ...]:
@@ -84,7 +86,7 @@ def published_notes(comparison: Comparison) -> list[str]:
         if paper:
             sources.append(f"Published: {paper.source}.")
             remarks += [f"{row.method}: {note}" for note in paper.notes]
-        for other in elsewhere(comparison.dataset, row.method, k):
+        for other in elsewhere(protocol_name(comparison.dataset), row.method, k):
             about = f"{row.method}, Ā elsewhere ({other.source}): " + " ".join([*other.notes, ""])
             value = "≈ " * other.approximate + f"{other.average_accuracy:.2f} at K = {k}"
             found = others.setdefault(about, [])

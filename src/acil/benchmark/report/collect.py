@@ -18,6 +18,7 @@ SPECIAL_SUITES = ("ablation", "width", "memory")
 #: A setting that may differ between the seeds of a row: the file of the network that belongs to each.
 _PER_SEED = "backbone"
 _NETWORK_FILE = ".safetensors"
+_TIMES = ("seconds", "peak_rss")
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,16 @@ class Collection:
         Runs with records of phases but no summary.
     environments : tuple of dict
     replaced : int
-        Runs that were in several directories; the last one given counts.
+        Runs of which there were several with other numbers; the last one given counts.
+    repeated : int
+        Runs of which there were several with the same numbers.
     """
 
     suites: Mapping[str, tuple[Comparison, ...]]
     unfinished: tuple[Run, ...]
     environments: tuple[Mapping[str, Any], ...] = ()
     replaced: int = 0
+    repeated: int = 0
 
 
 def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
@@ -47,7 +51,8 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     Parameters
     ----------
     run_dirs : sequence of path-like
-        Directories with a ``records.jsonl``, or such files.
+        Run directories, files of records (``*.jsonl``), or folders of such files. Where two have the
+        same run, the later one counts.
 
     Raises
     ------
@@ -56,14 +61,16 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     """
     merged: dict[tuple[Any, ...], Run] = {}
     environments: list[Record] = []
-    replaced = 0
-    for directory in run_dirs:
-        records = _read(Path(directory))
+    replaced = repeated = 0
+    for file in [file for given in run_dirs for file in _files(Path(given))]:
+        records = Records(file).read()
         environments += [r for r in records if r["kind"] == "environment" and r not in environments]
         for name, run in _runs(records).items():
             # With other classes it is another run, even if its settings do not tell.
             found = (name, run.classes)
-            replaced += found in merged
+            if found in merged:
+                same = _results(merged[found]) == _results(run)
+                repeated, replaced = repeated + same, replaced + (not same)
             merged[found] = run
     done = [run for run in merged.values() if run.summary is not None]
     # What is unfinished in one directory may be finished in another.
@@ -84,16 +91,30 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
         tuple(sorted(unfinished, key=lambda run: _text_key(run.identity))),
         tuple(environments),
         replaced,
+        repeated,
     )
 
 
-def _read(path: Path) -> list[Record]:
-    file = path / FILE_NAME if path.is_dir() else path
-    if not file.is_file():
+def _files(path: Path) -> list[Path]:
+    """Return the files of records that a path means."""
+    if path.is_file():
+        return [path]
+    if (path / FILE_NAME).is_file():
+        return [path / FILE_NAME]
+    found = sorted(path.glob("*.jsonl")) if path.is_dir() else []
+    if not found:
         raise InputError(
-            f"There are no records in {path}. Give the directory of a run (`acil bench run --out DIR`)."
+            f"There are no records in {path}. Give the directory of a run (`acil bench run --out DIR`), "
+            "a file of records, or a folder of such files."
         )
-    return Records(file).read()
+    return found
+
+
+def _results(run: Run) -> str:
+    """Return what a run found, without what it took: times differ from one occasion to the next."""
+    summary = {k: v for k, v in (run.summary or {}).items() if k not in _TIMES}
+    phases = [{k: v for k, v in phase.items() if k not in _TIMES} for phase in run.phases]
+    return canonical({"summary": summary, "phases": phases})
 
 
 def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
@@ -150,7 +171,7 @@ def _has_a_network_for_each_seed(runs: list[Run]) -> bool:
     files: dict[int, set[str]] = {}
     for run in runs:
         file = run.identity["settings"].get(_PER_SEED)
-        if not isinstance(file, str) or not file.endswith(_NETWORK_FILE):
+        if not isinstance(file, str) or _NETWORK_FILE not in file:
             return False
         files.setdefault(run.identity["seed"], set()).add(file)
     return all(len(found) == 1 for found in files.values())

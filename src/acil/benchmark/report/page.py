@@ -11,6 +11,7 @@ from typing import Any
 from acil.benchmark.published import PAPER_NOTES
 from acil.benchmark.report.captions import described, unfinished_notes
 from acil.benchmark.report.collect import Collection
+from acil.benchmark.report.commands import commands, seconds_taken
 from acil.benchmark.report.render import Table, escape_markdown, to_csv, to_latex, to_markdown
 from acil.benchmark.report.rows import Comparison
 from acil.benchmark.report.tables import (
@@ -60,30 +61,39 @@ def table_files(collection: Collection) -> dict[str, str]:
 
 
 def short_page(collection: Collection) -> str:
-    """Return the main tables and what a reader must know about them.
+    """Return the tables of the suites that were run, and what a reader must know about them.
 
     Parameters
     ----------
     collection : Collection
     """
-    tables = [table for c in collection.suites["main"] for table in _tables("main", c)]
+    tables = [
+        table
+        for suite, comparisons in collection.suites.items()
+        for comparison in comparisons
+        # The page about memory has every method on it; here it would repeat the main table.
+        if suite == "main" or _was_run(suite, comparison)
+        for table in _tables(suite, comparison)
+    ]
     return "\n".join([*map(to_markdown, tables), *_remarks(collection)])
 
 
-def full_page(collection: Collection, images: Sequence[Image]) -> str:
+def full_page(collection: Collection, images: Sequence[Image], title: str = "Report") -> str:
     """Return the page that shows all tables and plots.
 
     Parameters
     ----------
     collection : Collection
     images : sequence of Image
+    title : str
     """
-    parts = ["# Report\n", *_remarks(collection)]
+    parts = [f"# {escape_markdown(title)}\n", *_remarks(collection)]
     for suite, (heading, _) in SECTIONS.items():
         comparisons = collection.suites[suite]
         parts += [f"## {heading}\n"] if comparisons else []
         for slug, comparison in slugs(comparisons).items():
             parts += map(to_markdown, _tables(suite, comparison))
+            parts.append(_made_by(suite, comparison))
             for image in images:
                 if (image.suite, image.slug) == (suite, slug):
                     file = next(name for name in image.files if name.endswith(".png"))
@@ -113,10 +123,22 @@ def slugs(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
     return result
 
 
+def _was_run(suite: str, comparison: Comparison) -> bool:
+    return any(run.identity["suite"] == suite for _, _, cell in comparison.cells() for run in cell.runs)
+
+
 def _tables(suite: str, comparison: Comparison) -> list[Table]:
     table = SECTIONS[suite][1](comparison)
     overview = overview_table(comparison) if suite == "main" else None
     return [overview, table] if overview else [table]
+
+
+def _made_by(suite: str, comparison: Comparison) -> str:
+    """Return the commands that give these rows, and the time they took as the records have it."""
+    lines = "\n".join(commands(comparison, suite))
+    took = seconds_taken(comparison)
+    time = "" if took is None else f" Time recorded: {took:.0f} s, all seeds, the longest K of each row."
+    return f"Made by:\n\n```console\n{lines}\n```\n{time}\n".replace("\n Time", "\n\nTime")
 
 
 def _distinct(tables: Sequence[Table]) -> list[Table]:
@@ -136,9 +158,15 @@ def _remarks(collection: Collection) -> list[str]:
     unfinished = unfinished_notes(collection)
     if unfinished:
         remarks.append(_list("Unfinished, and therefore neither in tables nor in plots:", unfinished))
+    if collection.repeated:
+        remarks.append(
+            f"Runs found more than once with the same results: {collection.repeated}; each counts "
+            "once.\n"
+        )
     if collection.replaced:
         remarks.append(
-            f"Runs found in several directories: {collection.replaced}; the last directory counts.\n"
+            f"Runs found more than once with different results: {collection.replaced}; the one given "
+            "last counts.\n"
         )
     return remarks
 

@@ -14,6 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from acil.benchmark.report.captions import described, series
 from acil.benchmark.report.costs import cost_plot
+from acil.benchmark.report.memory import memory_plot
 from acil.benchmark.report.rows import Cell, Comparison, Stat
 from acil.benchmark.report.style import (
     COLOURS,
@@ -57,6 +58,8 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, str, Figu
             )
     elif suite == "width":
         drawn.append(("width", "Average accuracy against expansion size", width_plot(comparison)))
+    elif suite == "memory":
+        drawn.append(("memory", "Average accuracy against what is kept", memory_plot(comparison)))
     for name, caption, figure in drawn:
         if figure is not None:
             yield name, caption, figure

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acil.benchmark.published import PROTOCOLS
+from acil.benchmark.published import PROTOCOLS, protocol_name
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Comparison:
     @property
     def is_published_protocol(self) -> bool:
         """Say whether the classes are split as in the paper, so that its numbers may stand beside."""
-        protocol = PROTOCOLS.get(self.dataset)
+        protocol = PROTOCOLS.get(protocol_name(self.dataset))
         return protocol is not None and (protocol.base_classes, protocol.classes) == (
             self.base_classes,
             self.classes,

@@ -55,10 +55,13 @@ def line_style(position: int) -> dict[str, Any]:
     ----------
     position : int
     """
+    turn = position // len(COLOURS)
     return {
         "color": COLOURS[position % len(COLOURS)],
         "marker": MARKERS[position % len(MARKERS)],
-        "linestyle": LINES[position // len(COLOURS) % len(LINES)],
+        # A single point has no dashes to be told by: every second turn its marker is hollow.
+        "markerfacecolor": "white" if turn % 2 else COLOURS[position % len(COLOURS)],
+        "linestyle": LINES[turn % len(LINES)],
     }
 
 

@@ -1,0 +1,144 @@
+"""What a run will need: memory of the heads, and roughly the time; and whether the machine has it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from acil.benchmark.plan import Job
+from acil.benchmark.task import Task
+from acil.errors import InputError
+from acil.training.network import Network
+from acil.vision.backbones import build
+
+#: Methods whose head is a matrix of width d → how many such heads they have.
+_HEADS = {"acil": 1, "ds-al": 2}
+#: Bytes of a number in the sums and in the factor.
+_ITEM_BYTES = {"float64": (8, 8), "float32": (4, 4), "mixed": (8, 4)}
+#: What Python, torch and the libraries take before the first sample.
+_PROCESS_BYTES = 500 * 2**20
+#: Where control groups keep the limit of this process: version 2, version 1.
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+#: Images of the trial step that tells how fast the network trains.
+_TRIAL_IMAGES = 8
+
+
+class MemoryTooSmallError(InputError, MemoryError):
+    """The run needs more memory than the machine has."""
+
+
+def head_bytes(task: Task, job: Job) -> int:
+    """Return the most bytes that the head of a job takes at a time; 0 for a method without one.
+
+    The sums and one factor; with the comparison to joint learning those of a second head, too.
+    """
+    width = head_width(task, job)
+    dtype = str(job.settings.get("dtype", task.recipe.dtype))
+    sums, factor = _ITEM_BYTES.get(dtype, _ITEM_BYTES["float64"])
+    heads = _HEADS.get(job.method, 0) * (2 if task.config.joint_check else 1)
+    return heads * width * width * (sums + factor)
+
+
+def head_width(task: Task, job: Job) -> int:
+    """Return the width d of a job's head."""
+    width = job.settings.get("expansion_size", task.recipe.expansion_size)
+    if isinstance(width, int):
+        return width
+    # Without expansion it is as wide as the features, of which no network here has more than 512.
+    return 512 if task.data.train.has_pixels else task.data.train.shape[0]
+
+
+def machine_bytes(device: torch.device) -> int | None:
+    """Return the memory of a device, or of this machine as far as the process may use it."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (ValueError, OSError):
+        return None
+    for path in _LIMITS:
+        try:
+            found.append(int(path.read_text(encoding="ascii")))
+        except (OSError, ValueError):
+            continue  # no control groups here, or no limit ("max")
+    return min(found)
+
+
+def needed_bytes(task: Task, jobs: Sequence[Job]) -> int:
+    """Return what the jobs that run at the same time need at the worst."""
+    largest = sorted((head_bytes(task, job) for job in jobs), reverse=True)[: task.config.jobs]
+    extra = _PROCESS_BYTES if task.device.type == "cpu" else 0
+    return sum(largest) + extra * len(largest)
+
+
+def check_memory(task: Task, jobs: Sequence[Job]) -> None:
+    """Raise if the machine cannot hold what a run needs, before anything is computed."""
+    needed, there = needed_bytes(task, jobs), machine_bytes(task.device)
+    if there is None or needed <= there:
+        return
+    widest = max(head_width(task, job) for job in jobs if head_bytes(task, job))
+    cures = ["a smaller --expansion-size"]
+    cures += ["fewer --jobs"] if task.config.jobs > 1 else []
+    cures += ["--set joint_check=false"] if task.config.joint_check else []
+    raise MemoryTooSmallError(
+        f"A head of width {widest} needs about {needed / 2**30:.1f} GiB, but {task.device} has "
+        f"{there / 2**30:.1f} GiB. Choose {', '.join(cures)} or --dtype float32."
+    )
+
+
+def head_seconds(task: Task, job: Job) -> float:
+    """Return roughly how long the head of a job computes on this device."""
+    if not head_bytes(task, job):
+        return 0.0
+    width, n = head_width(task, job), len(task.data.train)
+    # XᵀX of all samples: n d²; a Cholesky factor in each phase: d³ / 3; once more for joint learning
+    phases = len(job.grouping) + task.config.joint_check
+    work = n * width**2 * (1 + task.config.joint_check) + phases * width**3 / 3
+    return _HEADS[job.method] * work / _flops(task.device)
+
+
+def training_seconds(task: Task) -> float:
+    """Return roughly how long base training of one seed takes, from one trial step."""
+    if task.backbone is not None or not task.data.train.has_pixels or not task.base:
+        return 0.0
+    settings = task.recipe.training
+    n_images = int((task.train_labels < task.base).sum())
+    generator = torch.Generator().manual_seed(0)
+    backbone = build(task.recipe.backbone, generator, **dict(task.recipe.backbone_options))
+    network = Network(backbone, task.base, generator=generator).to(task.device)
+    needed = backbone.preprocessing
+    count = min(_TRIAL_IMAGES, settings.batch_size)
+    x = torch.zeros(count, len(needed.mean), needed.size, needed.size, device=task.device)
+    y = torch.zeros(count, dtype=torch.int64, device=task.device)
+
+    def step() -> None:
+        functional.cross_entropy(network(x), y).backward()  # type: ignore[no-untyped-call]
+        if task.device.type == "cuda":
+            torch.cuda.synchronize(task.device)
+
+    return _timed(step) * settings.epochs * n_images / count
+
+
+def _flops(device: torch.device) -> float:
+    """Return float64 operations a second of a matrix product, multiply and add counted as one."""
+    size = 1024 if device.type == "cpu" else 4096
+    matrix = torch.ones(size, size, dtype=torch.float64, device=device)
+
+    def product() -> None:
+        (matrix @ matrix)[0, 0].item()
+
+    # The factor and the triangle of XᵀX use about half of the operations, at about half the speed.
+    return size**3 / _timed(product)
+
+
+def _timed(action: Callable[[], None]) -> float:
+    """Return the seconds of the second call; the first one warms up."""
+    action()
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started

@@ -1,0 +1,170 @@
+"""One job of a run: phase after phase with one method. Killed at any moment, it goes on exactly."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from acil.benchmark.plan import Job, ends
+from acil.benchmark.recorder import Recorder
+from acil.benchmark.records import finished, key
+from acil.benchmark.rundir import RunDirectory, StateFile
+from acil.benchmark.task import Task, base_identity, context, digest, labels
+from acil.errors import ACILError, ModelFileError, SingularMatrixError
+from acil.locking import locked
+from acil.methods import Phase, resolve
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PhaseDone:
+    """Told to the progress callback after each phase."""
+
+    method: str
+    seed: int
+    phase: int
+    phases: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that could not be finished.
+
+    Attributes
+    ----------
+    job : Job
+    text : str
+        What happened.
+    is_result : bool
+        Whether this is how the method behaves (a matrix that cannot be solved), and nothing to mend.
+    error : ACILError or None
+        As it was raised, if it was in this process.
+    """
+
+    job: Job
+    text: str
+    is_result: bool = False
+    error: ACILError | None = None
+
+
+def attempt(task: Task, job: Job, directory: RunDirectory) -> Failure | None:
+    """Run a job and record it if it fails: that is no reason to stop the others.
+
+    A file that cannot be written, however, would stop them all, and is raised.
+    """
+    try:
+        run_job(task, job, directory)
+    except ModelFileError:
+        raise
+    except ACILError as error:
+        for k in job.covers:
+            record = {"kind": "failure", **labels(task, job, k), "error": str(error)}
+            directory.records.append(record)
+        logger.warning("%s failed: %s", job.title, error)
+        return Failure(job, str(error), isinstance(error, SingularMatrixError), error)
+    return None
+
+
+def is_finished(task: Task, job: Job, directory: RunDirectory) -> bool:
+    """Say whether everything that a job would record is there."""
+    done = finished(directory.records.read())
+    return all(key(labels(task, job, k)) in done for k in job.covers)
+
+
+def run_job(task: Task, job: Job, directory: RunDirectory) -> None:
+    """Learn and test every phase that has not been recorded yet.
+
+    Parameters
+    ----------
+    task : Task
+    job : Job
+    directory : RunDirectory
+    """
+    named = {k: labels(task, job, k) for k in job.covers}
+    method = resolve(job.method)(context(task, job, directory.base_folder))
+    state = directory.state(digest({"labels": list(named.values())}))
+    learnt = _restore(task, job, method, state)
+    recorder = Recorder(job, named, directory.records)
+    for index, classes in enumerate(job.grouping):
+        if index <= learnt:
+            continue
+        started = time.perf_counter()
+        with _base_training(task, job, directory, index):
+            method.learn(phase_of(task, job, index))
+        n_seen = ends(job.grouping)[index]
+        indices = torch.nonzero(task.test_labels < n_seen).flatten()
+        predictions = method.predict(task.data.test.subset(indices))
+        seconds = time.perf_counter() - started
+        accuracy = recorder.phase(
+            n_seen, predictions, task.test_labels[indices], method.memory(), seconds
+        )
+        if state.due():
+            state.save(index, method.state_dict())
+        if task.progress is not None:
+            task.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, accuracy))
+        logger.info("%s seed %d phase %d: %d classes", job.method, job.seed, index, len(classes))
+    recorder.summaries(_joint(task, method))
+    state.remove()
+
+
+def phase_of(task: Task, job: Job, index: int) -> Phase:
+    """Return the training data of one phase and of no other."""
+    classes = job.grouping[index]
+    chosen = torch.isin(task.train_labels, torch.tensor(classes))
+    indices = torch.nonzero(chosen).flatten()
+    return Phase(
+        # A run without base classes begins with its first increment.
+        index=index if task.base else index + 1,
+        classes=classes,
+        images=task.data.train.subset(indices),
+        labels=task.train_labels[indices],
+        n_seen=ends(job.grouping)[index],
+    )
+
+
+@contextmanager
+def _base_training(task: Task, job: Job, directory: RunDirectory, index: int) -> Iterator[None]:
+    """Let one process at a time train the base network that all jobs of a seed share.
+
+    The others wait, and find it trained. Once it is there nobody waits: methods that train a network of
+    their own do so side by side.
+    """
+    if task.config.jobs == 1 or index or task.backbone is not None or not task.data.train.has_pixels:
+        yield
+        return
+    network = directory.base_folder(digest(base_identity(task, job.seed))) / "backbone.safetensors"
+    with locked(network):
+        missing = not network.exists()
+        if missing:
+            yield
+    if not missing:
+        yield
+
+
+def _restore(task: Task, job: Job, method: Any, state: StateFile) -> int:
+    """Load the last state of an interrupted job; return the last phase learnt, -1 if none."""
+    found = state.load()
+    if found is None:
+        return -1
+    learnt, content = found
+    method.load_state_dict(content)
+    if hasattr(method, "resume"):
+        method.resume(phase_of(task, job, 0))
+    return learnt
+
+
+def _joint(task: Task, method: Any) -> dict[str, float]:
+    if not task.config.joint_check or not hasattr(method, "compare_with_joint"):
+        return {}
+    result: dict[str, float] = method.compare_with_joint(
+        task.data.train, task.train_labels, task.data.test
+    )
+    return result

@@ -1,0 +1,56 @@
+"""Running the benchmark in tests: commands, and what their records have in common."""
+
+import os
+import subprocess
+import sys
+
+from typer.testing import CliRunner
+
+from acil.benchmark.records import Records
+from acil.cli import app
+
+#: What two runs of the same thing may differ in.
+TIMES = ("seconds", "peak_rss")
+#: A whole run with a network in about two seconds.
+DIGITS = ("--dataset", "digits", "--seeds", "0,1", "--phases", "5", "--set", "recipe.training.epochs=1")
+
+
+def command(*arguments):
+    """Run `acil bench run` in this process; a traceback of ours is an error of the test."""
+    result = CliRunner().invoke(app, ["bench", "run", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def process(*arguments, script=None, **options):
+    """Run `acil bench run` (or a script that stands for it) in a process of its own."""
+    start = ["-m", "acil", "bench", "run"] if script is None else ["-c", script]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *start, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def records(folder, kind=None):
+    found = Records(folder / "records.jsonl").read()
+    return [record for record in found if kind in (None, record["kind"])]
+
+
+def without_times(found):
+    """Return records without those of environments and without times."""
+    return [
+        {k: v for k, v in record.items() if k not in TIMES}
+        for record in found
+        if record["kind"] != "environment"
+    ]
+
+
+def timeless(folder):
+    """Return what a run has recorded, without what two runs of the same thing may differ in."""
+    return without_times(records(folder))

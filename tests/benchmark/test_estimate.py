@@ -1,0 +1,84 @@
+"""Memory and time of a run, known before it starts."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from running import command
+
+from acil.benchmark import estimate
+from acil.benchmark.config import make_config
+from acil.benchmark.runner import run
+from acil.benchmark.task import planned, prepare
+from acil.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def embeddings(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    arrays = {f"{split}_features": rng.normal(size=(40, 8)) for split in ("train", "test")}
+    arrays |= {f"{split}_labels": np.arange(40) % 4 for split in ("train", "test")}
+    path = tmp_path_factory.mktemp("embeddings") / "mine.npz"
+    np.savez(path, **arrays)
+    return f"features:{path}"
+
+
+def config(embeddings, **changes):
+    return make_config({"dataset": embeddings, "phases": "2", "seeds": "0", **changes})
+
+
+def test_head_that_cannot_fit_is_refused_before_anything_is_written(embeddings, tmp_path):
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    width = int((there / 16) ** 0.5) + 1000
+    with pytest.raises(InputError, match=f"A head of width {width} needs about .* GiB, but cpu has"):
+        run(config(embeddings, expansion_size=width), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_error_is_one_line_with_what_to_do(embeddings, tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "machine_bytes", lambda device: 2**29)
+    arguments = ("--dataset", embeddings, "--phases", "2", "--seeds", "0,1", "--expansion-size", "9000")
+    result = command(*arguments, "--jobs", "2", "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert "smaller --expansion-size, fewer --jobs, --set joint_check=false or --dtype float32" in line
+
+
+def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):
+    def needed(**changes):
+        task = prepare(config(embeddings, **changes), None, None)
+        return estimate.needed_bytes(task, planned(task)) - estimate._PROCESS_BYTES * changes["jobs"]
+
+    one = needed(expansion_size=1000, joint_check=False, jobs=1)
+    assert one == 16_000_000
+    assert needed(expansion_size=2000, joint_check=False, jobs=1) == 4 * one
+    assert needed(expansion_size=1000, jobs=1) == 2 * one
+    assert needed(expansion_size=1000, dtype="float32", joint_check=False, jobs=1) == one / 2
+    assert needed(expansion_size=1000, joint_check=False, jobs=2, seeds="0,1,2") == 2 * one
+
+
+@pytest.mark.parametrize(("content", "expected"), [("1000000", 1_000_000), ("max", None)])
+def test_limit_of_a_control_group_counts(tmp_path, monkeypatch, content, expected):
+    (tmp_path / "memory.max").write_text(content)
+    monkeypatch.setattr(estimate, "_LIMITS", (tmp_path / "memory.max", tmp_path / "missing"))
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert estimate.machine_bytes(torch.device("cpu")) == (expected or physical)
+
+
+def test_dry_run_tells_memory_and_time_and_writes_nothing(embeddings, tmp_path):
+    result = command("--dataset", "digits", "--dry-run", "--seeds", "0", "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    assert "GiB for heads of width up to 500; there are" in result.stdout
+    assert "s for base training (all seeds)" in result.stdout
+    assert "1 jobs:\n  acil, seed 0, K = 5" in result.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_estimated_time_follows_the_work(embeddings):
+    def seconds(**changes):
+        task = prepare(config(embeddings, **changes), None, None)
+        return estimate.head_seconds(task, planned(task)[0])
+
+    # Eight times the work of a factor; a busy machine may be twice as slow at one of the two.
+    assert seconds(expansion_size=8000) > 3 * seconds(expansion_size=2000)

@@ -1,0 +1,181 @@
+"""A disk that is full or read-only: one line, exit code 1, nothing lost, and `--resume` mends it."""
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+import pytest
+from running import DIGITS, command, process, records, timeless
+from safetensors import SafetensorError
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_plots():
+    """Drawing takes longer than all the rest, and writes its files like any other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acil.benchmark.report._draw", lambda collection: [])
+        yield
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert command(*DIGITS, "--out", folder).exit_code == 0
+    return timeless(folder)
+
+
+def full(*arguments, **options):
+    raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+
+def full_from(nth, file_name):
+    """Return an `os.write` that has no space from the nth write to a file of that name, half-way."""
+    seen, real = [], os.write
+
+    def write(descriptor, data):
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name != file_name:
+            return real(descriptor, data)
+        seen.append(len(data))
+        if len(seen) <= nth:
+            return real(descriptor, data)
+        if len(seen) == nth + 1:
+            return real(descriptor, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return write
+
+
+def assert_told(result, folder):
+    told = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert result.exit_code == 1
+    assert len(told) == 1
+    assert "Cannot write" in told[0]
+    assert "No space left on device" in told[0]
+    assert "Traceback" not in result.output
+    assert f"--resume --config {folder / 'config.toml'} --out {folder}" in result.stderr
+
+
+@pytest.mark.parametrize("nth", [0, 1, 4, 7])
+def test_full_disk_while_records_are_written(undisturbed, tmp_path, monkeypatch, nth):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", full_from(nth, "records.jsonl"))
+        assert_told(command(*DIGITS, "--out", folder), folder)
+    assert len(records(folder)) == nth
+    assert command(*DIGITS, "--out", folder, "--resume").exit_code == 0
+    assert timeless(folder) == undisturbed
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "acil.benchmark.rundir.save_file",  # the state of the method
+        "acil.vision.backbones.save_file",  # the base network
+        "acil.training.checkpoint.save_file",  # a checkpoint of base training
+    ],
+)
+def test_full_disk_while_a_file_of_tensors_is_written(undisturbed, tmp_path, monkeypatch, place):
+    folder = tmp_path / "run"
+    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, full)
+        assert_told(command(*DIGITS, "--out", folder), folder)
+    assert not [path for path in folder.rglob("*") if path.name.startswith(".acil-")]
+    assert command(*DIGITS, "--out", folder, "--resume").exit_code == 0
+    assert timeless(folder) == undisturbed
+
+
+def test_features_that_cannot_be_cached_cost_time_but_no_result(
+    undisturbed, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("acil.vision.cache.save_file", full)
+    assert command(*DIGITS, "--out", tmp_path / "run").exit_code == 0
+    assert timeless(tmp_path / "run") == undisturbed
+    assert "not cached" in caplog.text
+
+
+def test_full_disk_while_the_report_is_written(undisturbed, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+
+    def write_bytes(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.write_bytes", write_bytes)
+        assert_told(command(*DIGITS, "--out", folder), folder)
+    assert timeless(folder) == undisturbed
+    result = command(*DIGITS, "--out", folder, "--resume")
+    assert result.exit_code == 0
+    assert (folder / "report" / "report.md").exists()
+    assert timeless(folder) == undisturbed
+
+
+def test_limit_on_the_size_of_files_as_the_system_enforces_it(undisturbed, tmp_path):
+    folder = tmp_path / "run"
+
+    def limited():
+        # Room for settings and records, but not for the network.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    result = process(*DIGITS, "--out", folder, preexec_fn=limited)
+    assert result.returncode == 1
+    assert "error: Cannot write" in result.stderr
+    assert "File too large" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert command(*DIGITS, "--out", folder, "--resume").exit_code == 0
+    assert timeless(folder) == undisturbed
+
+
+def test_directory_that_cannot_be_made(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    result = command(*DIGITS, "--out", tmp_path / "file" / "run")
+    assert result.exit_code == 1
+    assert "error: Cannot write" in result.stderr
+    assert "Not a directory" in result.stderr
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_directory_that_may_not_be_written(tmp_path, monkeypatch, code):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    real = os.mkdir
+
+    def mkdir(path, *arguments, **options):
+        if str(folder) in str(path) and str(path) != str(folder):
+            raise OSError(code, os.strerror(code))
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.mkdir", mkdir)
+        result = command(*DIGITS, "--out", folder)
+    assert result.exit_code == 1
+    assert f"{os.strerror(code)}. Choose a directory" in result.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_half_written_last_line_is_mended_by_the_command(undisturbed, tmp_path):
+    folder = tmp_path / "run"
+    assert command(*DIGITS, "--out", folder).exit_code == 0
+    file = folder / "records.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    assert command(*DIGITS, "--out", folder, "--resume").exit_code == 0
+    assert timeless(folder) == undisturbed
+
+
+def test_second_command_into_the_same_directory_is_refused(undisturbed, tmp_path, monkeypatch):
+    from acil.cli.progress import RunProgress
+
+    folder, answers = tmp_path / "run", []
+
+    class Meanwhile(RunProgress):
+        def __call__(self, event):
+            if not answers:
+                answers.append(process(*DIGITS, "--out", folder, "--resume"))
+            super().__call__(event)
+
+    monkeypatch.setattr("acil.cli.progress.RunProgress", Meanwhile)
+    assert command(*DIGITS, "--out", folder).exit_code == 0
+    assert answers[0].returncode == 1
+    assert "error: Another process is writing into" in answers[0].stderr
+    assert timeless(folder) == undisturbed

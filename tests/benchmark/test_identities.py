@@ -1,0 +1,137 @@
+"""One name for one thing: class orders and networks in settings, records, checkpoints and reports."""
+
+import json
+import shutil
+import tomllib
+
+import numpy as np
+import pytest
+from running import records, timeless
+
+from acil.benchmark.config import make_config
+from acil.benchmark.records import Records, finished, key
+from acil.benchmark.report.collect import collect
+from acil.benchmark.runner import run
+from acil.errors import InputError
+from acil.vision.backbones import load_backbone
+
+SHORT = {"seeds": "0", "phases": "1", "recipe.training.epochs": "1"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on digits with an order that has several spellings, and its network."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    run(make_config({**SHORT, "order": "7"}), folder)
+    (network,) = folder.glob("checkpoint/base-*/backbone.safetensors")
+    return folder, network
+
+
+def test_every_spelling_of_an_order_is_one_order(trained, tmp_path):
+    folder, network = trained
+    assert {r["order"] for r in records(folder) if "order" in r} == {"seed:7"}
+    assert tomllib.loads((folder / "config.toml").read_text())["order"] == "seed:7"
+    assert load_backbone(network)[1]["order"] == "seed:7"
+    assert make_config({"order": "seed:1993"}).order == "seed1993"
+    assert make_config({"order": 7}) == make_config({"order": " seed:7"})
+    (comparison,) = collect([folder]).suites["main"]
+    assert comparison.order == "seed:7"
+
+
+@pytest.mark.parametrize("spelling", ["7", "seed:7", "seed:007"])
+def test_network_and_run_of_one_order_are_found_again_under_another_spelling(
+    trained, tmp_path, spelling
+):
+    folder, network = trained
+    again = shutil.copytree(folder, tmp_path / "again")
+    run(make_config({**SHORT, "order": spelling}), again, resume=True)
+    assert timeless(again) == timeless(folder)
+    run(make_config({**SHORT, "order": spelling, "backbone": str(network)}), tmp_path / "given")
+    assert len(records(tmp_path / "given", "summary")) == 1
+
+
+def test_unknown_order_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"no class order 'sorted'\. Known: natural"):
+        make_config({"order": "sorted"})
+
+
+def test_records_and_settings_of_earlier_versions_are_read_under_the_canonical_order(trained, tmp_path):
+    folder, _ = trained
+    old = shutil.copytree(folder, tmp_path / "old")
+    for name in ("records.jsonl", "config.toml"):
+        text = (old / name).read_text()
+        assert '"seed:7"' in text
+        (old / name).write_text(text.replace('"seed:7"', '"7"'))
+    assert finished(Records(old / "records.jsonl").read()) == finished(records(folder))
+    run(make_config({**SHORT, "order": "seed:7"}), old, resume=True)
+    assert len(records(old, "summary")) == 1
+
+
+def test_order_that_nobody_knows_keeps_its_name(tmp_path):
+    from synthetic_records import summary_record
+
+    file = tmp_path / "records.jsonl"
+    file.write_text(json.dumps(summary_record(order="by-size")) + "\n")
+    (record,) = Records(file).read()
+    assert record["order"] == "by-size"
+    assert "by-size" in key(record)
+
+
+def test_network_goes_by_its_file_and_fingerprint(trained, tmp_path, monkeypatch):
+    _, network = trained
+    config = {**SHORT, "order": "7", "backbone": str(network)}
+    run(make_config(config), tmp_path / "run")
+    (summary,) = records(tmp_path / "run", "summary")
+    fingerprint = load_backbone(network)[1]["fingerprint"]
+    assert summary["settings"]["backbone"] == f"backbone.safetensors@{fingerprint[:12]}"
+    assert str(network.parent) not in (tmp_path / "run" / "records.jsonl").read_text()
+
+    before = timeless(tmp_path / "run")
+    monkeypatch.chdir(network.parent)
+    run(make_config({**config, "backbone": "./backbone.safetensors"}), tmp_path / "run", resume=True)
+    (tmp_path / "link").symlink_to(network)
+    run(make_config({**config, "backbone": str(tmp_path / "link")}), tmp_path / "run", resume=True)
+    assert timeless(tmp_path / "run") == before
+
+
+def test_another_network_under_the_same_name_is_another_run(trained, tmp_path):
+    _, network = trained
+    other = tmp_path / "other" / "backbone.safetensors"
+    run(make_config({**SHORT, "order": "7", "seeds": "3"}), tmp_path / "trained")
+    other.parent.mkdir()
+    shutil.copy(next((tmp_path / "trained").glob("checkpoint/base-*/backbone.safetensors")), other)
+    config = {**SHORT, "order": "7", "backbone": str(network)}
+    run(make_config(config), tmp_path / "run")
+    with pytest.raises(InputError, match=r"started with backbone = 'backbone\.safetensors@"):
+        run(make_config({**config, "backbone": str(other)}), tmp_path / "run", resume=True)
+    run(make_config({**config, "backbone": str(other)}), tmp_path / "beside")
+    (comparison,) = collect([tmp_path / "run", tmp_path / "beside"]).suites["main"]
+    assert len(comparison.rows) == 2
+
+
+def test_one_network_for_each_seed_is_one_row(trained, tmp_path):
+    _, network = trained
+    run(make_config({**SHORT, "order": "7", "seeds": "3"}), tmp_path / "trained")
+    (other,) = (tmp_path / "trained").glob("checkpoint/base-*/backbone.safetensors")
+    for seed, file in (("0", network), ("3", other)):
+        values = {**SHORT, "order": "7", "seeds": seed, "backbone": str(file)}
+        run(make_config(values), tmp_path / seed)
+    (comparison,) = collect([tmp_path / "0", tmp_path / "3"]).suites["main"]
+    (row,) = comparison.rows
+    assert len(row.cells[1].runs) == 2
+
+
+def test_other_features_under_the_same_file_name_are_another_problem(tmp_path):
+    def write(folder, seed):
+        folder.mkdir()
+        rng = np.random.default_rng(seed)
+        arrays = {f"{s}_features": rng.normal(size=(40, 8)) for s in ("train", "test")}
+        arrays |= {f"{s}_labels": np.arange(40) % 4 for s in ("train", "test")}
+        np.savez(folder / "mine.npz", **arrays)
+        return {"dataset": f"features:{folder / 'mine.npz'}", "phases": "2", "seeds": "0"}
+
+    run(make_config(write(tmp_path / "a", 0)), tmp_path / "run")
+    (summary,) = records(tmp_path / "run", "summary")
+    assert summary["dataset"] == "features:mine.npz"
+    with pytest.raises(InputError, match=r"started with dataset = 'features:mine\.npz@"):
+        run(make_config(write(tmp_path / "b", 1)), tmp_path / "run", resume=True)
