@@ -94,7 +94,9 @@ GROUPS: dict[str, dict[str, Head]] = {
         "late": Head(_LATE),
         "all": Head(_ALL),
         "stage3": Head(tuple((f"stage3.{b}", 2) for b in range(5))),
-        "stage23": Head((("stage2.2", 2), ("stage2.4", 2), ("stage3.1", 2), ("stage3.3", 2), ("stage3.4", 2))),
+        "stage23": Head(
+            (("stage2.2", 2), ("stage2.4", 2), ("stage3.1", 2), ("stage3.3", 2), ("stage3.4", 2))
+        ),
     },
     "forms": {
         "deep sqrt": Head(_DEEP, power=0.5),
@@ -180,7 +182,9 @@ def maps(backbone, images: Tensor, taps: list[str], device: str) -> dict[str, Te
     modules, found = backbone.taps(), {tap: [] for tap in taps}
     held: dict[str, Tensor] = {}
     hooks = [
-        modules[tap].register_forward_hook(lambda _m, _i, output, tap=tap: held.__setitem__(tap, output.clone()))
+        modules[tap].register_forward_hook(
+            lambda _m, _i, output, tap=tap: held.__setitem__(tap, output.clone())
+        )
         for tap in taps
     ]
     with exact_inference(backbone, torch.device(device)):
@@ -209,7 +213,9 @@ def expanded(head: Head, collected: dict[str, Tensor], base: Tensor, rows: slice
     for index, (tap, grid) in enumerate(head.parts):
         values = collected[tap][rows].float()
         if head.before:
-            projection = torch.randn(share, values.shape[1], generator=torch.Generator().manual_seed(index))
+            projection = torch.randn(
+                share, values.shape[1], generator=torch.Generator().manual_seed(index)
+            )
             values = functional.relu(functional.conv2d(values, projection[:, :, None, None].to(device)))
         part = functional.adaptive_avg_pool2d(values, grid).flatten(1)
         if head.power != 1.0:
@@ -221,9 +227,15 @@ def expanded(head: Head, collected: dict[str, Tensor], base: Tensor, rows: slice
     if head.standard:
         if "mean" not in state:
             state["mean"], state["scale"] = None, None
-            sample = expanded(dataclasses.replace(head, standard=False, width=-1), collected, base, base, {})
+            sample = expanded(
+                dataclasses.replace(head, standard=False, width=-1), collected, base, base, {}
+            )
             state["mean"], state["scale"] = sample.mean(0), sample.std(0).clamp_min(1e-6)
-        features = (features - state["mean"]) / state["scale"] * (8 * len(parts) ** 0.5 / features.shape[1] ** 0.5)
+        features = (
+            (features - state["mean"])
+            / state["scale"]
+            * (8 * len(parts) ** 0.5 / features.shape[1] ** 0.5)
+        )
     if head.before or head.width == -1:
         return features
     if "projection" not in state:
@@ -232,10 +244,14 @@ def expanded(head: Head, collected: dict[str, Tensor], base: Tensor, rows: slice
         state["bias"] = head.bias * torch.randn(each, generator=generator).to(device)
     product = features @ state["projection"] + state["bias"]
     scale = {"tanh": 0.125}
-    return torch.cat([_ACTIVATIONS[name](product * scale.get(name, 1.0)) for name in head.activations], 1)
+    return torch.cat(
+        [_ACTIVATIONS[name](product * scale.get(name, 1.0)) for name in head.activations], 1
+    )
 
 
-def evaluate(head: Head, collected: list[dict[str, Tensor]], split: Split, device: str) -> dict[str, list]:
+def evaluate(
+    head: Head, collected: list[dict[str, Tensor]], split: Split, device: str
+) -> dict[str, list]:
     """Return A_0 … A_5 on held-out images for each relative γ."""
     labels, held_out = split.labels.to(device), split.held_out.to(device)
     state: dict = {}

@@ -11,6 +11,7 @@ from torch import Tensor
 from acil.errors import InputError, NotFittedError
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.pretrain import base_backbone
+from acil.methods.standard import Standard
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
@@ -35,6 +36,7 @@ class FrozenMethod(ABC):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.extractor: FeatureExtractor | None = None
+        self.standard: Standard | None = None
 
     def learn(self, phase: Phase) -> None:
         """Train the network if this is the base phase, then add the phase to the head."""
@@ -66,10 +68,18 @@ class FrozenMethod(ABC):
             self.extractor = FeatureExtractor(
                 backbone, context.recipe.features, context.device, cache=context.cache
             )
+        if self.standard is None and self.context.recipe.features.standardize:
+            if base.index != 0:
+                raise InputError(
+                    "Features are standardized by the base phase, and this run has none. Take a base of "
+                    "at least one class, or set features.standardize=false."
+                )
+            self.standard = Standard(base.images.features(self.extractor))
 
     def features(self, images: ImageSet) -> Tensor:
         """Return features of shape (n, d), float32, on the CPU; not to be changed in place."""
-        return images.features(self.extractor)
+        found = images.features(self.extractor)
+        return found if self.standard is None else self.standard(found)
 
     @abstractmethod
     def _learn(self, features: Tensor, phase: Phase) -> None:

@@ -41,12 +41,16 @@ class FeatureSettings:
         Whether each part is the average over the image and its mirror image.
     length : float or None
         Euclidean norm that each part is scaled to, after mirroring. A part of zeros stays so.
+    standardize : bool
+        Whether methods on frozen features centre each dimension, and scale it to the same deviation, by
+        what the base phase has. The extractor itself leaves this to them: it knows no phase.
     """
 
     taps: tuple[str, ...] = ()
     grid: int = 1
     mirror: bool = False
     length: float | None = None
+    standardize: bool = False
 
     def __post_init__(self) -> None:
         # Settings read from TOML or JSON have a list here.
