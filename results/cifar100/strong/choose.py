@@ -311,7 +311,8 @@ def rank_heads(numbers: list[int], variant: str, group: str, out: Path, device: 
             with target.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(
-                f"{variant} {number} {name:22s} Ā {means[best]:.2f} last {curve[best][-1]:.2f} at γ {best} "
+                f"{variant} {number} {name:22s} Ā {means[best]:.2f} last {curve[best][-1]:.2f} "
+                f"at γ {best} "
                 f"({time.perf_counter() - started:.1f} s)",
                 flush=True,
             )
