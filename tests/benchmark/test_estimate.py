@@ -51,9 +51,9 @@ def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):
         return estimate.needed_bytes(task, planned(task)) - estimate._PROCESS_BYTES * changes["jobs"]
 
     one = needed(expansion_size=1000, joint_check=False, jobs=1)
-    assert one == 16_000_000
+    assert one == 24_000_000
     assert needed(expansion_size=2000, joint_check=False, jobs=1) == 4 * one
-    assert needed(expansion_size=1000, jobs=1) == 2 * one
+    assert needed(expansion_size=1000, jobs=1) == one + 16_000_000
     assert needed(expansion_size=1000, dtype="float32", joint_check=False, jobs=1) == one / 2
     assert needed(expansion_size=1000, joint_check=False, jobs=2, seeds="0,1,2") == 2 * one
 

@@ -144,14 +144,24 @@ def test_stopping_the_first_process_stops_all(own, tmp_path, number):
         **os.environ,
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
-    process = subprocess.Popen(command_line, env=environment, stderr=subprocess.PIPE, text=True)
+
+    def heeding():
+        # A shell that runs the tests in the background has told them to ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(
+        command_line, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heeding
+    )
 
     def pids():
         return [int(line.split()[1]) for line in own.read_text().splitlines()] if own.exists() else []
 
-    until(lambda: len(pids()) == 2)
-    process.send_signal(number)
-    _, told = process.communicate(timeout=120)
+    try:
+        until(lambda: len(pids()) == 2)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=120)
+    finally:
+        process.kill()
     until(lambda: not any(map(alive, pids())))
     if number == signal.SIGINT:
         assert process.returncode == 130

@@ -35,13 +35,14 @@ class MemoryTooSmallError(InputError, MemoryError):
 def head_bytes(task: Task, job: Job) -> int:
     """Return the most bytes that the head of a job takes at a time; 0 for a method without one.
 
-    The sums and one factor; with the comparison to joint learning those of a second head, too.
+    The sums, one factor, and what writing the state takes (measured: as much as the sums); with the
+    comparison to joint learning the sums and the factor of a second head, too.
     """
     width = head_width(task, job)
     dtype = str(job.settings.get("dtype", task.recipe.dtype))
     sums, factor = _ITEM_BYTES.get(dtype, _ITEM_BYTES["float64"])
-    heads = _HEADS.get(job.method, 0) * (2 if task.config.joint_check else 1)
-    return heads * width * width * (sums + factor)
+    heads = 2 if task.config.joint_check else 1
+    return _HEADS.get(job.method, 0) * width * width * (heads * (sums + factor) + sums)
 
 
 def head_width(task: Task, job: Job) -> int:

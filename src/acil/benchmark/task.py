@@ -129,7 +129,7 @@ def prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> T
         # Behind symbolic links, so that two spellings of one path are one network.
         name = f"{path.resolve().name}@{metadata['fingerprint'][:_SHORT]}"
     if data.train.has_pixels:
-        _check_fit(data, chosen, backbone)
+        _check_fit(data, chosen, backbone, device)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
     return Task(config, chosen, data, content, base, device, backbone, name, cache, progress)
 
@@ -283,13 +283,12 @@ def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -
         )
 
 
-def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None) -> None:
+def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None, device: torch.device) -> None:
     """Put one image through the network: what does not fit is told before hours of training."""
     network = backbone or build(chosen.backbone, **dict(chosen.backbone_options))
     try:
-        FeatureExtractor(network, chosen.features, batch_size=1).features(
-            data.train.subset(torch.tensor([0]))
-        )
+        extractor = FeatureExtractor(network, chosen.features, device, batch_size=1)
+        extractor.features(data.train.subset(torch.tensor([0])))
     except InputError as error:
         side = data.train.shape[-1]
         raise InputError(
