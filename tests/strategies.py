@@ -44,16 +44,8 @@ def gamma_for(rows, condition):
 
 
 def score_bar(n, n_features, size, condition):
-    """How far scores of the same sums in another order may be apart: 1e-9 for κ ≤ 1e9 (issue 2).
-
-    Rounding in the sums, which is there before anything is solved, moves scores of rows unlike those
-    learnt by up to eps·κ. With fewer samples than twice the width, or so few features that held-out
-    rows leave the region learnt, it shows (measured: up to 0.3 eps·κ); elsewhere it does not.
-    """
     assert condition <= 1.01e9
-    if n_features >= 8 and n >= 2 * (size or n_features):
-        return 1e-9
-    return max(1e-9, EPS64 * condition)
+    return 1e-9
 
 
 def one_hot(labels, classes):

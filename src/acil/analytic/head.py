@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 from acil.analytic.factor import CorrectedFactor
-from acil.analytic.linalg import cholesky_, largest_eigenvalue, residual, symmetric_matmul
+from acil.analytic.linalg import cholesky_, largest_eigenvalue, symmetric_matmul
 from acil.analytic.precision import Precision
+from acil.analytic.refinement import NormalEquations, Unknowns
 from acil.analytic.selection import GammaCurve, generalized_cross_validation
 from acil.analytic.statistics import Statistics
 from acil.errors import InputError, SingularMatrixError
@@ -21,9 +23,17 @@ Block = tuple[Tensor, Tensor, Tensor | None]
 #: products are rounded to 6e-8.
 _REFINED = 1e-8
 _MAX_REFINEMENTS = 10
-#: Above this estimate of the condition number, rounding in the Cholesky solve would be the largest
-#: error of the scores (measured: some 1e-18 times it), and is refined away.
-_ILL_CONDITIONED = 1e7
+#: Above this estimate of the condition number, rounding in the Cholesky solve could move scores by
+#: 1e-10 and more (measured: up to 0.3 eps times it), and is refined away.
+_ILL_CONDITIONED = 1e6
+#: Rounding of the sums, relative to γ, that no score can show: it is multiplied by one at most, and
+#: grows with the root of the number of additions.
+_HARMLESS = 1e-12
+#: Sums of at least this many samples for each dimension are rounded: directions that so many samples
+#: have not filled are of no weight in samples to come. Except for widths at which keeping all
+#: digits costs next to nothing.
+_WELL_SAMPLED = 4
+_NARROW = 512
 #: Mixed precision is refused when float32 rounding, times the condition number, exceeds this.
 _MAX_MIXED_ERROR = 1e-2
 
@@ -82,23 +92,29 @@ class GramHead:
 
     def learn(self, blocks: Iterable[Block], n_rows: int) -> None:
         """Add samples, given in blocks of ``n_rows`` rows in all."""
+        refined = self._factor.ready and self._ill_conditioned()
         follow = self._coef is not None and self._factor.worth_correcting(
-            n_rows, self.statistics.n_classes
+            n_rows, self.statistics.n_classes, refined
         )
+        exact_above = self._exact_above(self.statistics.n_samples + n_rows)
         for rows, columns, weights in blocks:
-            follow = follow and self._correct(rows, columns, weights)
-            self.statistics.add(rows, columns, weights)
-            del rows  # or two blocks would be alive while the next one is made
+            change = self._absorb(rows, columns, weights, refined) if follow else None
+            self.statistics.add(rows, columns, weights, exact_above)
+            follow = change is not None
+            if change is not None:
+                self._coef = change()
+            del rows, change  # or two blocks would be alive while the next one is made
         if not follow:
             self._invalidate()
 
     def forget(self, blocks: Iterable[Block]) -> None:
         """Remove samples, or raise and leave everything as it was."""
         remaining = self.statistics.copy()
+        exact_above = self._exact_above(0)
         for rows, columns, weights in blocks:
-            remaining.subtract(rows, columns, weights)
+            remaining.subtract(rows, columns, weights, exact_above)
         if remaining.n_samples == 0:
-            remaining.gram.zero_()
+            remaining.clear()
         else:
             self._require_possible(remaining)
         self.statistics, self._least = remaining, None
@@ -106,7 +122,8 @@ class GramHead:
 
     def merge(self, other: GramHead, positions: Tensor) -> None:
         """Add the sums of another head; see `Statistics.merge`."""
-        self.statistics.merge(other.statistics, positions)
+        n_samples = self.statistics.n_samples + other.statistics.n_samples
+        self.statistics.merge(other.statistics, positions, self._exact_above(n_samples))
         self._invalidate()
 
     def grow(self, positions: Tensor, n_classes: int) -> None:
@@ -202,9 +219,11 @@ class GramHead:
         if coef is None:
             # Also what mixed precision falls back to when a float32 factor is not good enough
             self._factorize(self.precision.sums)
-            coef = self._factor.solve(moment)
-            if self._estimated_condition() > _ILL_CONDITIONED:
-                coef = self._refined(coef, moment)
+            if self._ill_conditioned():
+                equations = self._equations()
+                coef = equations.refined(self._factor.solve, *equations.right())
+            else:
+                coef = self._factor.solve(moment)
         if self.precision.products != self.precision.sums:
             self._require_enough_precision()
         self._coef = coef
@@ -235,23 +254,22 @@ class GramHead:
             coef += self._factor.solve(rest).to(coef)
         return None
 
-    def _refined(self, coef: Tensor, moment: Tensor) -> Tensor:
-        """Improve weights by residuals that are computed with twice the digits."""
-        centre = self._centre() if self.fit_intercept else None
-        previous = float("inf")
-        for _ in range(3):
-            rest = residual(self.statistics.gram, self._resolved_gamma(), centre, coef, moment)
-            step = self._factor.solve(rest)
-            size = float(step.norm())
-            if not size < previous / 2:
-                break
-            previous = size
-            coef = coef + step
-        return coef
+    def _equations(self) -> NormalEquations:
+        return NormalEquations(self.statistics, self._resolved_gamma(), self.fit_intercept)
 
-    def _estimated_condition(self) -> float:
+    def _ill_conditioned(self) -> bool:
         # The trace bounds the largest eigenvalue from above, a pivot the smallest one.
-        return self.statistics.mean_square * self.size / self._factor.smallest_pivot()
+        trace = self.statistics.mean_square * self.size
+        return trace > _ILL_CONDITIONED * self._factor.smallest_pivot()
+
+    def _exact_above(self, n_samples: int) -> float:
+        """Return the diagonal of gram from which on sums of so many samples are to be kept exact."""
+        if self.precision.products != torch.float64:
+            return math.inf
+        if n_samples >= _WELL_SAMPLED * self.size and self.size > _NARROW:
+            return math.inf
+        # Rounding of d × d numbers makes a matrix of norm √d · eps · (the largest of them)
+        return _HARMLESS * (self.gamma or 0.0) / (self.precision.rounding * self.size**0.5)
 
     def _multiply(self, block: Tensor) -> Tensor:
         """Multiply (gram + γI), centred if asked for, with a block of columns."""
@@ -261,20 +279,32 @@ class GramHead:
             image -= torch.outer(centre, centre @ block)
         return image.add_(block, alpha=self._resolved_gamma())
 
-    def _correct(self, rows: Tensor, columns: Tensor, weights: Tensor | None) -> bool:
-        """Update the weights for rows about to be added; False, with nothing done, if inaccurate."""
-        coef = self._coef
-        if coef is None:
-            return False
+    def _absorb(
+        self, rows: Tensor, columns: Tensor, weights: Tensor | None, refined: bool
+    ) -> Callable[[], Tensor] | None:
+        """Correct the factor for rows about to be added.
+
+        Returns
+        -------
+        callable or None
+            What gives the new weights when the sums have the rows. None, with nothing done, if these
+            rows are too far from everything learnt for an accurate correction.
+        """
+        coef, intercept = self.coefficients()
         targets = coef.new_zeros(len(rows), coef.shape[1])
         targets[torch.arange(len(rows)), columns.cpu()] = 1.0
-        rows, targets = self._regression_rows(rows, targets, weights)
-        absorbed = self._factor.absorb(rows)
+        changed_rows, changed_targets = self._regression_rows(rows, targets, weights)
+        absorbed = self._factor.absorb(changed_rows)
         if absorbed is None:
-            return False
+            return None
         # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
-        self._coef = coef + self._factor.step(*absorbed, targets - rows.to(coef) @ coef).to(coef)
-        return True
+        if not refined:
+            errors = changed_targets - changed_rows.to(coef) @ coef
+            return lambda: coef + self._factor.step(*absorbed, errors).to(coef)
+        root = rows.new_ones(len(rows)) if weights is None else weights.to(rows).sqrt()
+        rows, errors = rows * root.unsqueeze(1), (targets - rows @ coef - intercept) * root.unsqueeze(1)
+        right = Unknowns(rows.mT, root if self.fit_intercept else None)
+        return lambda: coef + self._equations().refined(self._factor.solve_corrected, right) @ errors
 
     def _regression_rows(
         self, rows: Tensor, targets: Tensor, weights: Tensor | None
