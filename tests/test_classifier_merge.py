@@ -11,6 +11,7 @@ from acil import ACILClassifier
 from acil.errors import ACILError, InputError, UnsupportedError
 from strategies import (
     EPS64,
+    SCORES,
     Unchanged,
     blobs,
     condition_number,
@@ -19,7 +20,6 @@ from strategies import (
     gamma_for,
     problems,
     relative,
-    score_bar,
 )
 
 
@@ -48,9 +48,8 @@ def test_merged_models_equal_one_model(n_models, problem, size, exponent, seed, 
     assert np.array_equal(merged.classes_, joint.classes_)
     assert np.array_equal(merged.class_count_, joint.class_count_)
     assert merged.n_samples_ == problem.n
-    bar = score_bar(problem.n, problem.X.shape[1], size, condition)
     scores = merged.decision_function(problem.held_out)
-    assert relative(scores, joint.decision_function(problem.held_out)) <= bar
+    assert relative(scores, joint.decision_function(problem.held_out)) <= SCORES
     assert relative(merged.coef_, joint.coef_) <= max(1e-10, 10 * EPS64 * condition)
 
 

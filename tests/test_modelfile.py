@@ -132,7 +132,8 @@ def test_headers_that_are_no_objects(model, text, words):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format_version": 2}, "newer acil.*Upgrade"),
+        ({"format_version": 3}, "newer acil.*Upgrade"),
+        ({"format_version": 2}, "missing: .'gram_low', 'moment_low', 'weights_low'"),
         ({"format_version": 0}, "format_version"),
         ({"format_version": True}, "format_version"),
         ({"format_version": "1"}, "format_version"),

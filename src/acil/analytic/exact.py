@@ -82,7 +82,7 @@ def product_pair(rows: Tensor, targets: Tensor) -> Pair:
     """
     zero = rows.new_zeros(rows.shape[1], targets.shape[1])
     total = Pair(zero, zero)
-    for left, right in zip(rows.split(_EXACT_TERMS), targets.split(_EXACT_TERMS), strict=True):
+    for left, right in zip(*(torch.split(part, _EXACT_TERMS) for part in (rows, targets)), strict=True):
         left_heads, right_heads = _heads(left), _heads(right)
         rest = left_heads.mT @ (right - right_heads)
         rest.addmm_((left - left_heads).mT, right)
@@ -91,7 +91,7 @@ def product_pair(rows: Tensor, targets: Tensor) -> Pair:
 
 
 def tile_pair(gram: Tensor, diagonal_low: Tensor, here: slice, there: slice) -> Pair:
-    """Return rows ``here``, columns ``there`` of a symmetric matrix of pairs, on or below the diagonal."""
+    """Return a tile on or below the diagonal of a symmetric matrix of pairs, the whole of it."""
     if here != there:
         return Pair(gram[here, there], gram[there, here].mT)
     above = gram[here, here].triu(1)

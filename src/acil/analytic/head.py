@@ -269,7 +269,7 @@ class GramHead:
         if n_samples >= _WELL_SAMPLED * self.size and self.size > _NARROW:
             return math.inf
         # Rounding of d × d numbers makes a matrix of norm √d · eps · (the largest of them)
-        return _HARMLESS * (self.gamma or 0.0) / (self.precision.rounding * self.size**0.5)
+        return _HARMLESS * (self.gamma or 0.0) / (self.precision.rounding * math.sqrt(self.size))
 
     def _multiply(self, block: Tensor) -> Tensor:
         """Multiply (gram + γI), centred if asked for, with a block of columns."""

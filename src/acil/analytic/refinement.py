@@ -59,10 +59,8 @@ class NormalEquations:
         high, low = self.sums.moment_pair
         if self.border is None:
             return Unknowns(high, None), Unknowns(low, None)
-        return (
-            Unknowns(high, self.sums.weights.to(high)),
-            Unknowns(low, self.sums.weights_low.to(low)),
-        )
+        weights = [part.to(high) for part in self.sums.weights_pair]
+        return Unknowns(high, weights[0]), Unknowns(low, weights[1])
 
     def refined(
         self,
@@ -132,18 +130,18 @@ class NormalEquations:
 
     def _gram_times(self, weights: Tensor, heads: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product of gram with weights as a part without rounding and a small part."""
-        gram, diagonal_low = self.sums.gram, self.sums.diagonal_low
+        gram, low = self.sums.gram, self.sums.low
         scale = gram.diagonal().max()
         large, small = torch.zeros_like(weights), torch.zeros_like(weights)
         for here, there in tiles(gram.shape[0]):
-            if diagonal_low is None:
+            if low is None:
                 block = high_tile(gram, here, there)
                 coarse = head(block, scale, _HEAD_BITS)
                 fine = block - coarse
             else:
-                block, low = tile_pair(gram, diagonal_low, here, there)
+                block, rest = tile_pair(gram, low.diagonal, here, there)
                 coarse = head(block, scale, _HEAD_BITS)
-                fine = (block - coarse).add_(low)
+                fine = (block - coarse).add_(rest)
             large[here] += coarse @ heads[there]
             small[here] += (coarse @ tails[there]).addmm_(fine, weights[there])
             if here != there:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from acil.analytic.exact import add_gram_pair_, merge_gram_pair_, product_pair
 from acil.analytic.linalg import add_gram_
+from acil.analytic.lowparts import LowParts
 from acil.analytic.pairs import Pair, accumulate, sum_all, sum_columns
 
 
@@ -33,18 +34,16 @@ class Statistics:
     Attributes
     ----------
     gram : Tensor of shape (d, d)
-        Lower triangle of Σ w x xᵀ. The upper triangle holds the low parts of pairs, if pairs are
-        kept, and is unspecified if not.
-    diagonal_low : Tensor of shape (d,), or None
-        Low parts of the diagonal of ``gram``; None if no pairs are kept.
+        Lower triangle of Σ w x xᵀ. The upper triangle holds low parts if ``low`` is not None, and is
+        unspecified otherwise.
     moment : Tensor of shape (d, n_classes)
         Σ w x yᵀ with one-hot targets y: column c is the weighted sum of the rows of class c.
-    moment_low : Tensor of shape (d, n_classes), or None
     counts : Tensor of shape (n_classes,), int64
         Number of samples of each class.
     weights : Tensor of shape (n_classes,), float64
         Sum of the sample weights of each class; equal to ``counts`` when none were given.
-    weights_low : Tensor of shape (n_classes,), float64
+    low : LowParts or None
+        The other half of the pairs; None if no pairs are kept.
     """
 
     def __init__(
@@ -58,9 +57,7 @@ class Statistics:
         self.moment = torch.zeros(size, n_classes, dtype=dtype, device=device)
         self.counts = torch.zeros(n_classes, dtype=torch.int64)
         self.weights = torch.zeros(n_classes, dtype=torch.float64)
-        self.weights_low = torch.zeros(n_classes, dtype=torch.float64)
-        self.diagonal_low: Tensor | None = None
-        self.moment_low: Tensor | None = None
+        self.low: LowParts | None = None
 
     @property
     def size(self) -> int:
@@ -85,7 +82,7 @@ class Statistics:
     @property
     def total_weight_pair(self) -> tuple[float, float]:
         """High and low part of the sum of all sample weights."""
-        return sum_all(Pair(self.weights, self.weights_low))
+        return sum_all(self.weights_pair)
 
     @property
     def target_square(self) -> float:
@@ -100,8 +97,13 @@ class Statistics:
     @property
     def moment_pair(self) -> Pair:
         """``moment`` with its low part, zero if none is kept."""
-        low = self.moment_low
-        return Pair(self.moment, torch.zeros_like(self.moment) if low is None else low)
+        return Pair(self.moment, torch.zeros_like(self.moment) if self.low is None else self.low.moment)
+
+    @property
+    def weights_pair(self) -> Pair:
+        """``weights`` with their low part, zero if none is kept."""
+        low = torch.zeros_like(self.weights) if self.low is None else self.low.weights
+        return Pair(self.weights, low)
 
     @property
     def mean(self) -> Tensor:
@@ -156,21 +158,19 @@ class Statistics:
         exact_above : float
             See `add`.
         """
-        at = positions.to(self.moment.device)
-        largest = self.largest + other.largest
-        if largest > exact_above:
-            gram_low, moment_low = self._keep_pairs()
-            merge_gram_pair_(self.gram, gram_low, other.gram, other.diagonal_low)
-            theirs = [part.to(self.moment) for part in other.moment_pair]
-            total = accumulate(Pair(self.moment[:, at], moment_low[:, at]), *theirs)
-            self.moment[:, at], moment_low[:, at] = total
+        if self.largest + other.largest > exact_above:
+            low = self._pairs()
+            theirs = None if other.low is None else other.low.diagonal
+            merge_gram_pair_(self.gram, low.diagonal, other.gram, theirs)
+            moment = (part.to(self.moment) for part in other.moment_pair)
+            self._add_columns(positions, Pair(*moment), other.weights_pair)
         else:
-            self.drop_pairs()
+            self.low = None
             # One triangle would do, but adding both is a single pass over memory.
             self.gram += other.gram.to(self.gram)
-            self.moment[:, at] += other.moment.to(self.moment)
+            self.moment[:, positions.to(self.moment.device)] += other.moment.to(self.moment)
+            self.weights[positions] += other.weights
         self.counts[positions] += other.counts
-        self._add_weights(positions, Pair(other.weights, other.weights_low))
 
     def grow(self, positions: Tensor, n_classes: int) -> None:
         """Make room for new classes: column i moves to ``positions[i]``, the others are empty.
@@ -183,91 +183,79 @@ class Statistics:
         """
         moment = self.moment.new_zeros(self.size, n_classes)
         moment[:, positions.to(moment.device)] = self.moment
-        if self.moment_low is not None:
-            low = torch.zeros_like(moment)
-            low[:, positions.to(moment.device)] = self.moment_low
-            self.moment_low = low
-        counts, weights = self.counts.new_zeros(n_classes), self.weights.new_zeros(2, n_classes)
-        counts[positions] = self.counts
-        weights[0, positions], weights[1, positions] = self.weights, self.weights_low
-        self.moment, self.counts = moment, counts
-        self.weights, self.weights_low = weights
+        counts, weights = self.counts.new_zeros(n_classes), self.weights.new_zeros(n_classes)
+        counts[positions], weights[positions] = self.counts, self.weights
+        self.moment, self.counts, self.weights = moment, counts, weights
+        self.low = None if self.low is None else self.low.grown(positions, n_classes)
 
     def keep(self, columns: Tensor) -> None:
         """Keep only these columns; the rows of the other classes must have been removed before."""
-        at = columns.to(self.moment.device)
-        self.moment = self.moment[:, at].contiguous()
-        if self.moment_low is not None:
-            self.moment_low = self.moment_low[:, at].contiguous()
-        self.counts = self.counts[columns]
-        self.weights, self.weights_low = self.weights[columns], self.weights_low[columns]
+        self.moment = self.moment[:, columns.to(self.moment.device)].contiguous()
+        self.counts, self.weights = self.counts[columns], self.weights[columns]
+        self.low = None if self.low is None else self.low.kept(columns)
 
     def copy(self) -> Statistics:
         """Return sums that share no memory with these."""
         twin = Statistics.__new__(Statistics)
-        for name, value in vars(self).items():
-            setattr(twin, name, None if value is None else value.clone())
+        twin.gram, twin.moment = self.gram.clone(), self.moment.clone()
+        twin.counts, twin.weights = self.counts.clone(), self.weights.clone()
+        twin.low = None if self.low is None else self.low.copy()
         return twin
 
     def clear(self) -> None:
         """Make all sums zero, for when no sample is left: what is there then is rounding."""
-        for name in ("gram", "moment", "counts", "weights", "weights_low"):
-            getattr(self, name).zero_()
-        self.drop_pairs()
+        for sums in (self.gram, self.moment, self.counts, self.weights):
+            sums.zero_()
+        self.low = None
 
     @property
     def largest(self) -> float:
         """The largest element of ``gram``, which stands on its diagonal."""
         return float(self.gram.diagonal().max())
 
-    def drop_pairs(self) -> None:
-        """Keep only the high parts, which are the sums rounded to their type."""
-        self.diagonal_low = self.moment_low = None
-
-    def _keep_pairs(self) -> tuple[Tensor, Tensor]:
-        """Return the low parts of the diagonal and of ``moment``, after making room for all."""
-        if self.diagonal_low is None or self.moment_low is None:
-            self.gram.tril_()
-            self.diagonal_low = torch.zeros_like(self.gram.diagonal())
-            self.moment_low = torch.zeros_like(self.moment)
-        return self.diagonal_low, self.moment_low
-
     def _accumulate(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        weights: Tensor | None,
-        sign: int,
-        exact_above: float,
+        self, rows: Tensor, columns: Tensor, weights: Tensor | None, sign: int, exact_above: float
     ) -> None:
         present, local = torch.unique(columns.cpu(), return_inverse=True)
         targets = rows.new_zeros(len(rows), len(present))
         targets[torch.arange(len(rows)), local] = 1.0
-        count = torch.bincount(local, minlength=len(present))
-        if weights is None:
-            weight = Pair(count.to(torch.float64), torch.zeros(len(count), dtype=torch.float64))
-        else:
-            weight = _sum_by_class(weights.cpu().double(), local, count)
+        counts = torch.bincount(local, minlength=len(present))
+        heavy = counts.to(torch.float64), torch.zeros(len(present), dtype=torch.float64)
+        if weights is not None:
+            heavy = _sum_by_class(weights.cpu().double(), local, counts)
             # √w on rows and targets gives w in both products
             root = weights.to(rows).sqrt().unsqueeze(1)
             rows, targets = rows * root, targets * root
         # gram += Xᵀ X and moment += Xᵀ Y, the sums of Eq. (7)
         if exact_above < math.inf and self._largest_with(rows) > exact_above:
-            gram_low, moment_low = self._keep_pairs()
-            add_gram_pair_(self.gram, gram_low, rows, sign)
-            at = present.to(self.moment.device)
-            change = (sign * part for part in product_pair(rows, targets))
-            total = accumulate(Pair(self.moment[:, at], moment_low[:, at]), *change)
-            self.moment[:, at], moment_low[:, at] = total
+            add_gram_pair_(self.gram, self._pairs().diagonal, rows, sign)
+            product = product_pair(rows, targets)
+            signed = [Pair(sign * high, sign * low) for high, low in (product, heavy)]
+            self._add_columns(present, *signed)
         else:
-            self.drop_pairs()
+            self.low = None
             add_gram_(self.gram, rows, sign)
             self._add_moment((rows.T @ targets).to(self.moment.dtype), present, sign)
-        self.counts[present] += sign * count
-        self._add_weights(present, Pair(sign * weight.high, sign * weight.low))
+            self.weights[present] += sign * heavy[0]
+        self.counts[present] += sign * counts
+
+    def _pairs(self) -> LowParts:
+        """Return the low parts, after making room for them."""
+        if self.low is None:
+            self.gram.tril_()
+            self.low = LowParts.zeros_like(self.moment)
+        return self.low
 
     def _largest_with(self, rows: Tensor) -> float:
         return float((self.gram.diagonal() + rows.square().sum(dim=0)).max())
+
+    def _add_columns(self, positions: Tensor, moment: Pair, weights: Pair) -> None:
+        """Add pairs to some columns of ``moment`` and elements of ``weights``."""
+        at, low = positions.to(self.moment.device), self._pairs()
+        total = accumulate(Pair(self.moment[:, at], low.moment[:, at]), *moment)
+        self.moment[:, at], low.moment[:, at] = total
+        heavy = accumulate(Pair(self.weights[positions], low.weights[positions]), *weights)
+        self.weights[positions], low.weights[positions] = heavy
 
     def _add_moment(self, product: Tensor, present: Tensor, sign: int) -> None:
         first, last = int(present[0]), int(present[-1])
@@ -277,13 +265,9 @@ class Statistics:
         else:
             self.moment.index_add_(1, present.to(self.moment.device), product, alpha=sign)
 
-    def _add_weights(self, positions: Tensor, change: Pair) -> None:
-        at = Pair(self.weights[positions], self.weights_low[positions])
-        self.weights[positions], self.weights_low[positions] = accumulate(at, *change)
 
-
-def _sum_by_class(weights: Tensor, local: Tensor, count: Tensor) -> Pair:
-    """Return the sum of the weights of each class, of which ``local`` is the number of each sample."""
-    ordered = weights[torch.argsort(local)].split(count.tolist())
+def _sum_by_class(weights: Tensor, local: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the high and low parts of the sums of the weights whose ``local`` is 0, 1, 2 …."""
+    ordered = torch.split(weights[torch.argsort(local)], counts.tolist())
     sums = torch.tensor([sum_all(Pair(own, own[:0])) for own in ordered], dtype=torch.float64)
-    return Pair(*sums.mT)
+    return sums[:, 0], sums[:, 1]
