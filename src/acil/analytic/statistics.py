@@ -239,6 +239,13 @@ class Statistics:
             self.weights[present] += sign * heavy[0]
         self.counts[present] += sign * counts
 
+    def keep_pairs(self, kept: bool) -> None:
+        """Make room for low parts, or drop them: the sums are then rounded to their type."""
+        if kept:
+            self._pairs()
+        else:
+            self.low = None
+
     def _pairs(self) -> LowParts:
         """Return the low parts, after making room for them."""
         if self.low is None:
