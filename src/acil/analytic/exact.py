@@ -15,12 +15,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from acil.analytic.pairs import Pair, accumulate, head
+from acil.analytic.pairs import Pair, add_pairs, head
 
 _HEAD_BITS = 21
 _EXACT_TERMS = 2048
 #: Side of the square tiles: a few of them stay in a core's cache.
-_TILE = 512
+_TILE = 256
 
 
 def add_gram_pair_(gram: Tensor, diagonal_low: Tensor, rows: Tensor, sign: int = 1) -> None:
@@ -45,7 +45,7 @@ def add_gram_pair_(gram: Tensor, diagonal_low: Tensor, rows: Tensor, sign: int =
             rest.addmm_(tails[:, here].mT, heads[:, there])
             if sign < 0:
                 exact.neg_(), rest.neg_()
-            total = accumulate(tile_pair(gram, diagonal_low, here, there), exact, rest)
+            total = add_pairs(tile_pair(gram, diagonal_low, here, there), Pair(exact, rest))
             _put_tile_(gram, diagonal_low, here, there, total)
 
 
@@ -63,12 +63,12 @@ def merge_gram_pair_(
         None if only the lower triangle of the other matrix means anything.
     """
     for here, there in tiles(gram.shape[0]):
-        terms: tuple[Tensor, ...]
         if other_low is None:
-            terms = (high_tile(other, here, there).to(gram),)
+            high = high_tile(other, here, there).to(gram)
+            tile = Pair(high, torch.zeros_like(high))
         else:
-            terms = tuple(part.to(gram) for part in tile_pair(other, other_low, here, there))
-        total = accumulate(tile_pair(gram, diagonal_low, here, there), *terms)
+            tile = Pair(*(part.to(gram) for part in tile_pair(other, other_low, here, there)))
+        total = add_pairs(tile_pair(gram, diagonal_low, here, there), tile)
         _put_tile_(gram, diagonal_low, here, there, total)
 
 
@@ -86,7 +86,7 @@ def product_pair(rows: Tensor, targets: Tensor) -> Pair:
         left_heads, right_heads = _heads(left), _heads(right)
         rest = left_heads.mT @ (right - right_heads)
         rest.addmm_((left - left_heads).mT, right)
-        total = accumulate(total, left_heads.mT @ right_heads, rest)
+        total = add_pairs(total, Pair(left_heads.mT @ right_heads, rest))
     return total
 
 

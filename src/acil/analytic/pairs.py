@@ -34,16 +34,16 @@ def two_sum(a: Tensor, b: Tensor) -> Pair:
     """
     total = a + b
     share = total - a
-    return Pair(total, (a - (total - share)).add_(b - share))
+    error = b - share
+    # error + (a − (total − share)), in memory that is there already
+    torch.sub(total, share, out=share)
+    return Pair(total, error.add_(torch.sub(a, share, out=share)))
 
 
-def accumulate(pair: Pair, *terms: Tensor) -> Pair:
-    """Return the pair of a sum: no term is rounded, only their low parts are."""
-    high, low = pair
-    for term in terms:
-        high, error = two_sum(high, term)
-        low = error.add_(low)
-    return two_sum(high, low)
+def add_pairs(pair: Pair, other: Pair) -> Pair:
+    """Return the sum of two pairs; high parts are added without rounding, low parts are rounded."""
+    high, error = two_sum(pair.high, other.high)
+    return two_sum(high, error.add_(pair.low).add_(other.low))
 
 
 def sum_columns(pair: Pair) -> Pair:
@@ -52,7 +52,7 @@ def sum_columns(pair: Pair) -> Pair:
     while high.shape[1] > 1:
         # Halves are added to each other; the column in the middle of an odd number waits.
         half, rest = high.shape[1] // 2, (high.shape[1] + 1) // 2
-        total = accumulate(Pair(high[:, :half], low[:, :half]), high[:, rest:], low[:, rest:])
+        total = add_pairs(Pair(high[:, :half], low[:, :half]), Pair(high[:, rest:], low[:, rest:]))
         high = torch.cat([total.high, high[:, half:rest]], dim=1)
         low = torch.cat([total.low, low[:, half:rest]], dim=1)
     return Pair(high.sum(dim=1), low.sum(dim=1))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from acil.analytic.exact import high_tile, tile_pair, tiles
-from acil.analytic.pairs import Pair, accumulate, head
+from acil.analytic.pairs import Pair, head, two_sum
 from acil.analytic.statistics import Statistics
 
 #: Bits of a head. Products of two heads, and sums of 2¹³ of them, are exact in float64.
@@ -160,4 +160,8 @@ def _minus_product(left: Pair, right: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sum(first: Tensor, *terms: Tensor) -> Tensor:
     """Return a sum of terms that nearly cancel, without rounding on the way."""
-    return accumulate(Pair(first, torch.zeros_like(first)), *terms).high
+    total, errors = first, torch.zeros_like(first)
+    for term in terms:
+        total, error = two_sum(total, term)
+        errors += error
+    return total + errors

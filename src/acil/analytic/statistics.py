@@ -10,7 +10,7 @@ from torch import Tensor
 from acil.analytic.exact import add_gram_pair_, merge_gram_pair_, product_pair
 from acil.analytic.linalg import add_gram_
 from acil.analytic.lowparts import LowParts
-from acil.analytic.pairs import Pair, accumulate, sum_all, sum_columns
+from acil.analytic.pairs import Pair, add_pairs, sum_all, sum_columns
 
 
 class Statistics:
@@ -259,9 +259,9 @@ class Statistics:
     def _add_columns(self, positions: Tensor, moment: Pair, weights: Pair) -> None:
         """Add pairs to some columns of ``moment`` and elements of ``weights``."""
         at, low = positions.to(self.moment.device), self._pairs()
-        total = accumulate(Pair(self.moment[:, at], low.moment[:, at]), *moment)
+        total = add_pairs(Pair(self.moment[:, at], low.moment[:, at]), moment)
         self.moment[:, at], low.moment[:, at] = total
-        heavy = accumulate(Pair(self.weights[positions], low.weights[positions]), *weights)
+        heavy = add_pairs(Pair(self.weights[positions], low.weights[positions]), weights)
         self.weights[positions], low.weights[positions] = heavy
 
     def _add_moment(self, product: Tensor, present: Tensor, sign: int) -> None:
