@@ -24,7 +24,7 @@ RECURSIVE_SCORES = 1e-6
 
 
 @given(
-    problem=problems(min_rows=60),
+    problem=problems(min_rows=20),
     size=st.one_of(st.none(), st.integers(20, 120)),
     exponent=st.floats(0.5, 9),
     seed=st.integers(0, 2**16),

@@ -26,7 +26,7 @@ from strategies import (
 @pytest.mark.parametrize("n_models", [2, 3, 7, 20])
 @settings(max_examples=8)
 @given(
-    problem=problems(min_rows=60),
+    problem=problems(min_rows=20),
     size=st.one_of(st.none(), st.integers(20, 120)),
     exponent=st.floats(0.5, 9),
     seed=st.integers(0, 2**16),

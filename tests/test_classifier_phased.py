@@ -57,7 +57,7 @@ def assert_gram_equal(phased, joint, problem, condition):
 @pytest.mark.parametrize("n_phases", [1, 5, 50])
 @settings(max_examples=12)
 @given(
-    problem=problems(min_rows=60),
+    problem=problems(min_rows=20),
     size=st.one_of(st.none(), st.integers(20, 120)),
     exponent=st.floats(0.5, 9),
     seed=st.integers(0, 2**16),
