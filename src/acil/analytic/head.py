@@ -87,7 +87,8 @@ class GramHead:
 
     def learn(self, blocks: Iterable[Block], n_rows: int) -> None:
         """Add samples, given in blocks of ``n_rows`` rows in all."""
-        refined = self._factor.ready and self._ill_conditioned()
+        exact = self.precision.products == torch.float64
+        refined = exact and self._factor.ready and self._ill_conditioned()
         follow = self._coef is not None and self._factor.worth_correcting(
             n_rows, self.statistics.n_classes, refined
         )

@@ -81,7 +81,8 @@ def head(values: Tensor, scale: Tensor, bits: int) -> Tensor:
         Whole multiples, at most 2 to the power ``bits``, of one unit for each scale. What is left,
         ``values - head``, is exact.
     """
-    exponent = torch.frexp(scale).exponent
+    # A power of two, exact because a division whose result is a float does not round
+    power = torch.where(scale > 0, scale / torch.frexp(scale).mantissa, 1.0)
     # A number so large that its own last digit is the unit: adding it rounds to the grid.
-    shift = torch.ldexp(torch.full_like(scale, 1.5), exponent + (_MANTISSA[values.dtype] - bits))
+    shift = power * (1.5 * 2.0 ** (_MANTISSA[values.dtype] - bits))
     return (values + shift).sub_(shift)
