@@ -11,6 +11,8 @@ from acil import ACILClassifier
 #: Unit roundoff of float32, as the bar for mixed precision counts it.
 EPS32 = 2.0**-24
 EPS64 = float(np.finfo(np.float64).eps)
+#: How far scores of the same samples, learnt in another way, may be apart while κ ≤ 1e9.
+SCORES = 1e-9
 
 
 def relative(a, b):
@@ -43,17 +45,27 @@ def gamma_for(rows, condition):
     return float(np.linalg.norm(rows, 2) ** 2 / (condition - 1) * 1.000001)
 
 
-def score_bar(n, n_features, size, condition):
-    """How far scores of the same sums in another order may be apart: 1e-9 for κ ≤ 1e9 (issue 2).
+def long_double_ridge(rows, targets, gamma, fit_intercept=False, weights=None):
+    """Weights of shape (d, k) and intercepts of a ridge regression in NumPy's longest float."""
+    rows, targets = rows.astype(np.longdouble), targets.astype(np.longdouble)
+    weights = np.ones(len(rows), np.longdouble) if weights is None else weights.astype(np.longdouble)
+    mean, prior = (weights @ part / weights.sum() * fit_intercept for part in (rows, targets))
+    centred = rows - mean
+    matrix = (centred.T * weights) @ centred + np.longdouble(gamma) * np.eye(rows.shape[1])
+    W = _gauss(matrix, (centred.T * weights) @ (targets - prior))
+    return W, prior - mean @ W
 
-    Rounding in the sums, which is there before anything is solved, moves scores of rows unlike those
-    learnt by up to eps·κ. With fewer samples than twice the width, or so few features that held-out
-    rows leave the region learnt, it shows (measured: up to 0.3 eps·κ); elsewhere it does not.
-    """
-    assert condition <= 1.01e9
-    if n_features >= 8 and n >= 2 * (size or n_features):
-        return 1e-9
-    return max(1e-9, EPS64 * condition)
+
+def _gauss(A, B):
+    """Solve in long double, which NumPy's LAPACK does not do; both arguments are overwritten."""
+    d = len(A)
+    for k in range(d):
+        factors = A[k + 1 :, k] / A[k, k]
+        A[k + 1 :, k:] -= factors[:, None] * A[k, k:]
+        B[k + 1 :] -= factors[:, None] * B[k]
+    for k in range(d - 1, -1, -1):
+        B[k] = (B[k] - A[k, k + 1 :] @ B[k + 1 :]) / A[k, k]
+    return B
 
 
 def one_hot(labels, classes):
@@ -132,7 +144,9 @@ def sums_of(model):
         gram, moment = head.statistics.gram.tril(), head.statistics.moment
     else:
         gram, moment = head.rfaum, head.coef
-    return {
+    low = getattr(getattr(head, "statistics", None), "low", None)
+    parts = {} if low is None else {"gram": head.statistics.gram.triu(1), **vars(low)}
+    return {f"low {name}": part.cpu().numpy().copy() for name, part in parts.items()} | {
         "classes": model.classes_.copy(),
         "gram or R": gram.cpu().numpy().copy(),
         "moment or W": moment.cpu().numpy().copy(),

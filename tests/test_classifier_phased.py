@@ -12,6 +12,7 @@ from acil.errors import ACILError, SingularMatrixError
 from strategies import (
     EPS32,
     EPS64,
+    SCORES,
     blobs,
     condition_number,
     correction_rank,
@@ -21,7 +22,6 @@ from strategies import (
     learn_phases,
     problems,
     relative,
-    score_bar,
 )
 
 # The bars of issue 2. Weights move by eps·κ with the order of summation alone, scores by far less.
@@ -42,14 +42,14 @@ def both(problem, phases, size, gamma, predicting=False, **settings_):
 
 
 def assert_gram_equal(phased, joint, problem, condition):
-    bar = score_bar(problem.n, problem.X.shape[1], phased.expansion_size, condition)
+    assert condition <= 1.01e9
     assert np.array_equal(phased.classes_, joint.classes_)
     assert np.array_equal(phased.class_count_, joint.class_count_)
     scores = relative(
         phased.decision_function(problem.held_out), joint.decision_function(problem.held_out)
     )
     coef = relative(phased.coef_, joint.coef_)
-    assert scores <= bar, f"scores differ by {scores:.2g} at κ = {condition:.2g}"
+    assert scores <= SCORES, f"scores differ by {scores:.2g} at κ = {condition:.2g}"
     assert coef <= coef_bar(condition), f"coef_ differs by {coef:.2g} at κ = {condition:.2g}"
 
 
@@ -57,7 +57,7 @@ def assert_gram_equal(phased, joint, problem, condition):
 @pytest.mark.parametrize("n_phases", [1, 5, 50])
 @settings(max_examples=12)
 @given(
-    problem=problems(min_rows=60),
+    problem=problems(min_rows=20),
     size=st.one_of(st.none(), st.integers(20, 120)),
     exponent=st.floats(0.5, 9),
     seed=st.integers(0, 2**16),

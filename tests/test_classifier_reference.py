@@ -9,6 +9,7 @@ from sklearn.linear_model import Ridge
 from acil import ACILClassifier
 from strategies import (
     EPS64,
+    SCORES,
     blobs,
     condition_number,
     expanded,
@@ -16,10 +17,7 @@ from strategies import (
     one_hot,
     problems,
     relative,
-    score_bar,
 )
-
-SCORES = 1e-9  # the bar of issue 2 for solver="gram" in float64
 
 
 def fitted_ridge(rows, targets, gamma, weights=None, fit_intercept=False):
@@ -63,9 +61,7 @@ def test_scores_and_weights_are_those_of_ridge(fit_intercept, problem, size, exp
     ridge = fitted_ridge(rows, targets, gamma, weights, fit_intercept)
     held_out = expanded(problem.held_out, size)
     expected = as_columns(ridge.predict(held_out))
-    assert relative(class_scores(model, problem.held_out, held_out), expected) <= score_bar(
-        problem.n, problem.X.shape[1], size, max(condition, 10**exponent / 2)
-    )
+    assert relative(class_scores(model, problem.held_out, held_out), expected) <= SCORES
     if fit_intercept and len(model.classes_) == 1:
         # one class: the intercept 1 says it all, and what is left is rounding
         assert np.abs(model.coef_).max() <= 10 * EPS64 * 10**exponent

@@ -132,7 +132,8 @@ def test_headers_that_are_no_objects(model, text, words):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format_version": 2}, "newer acil.*Upgrade"),
+        ({"format_version": 3}, "newer acil.*Upgrade"),
+        ({"format_version": 2}, "missing: .'gram_low', 'moment_low', 'weights_low'"),
         ({"format_version": 0}, "format_version"),
         ({"format_version": True}, "format_version"),
         ({"format_version": "1"}, "format_version"),
@@ -284,6 +285,41 @@ def test_values_that_are_no_numbers(model, name, bad):
         load(model)
 
 
+@pytest.fixture
+def exact_model(tmp_path):
+    """A file with low parts."""
+    return write_model(tmp_path / "exact.acil", gamma=1e-9)
+
+
+LOW = ("gram_low", "moment_low", "weights_low")
+
+
+@pytest.mark.parametrize("name", LOW)
+def test_low_parts_that_are_none(exact_model, name):
+    tensor = load_file(exact_model)[name]
+    for bad, words in ((np.nan, "NaN or infinite"), (1.0, "does not hold low parts")):
+        tensor.reshape(-1)[-1] = bad
+        rewrite(exact_model, **{name: tensor})
+        with pytest.raises(ModelFileError, match=f"'{name}'.*{words}|'{name}' {words}"):
+            load(exact_model)
+
+
+@pytest.mark.parametrize("name", LOW)
+def test_low_parts_belong_to_version_two(exact_model, name):
+    rewrite(exact_model, {"format_version": 1})
+    refused(exact_model, f"not expected: .*'{name}'")
+
+
+@pytest.mark.parametrize("name", LOW)
+def test_missing_and_misshapen_low_parts(exact_model, name):
+    content = exact_model.read_bytes()
+    rewrite(exact_model, drop=[name])
+    refused(exact_model, f"missing: .'{name}'")
+    exact_model.write_bytes(content)
+    rewrite(exact_model, **{name: np.ones(17)})
+    refused(exact_model, f"tensor '{name}' must be")
+
+
 def test_recursive_model_with_nan(tmp_path):
     path = write_model(tmp_path / "m.acil", solver="recursive")
     rewrite(path, rfaum=np.full(10, np.nan))
@@ -315,7 +351,9 @@ def read_anyway(path):
     return True
 
 
-@pytest.mark.parametrize("options", [{}, {"solver": "recursive", "dtype": "float32"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"gamma": 1e-9}, {"solver": "recursive", "dtype": "float32"}], ids=str
+)
 def test_any_flipped_byte_gives_an_error_or_a_model(tmp_path, options):
     path = write_model(tmp_path / "m.acil", expansion_size=2, **options)
     content = path.read_bytes()

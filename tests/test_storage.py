@@ -47,6 +47,8 @@ def models(draw):
     }
     if parameters["dtype"] != "mixed" and draw(st.booleans()):
         return ACILClassifier(solver="recursive", **parameters)
+    if parameters["dtype"] == "float64" and draw(st.booleans()):
+        parameters["gamma"] = 1e-3  # so small that sums have low parts
     return ACILClassifier(fit_intercept=draw(st.booleans()), **parameters)
 
 
@@ -287,6 +289,39 @@ def test_description_has_the_facts(tmp_path):
     assert report["file_bytes"] == path.stat().st_size
     assert report["versions"]["acil"] == acil.__version__
     assert report["versions"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(("gamma", "version"), [(100.0, 1), (1e-6, 2)])
+def test_low_parts_are_stored_where_they_are_kept(tmp_path, gamma, version):
+    X, y = data()
+    model = ACILClassifier(expansion_size=9, gamma=gamma).fit(X, y)
+    save(model, tmp_path / "m.acil")
+    report = describe(tmp_path / "m.acil")
+    low = {"gram_low", "moment_low", "weights_low"}
+    assert report["format_version"] == version
+    assert (low & report["tensors"].keys()) == (low if version == 2 else set())
+    stored = {name: part["bytes"] for name, part in report["tensors"].items()}
+    assert model.stored_bytes() == stored
+    assert same_sums(load(tmp_path / "m.acil"), model)
+    save(model, tmp_path / "small.acil", inference=True)
+    assert describe(tmp_path / "small.acil")["format_version"] == 1
+
+
+def test_a_wide_model_goes_on_as_if_never_saved(monkeypatch):
+    # The moment at which low parts are dropped must not depend on what only memory holds.
+    monkeypatch.setattr("acil.analytic.rounding._NARROW", 0)
+    X, y = data(n=400, n_features=16)
+    twins = [ACILClassifier(expansion_size=24, gamma=1e-3) for _ in range(2)]
+    kept = []
+    for start in range(0, 400, 20):
+        for one in twins:
+            one.partial_fit(X[start : start + 20], y[start : start + 20])
+        twins[1].condition_  # noqa: B018 (looks at the eigenvalues)
+        twins[1] = saved_and_loaded(twins[1])
+        assert same_sums(*twins)
+        kept.append(twins[0]._state.model.head.statistics.low is not None)
+    assert kept[0]
+    assert not kept[-1]
 
 
 def test_model_on_a_missing_device_says_how_to_load_it(tmp_path):

@@ -106,8 +106,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    The sums do not depend on phases, but floating-point addition depends on its order: two ways to
-    the same model differ by about machine precision times κ in ``coef_``, and by far less in scores.
+    The sums do not depend on phases, but floating-point addition depends on its order. Where that could
+    show, sums are kept with twice the digits and the solution is refined: scores of two ways to the same
+    model agree to 1e-9 while κ ≤ 1e9.
 
     The head can forget samples exactly. A backbone that was trained on them does not.
 
@@ -391,7 +392,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         -------
         dict
             Of ``gram`` (one triangle), ``moment``, ``rfaum`` (one triangle), ``coef``, ``intercept`` and
-            ``projection``, those that this model has.
+            ``projection``, those that this model has; ``gram_low``, ``moment_low`` and ``weights_low``
+            where sums are kept with twice the digits.
         """
         return self._require_state().model.stored_bytes()
 

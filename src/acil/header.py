@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FORMAT_VERSION = 1
+#: The newest version that is read. Version 2 has low parts of sums, as three more tensors. A model
+#: without them is written as version 1, which every release reads.
+FORMAT_VERSION = 2
 DAMAGED = "The file is damaged or was edited: use another copy of it, or save the model again."
 
 #: A test of one value, and the words that say what it must be.

@@ -165,6 +165,9 @@ def _expected_layouts(header: Mapping[str, Any], projected: bool) -> dict[str, L
     if header["kind"] == "full" and header["solver"] == "gram":
         expected["gram"] = (sums, (d * (d + 1) // 2,))
         expected["moment"] = (sums, (d, classes))
+        if header["format_version"] >= 2 and header["dtype"] == "float64":
+            low = {"gram_low": expected["gram"], "moment_low": expected["moment"]}
+            expected |= low | {"weights_low": (sums, (classes,))}
     elif header["kind"] == "full":
         expected["rfaum"] = (sums, (d * (d + 1) // 2,))
     return expected

@@ -19,12 +19,13 @@ from torch import Tensor
 import acil
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, FrozenHead, GramHead, RecursiveHead
 from acil.analytic.linalg import mirror_
+from acil.analytic.lowparts import LowParts
 from acil.analytic.model import balance_factors
-from acil.analytic.packing import pack_lower, unpack_lower_
+from acil.analytic.packing import pack_low, pack_lower, unpack_low_, unpack_lower_
 from acil.atomic import cannot_write, replacing
 from acil.classifier import ACILClassifier, State
 from acil.errors import InputError, ModelFileError, UnsupportedError
-from acil.header import FORMAT_VERSION, InvalidFileError, label_array, parse_header
+from acil.header import InvalidFileError, label_array, parse_header
 from acil.labels import Labels
 from acil.locking import locked
 from acil.modelfile import MAX_HEADER_BYTES, METADATA_KEY, Layout, check_layouts, describe, opened
@@ -196,7 +197,7 @@ def _assembled(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
         )
     frozen = inference or header["kind"] == "inference"
-    head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, where)
+    head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, names, where)
     precision = PRECISIONS[header["dtype"]]
     model = AnalyticModel(expansion, head, precision, where, header["class_balance"])
     # Measuring it anew would cost a factorization.
@@ -218,7 +219,7 @@ def _header_text(clf: ACILClassifier, state: State, inference: bool) -> str:
     classes, classes_dtype = _storable(state.classes)
     gamma = model.gamma()
     header = {
-        "format_version": FORMAT_VERSION,
+        "format_version": 2 if sums is not None and sums.low is not None and not inference else 1,
         "kind": "inference" if inference else "full",
         "parameters": _parameters(clf, state.seed),
         "random_state": state.seed,
@@ -316,6 +317,12 @@ def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
         if isinstance(head, GramHead):
             sums = head.statistics
             tensors = {"gram": pack_lower(sums.gram), "moment": sums.moment.cpu().contiguous()}
+            if sums.low is not None:
+                tensors |= {
+                    "gram_low": pack_low(sums.gram, sums.low.diagonal),
+                    "moment_low": sums.low.moment.cpu().contiguous(),
+                    "weights_low": sums.low.weights,
+                }
         else:
             tensors = {"rfaum": pack_lower(head.matrix())}
     tensors |= {"coef": coef.cpu().contiguous(), "intercept": intercept.cpu().contiguous()}
@@ -329,6 +336,17 @@ def _read(file: Any, name: str) -> Tensor:
     tensor = torch.from_numpy(file.get_tensor(name))
     _require_finite(name, tensor)
     return tensor
+
+
+def _read_low(file: Any, name: str, high: Tensor) -> Tensor:
+    """Read what rounding has taken from numbers: added to them, it must be rounded away again."""
+    low = _read(file, name)
+    values, sums = low.reshape(-1), high.reshape(-1)
+    for start in range(0, len(values), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        if not torch.equal(sums[part] + values[part], sums[part]):
+            raise InvalidFileError(f"tensor {name!r} does not hold low parts of {name[:-4]!r}")
+    return low
 
 
 def _require_finite(name: str, tensor: Tensor) -> None:
@@ -367,7 +385,9 @@ def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> Fro
     return FrozenHead(coef.to(device), intercept.to(device), counts, gamma, temperature)
 
 
-def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> GramHead | RecursiveHead:
+def _learning_head(
+    file: Any, header: dict[str, Any], names: Collection[str], device: torch.device
+) -> GramHead | RecursiveHead:
     precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], float(header["gamma"])
     coef = _coef(file).to(device)
     # Follows from the sums; looked at all the same, because a damaged file is no file to go on from.
@@ -383,8 +403,15 @@ def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> G
     head = GramHead(d, precision, device, gamma, header["fit_intercept"])
     # The head's own empty sums, so that no second matrix is made.
     sums = head.statistics
-    unpack_lower_(_read(file, "gram"), sums.gram)
-    sums.moment = _read(file, "moment").clone().to(device)
+    gram, moment = _read(file, "gram"), _read(file, "moment")
+    unpack_lower_(gram, sums.gram)
+    sums.moment = moment.clone().to(device)
     sums.counts, sums.weights = counts, weights
+    if "gram_low" in names:
+        gram_low = _read_low(file, "gram_low", gram)
+        sums.low = LowParts.zeros_like(sums.moment)
+        unpack_low_(gram_low, sums.gram, sums.low.diagonal)
+        sums.low.moment.copy_(_read_low(file, "moment_low", moment))
+        sums.low.weights.copy_(_read_low(file, "weights_low", weights))
     head.restore(sums, coef)
     return head

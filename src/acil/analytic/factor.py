@@ -20,6 +20,8 @@ _CORRECTION_BYTES = 48 * 2**20
 #: A correction multiplies rounding errors by about the leverage of its rows, so rows that are
 #: further than this from everything learnt are left to a new factorization.
 _MAX_LEVERAGE = 100.0
+#: Products of d² numbers that refining one column takes: two steps of residual and solution.
+_REFINING = 10
 
 
 class CorrectedFactor:
@@ -80,6 +82,13 @@ class CorrectedFactor:
         """Return A⁻¹ right as of the last factorization, in the precision of the factor."""
         return cholesky_solve(self._lower, right.to(self._lower))
 
+    def solve_corrected(self, right: Tensor) -> Tensor:
+        """Return R right, corrections included."""
+        image = solve_lower(self._lower, right.to(self._lower))
+        if self.rank:
+            image = image - self._correction.mT @ (self._correction @ image)
+        return solve_lower_transposed(self._lower, image)
+
     def smallest_pivot(self) -> float:
         """Return the smallest pivot of the factorization, an upper bound of the least eigenvalue."""
         return float(self._lower.diagonal().min()) ** 2
@@ -96,15 +105,26 @@ class CorrectedFactor:
             leverage -= (self._correction @ whitened).square().sum(dim=0)
         return leverage
 
-    def worth_correcting(self, n: int, n_classes: int) -> bool:
-        """Say whether absorbing n rows is cheaper than factorizing and solving anew."""
+    def worth_correcting(self, n: int, n_classes: int, refined: bool = False) -> bool:
+        """Say whether absorbing n rows is cheaper than factorizing and solving anew.
+
+        Parameters
+        ----------
+        n, n_classes : int
+        refined : bool
+            Whether the weights are refined, which costs more for n rows and for n_classes columns.
+        """
         if not self._ready:
             return False
         d, c, p = self.size, n_classes, self.rank
         if (p + n + 1) * d * self._lower.element_size() > _CORRECTION_BYTES:
             return False
         correcting = d * d * (n + min(n, c)) + d * n * (4 * p + 2 * n)
-        return correcting < d**3 / 3 + 2 * d * d * c
+        anew = d**3 / 3 + 2 * d * d * c
+        if refined:
+            correcting += _REFINING * d * d * n
+            anew += _REFINING * d * d * c
+        return correcting < anew
 
     def absorb(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
         """Correct R for rows added to gram.

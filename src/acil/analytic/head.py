@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
+from acil.analytic import rounding
+from acil.analytic.correction import regression_rows
 from acil.analytic.factor import CorrectedFactor
-from acil.analytic.linalg import cholesky_, largest_eigenvalue, residual, symmetric_matmul
+from acil.analytic.forgetting import require_possible
+from acil.analytic.linalg import largest_eigenvalue, symmetric_matmul
 from acil.analytic.precision import Precision
+from acil.analytic.refinement import NormalEquations, Unknowns
 from acil.analytic.selection import GammaCurve, generalized_cross_validation
 from acil.analytic.statistics import Statistics
-from acil.errors import InputError, SingularMatrixError
+from acil.errors import SingularMatrixError
 
 #: One block of samples: expanded rows, their class columns, their weights.
 Block = tuple[Tensor, Tensor, Tensor | None]
@@ -21,9 +26,9 @@ Block = tuple[Tensor, Tensor, Tensor | None]
 #: products are rounded to 6e-8.
 _REFINED = 1e-8
 _MAX_REFINEMENTS = 10
-#: Above this estimate of the condition number, rounding in the Cholesky solve would be the largest
-#: error of the scores (measured: some 1e-18 times it), and is refined away.
-_ILL_CONDITIONED = 1e7
+#: Above this estimate of the condition number, rounding in the Cholesky solve could move scores by
+#: 1e-10 and more (measured: up to 0.3 eps times it), and is refined away.
+_ILL_CONDITIONED = 1e6
 #: Mixed precision is refused when float32 rounding, times the condition number, exceeds this.
 _MAX_MIXED_ERROR = 1e-2
 
@@ -82,31 +87,44 @@ class GramHead:
 
     def learn(self, blocks: Iterable[Block], n_rows: int) -> None:
         """Add samples, given in blocks of ``n_rows`` rows in all."""
+        exact = self.precision.products == torch.float64
+        refined = exact and self._factor.ready and self._ill_conditioned()
         follow = self._coef is not None and self._factor.worth_correcting(
-            n_rows, self.statistics.n_classes
+            n_rows, self.statistics.n_classes, refined
         )
         for rows, columns, weights in blocks:
-            follow = follow and self._correct(rows, columns, weights)
-            self.statistics.add(rows, columns, weights)
-            del rows  # or two blocks would be alive while the next one is made
+            change = self._absorb(rows, columns, weights, refined) if follow else None
+            before = self.statistics.n_samples
+            settled = rounding.settled(before, self.size)
+            self.statistics.add(rows, columns, weights, self._exact_above(settled))
+            follow = change is not None
+            if change is not None:
+                self._coef = change()
+            del rows, change  # or two blocks would be alive while the next one is made
+            if rounding.worth_a_look(before, self.statistics.n_samples, self.size):
+                follow = not self._look_at_least_eigenvalue() and follow
         if not follow:
             self._invalidate()
 
     def forget(self, blocks: Iterable[Block]) -> None:
         """Remove samples, or raise and leave everything as it was."""
         remaining = self.statistics.copy()
+        exact_above = self._exact_above()
         for rows, columns, weights in blocks:
-            remaining.subtract(rows, columns, weights)
+            remaining.subtract(rows, columns, weights, exact_above)
         if remaining.n_samples == 0:
-            remaining.gram.zero_()
+            remaining.clear()
         else:
-            self._require_possible(remaining)
+            require_possible(self.statistics, remaining, self.gamma, self.precision.rounding)
         self.statistics, self._least = remaining, None
         self._invalidate()
 
     def merge(self, other: GramHead, positions: Tensor) -> None:
         """Add the sums of another head; see `Statistics.merge`."""
-        self.statistics.merge(other.statistics, positions)
+        sums = (self.statistics, other.statistics)
+        plain = all(part.low is None for part in sums)
+        settled = plain and rounding.settled(sum(part.n_samples for part in sums), self.size)
+        self.statistics.merge(other.statistics, positions, self._exact_above(settled))
         self._invalidate()
 
     def grow(self, positions: Tensor, n_classes: int) -> None:
@@ -161,14 +179,9 @@ class GramHead:
     def condition(self) -> float:
         """Estimate the condition number κ of the matrix that is inverted."""
         self._require_fresh_factor()
-        generator = torch.Generator().manual_seed(0)
-        start = torch.randn(self.size, min(2, self.size), generator=generator)
-        start = start.to(self.statistics.gram)
-        largest = largest_eigenvalue(self._multiply, start)
-        inverse = largest_eigenvalue(self._factor.solve, start.to(self._factor.dtype))
-        # Estimates of eigenvalues come from within: allow for what is missing.
-        self._least = 0.9 / inverse
-        return max(1.0, largest * inverse)
+        largest = largest_eigenvalue(self._multiply, self._random_start())
+        self._least = self._least_eigenvalue()
+        return max(1.0, largest * 0.9 / self._least)
 
     def trace_of_inverse(self) -> float:
         """Return tr R, from which the degrees of freedom follow."""
@@ -202,9 +215,11 @@ class GramHead:
         if coef is None:
             # Also what mixed precision falls back to when a float32 factor is not good enough
             self._factorize(self.precision.sums)
-            coef = self._factor.solve(moment)
-            if self._estimated_condition() > _ILL_CONDITIONED:
-                coef = self._refined(coef, moment)
+            if self._ill_conditioned():
+                equations = self._equations()
+                coef = equations.refined(self._factor.solve, *equations.right())
+            else:
+                coef = self._factor.solve(moment)
         if self.precision.products != self.precision.sums:
             self._require_enough_precision()
         self._coef = coef
@@ -235,23 +250,53 @@ class GramHead:
             coef += self._factor.solve(rest).to(coef)
         return None
 
-    def _refined(self, coef: Tensor, moment: Tensor) -> Tensor:
-        """Improve weights by residuals that are computed with twice the digits."""
-        centre = self._centre() if self.fit_intercept else None
-        previous = float("inf")
-        for _ in range(3):
-            rest = residual(self.statistics.gram, self._resolved_gamma(), centre, coef, moment)
-            step = self._factor.solve(rest)
-            size = float(step.norm())
-            if not size < previous / 2:
-                break
-            previous = size
-            coef = coef + step
-        return coef
+    def _equations(self) -> NormalEquations:
+        return NormalEquations(self.statistics, self._resolved_gamma(), self.fit_intercept)
 
-    def _estimated_condition(self) -> float:
+    def _ill_conditioned(self) -> bool:
         # The trace bounds the largest eigenvalue from above, a pivot the smallest one.
-        return self.statistics.mean_square * self.size / self._factor.smallest_pivot()
+        trace = self.statistics.mean_square * self.size
+        return trace > _ILL_CONDITIONED * self._factor.smallest_pivot()
+
+    def _exact_above(self, settled: bool = False) -> float:
+        """Return the largest element of gram that sums without low parts may have; see `rounding`.
+
+        Parameters
+        ----------
+        settled : bool
+            Whether to go on as before: with low parts if there are any.
+        """
+        if self.precision.products != torch.float64:
+            return math.inf
+        if settled:
+            return math.inf if self.statistics.low is None else -math.inf
+        return rounding.exact_above(self.gamma or 0.0, self.size, self.precision.rounding)
+
+    def _look_at_least_eigenvalue(self) -> bool:
+        """Decide whether filled sums need low parts; say whether that took a factorization."""
+        largest = self.statistics.largest
+        if largest <= self._exact_above():
+            return False
+        centre = self._centre() if self.fit_intercept else None
+        try:
+            self._factor.factorize(self.statistics.gram, self.gamma or 0.0, centre, self.precision.sums)
+            least = self._least_eigenvalue()
+        except SingularMatrixError:
+            least = 0.0
+        harmless = largest <= rounding.exact_above(least, self.size, self.precision.rounding)
+        self.statistics.keep_pairs(not harmless)
+        return True
+
+    def _least_eigenvalue(self) -> float:
+        """Return a lower bound of the least eigenvalue of the matrix that was factorized."""
+        largest = largest_eigenvalue(self._factor.solve, self._random_start().to(self._factor.dtype))
+        # Estimates of eigenvalues come from within: allow for what is missing.
+        return 0.9 / largest
+
+    def _random_start(self) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        start = torch.randn(self.size, min(2, self.size), generator=generator)
+        return start.to(self.statistics.gram)
 
     def _multiply(self, block: Tensor) -> Tensor:
         """Multiply (gram + γI), centred if asked for, with a block of columns."""
@@ -261,43 +306,36 @@ class GramHead:
             image -= torch.outer(centre, centre @ block)
         return image.add_(block, alpha=self._resolved_gamma())
 
-    def _correct(self, rows: Tensor, columns: Tensor, weights: Tensor | None) -> bool:
-        """Update the weights for rows about to be added; False, with nothing done, if inaccurate."""
-        coef = self._coef
-        if coef is None:
-            return False
+    def _absorb(
+        self, rows: Tensor, columns: Tensor, weights: Tensor | None, refined: bool
+    ) -> Callable[[], Tensor] | None:
+        """Correct the factor for rows about to be added.
+
+        Returns
+        -------
+        callable or None
+            What gives the new weights when the sums have the rows. None, with nothing done, if these
+            rows are too far from everything learnt for an accurate correction.
+        """
+        coef, intercept = self.coefficients()
         targets = coef.new_zeros(len(rows), coef.shape[1])
         targets[torch.arange(len(rows)), columns.cpu()] = 1.0
-        rows, targets = self._regression_rows(rows, targets, weights)
-        absorbed = self._factor.absorb(rows)
+        changed_rows, changed_targets = rows, targets
+        if weights is not None or self.fit_intercept:
+            changed_rows, changed_targets = regression_rows(
+                self.statistics, rows, targets, weights, self.fit_intercept
+            )
+        absorbed = self._factor.absorb(changed_rows)
         if absorbed is None:
-            return False
+            return None
         # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
-        self._coef = coef + self._factor.step(*absorbed, targets - rows.to(coef) @ coef).to(coef)
-        return True
-
-    def _regression_rows(
-        self, rows: Tensor, targets: Tensor, weights: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the rows and targets by which this block changes the (centred) regression."""
-        if weights is None and not self.fit_intercept:
-            return rows, targets
-        if weights is None:
-            weights = torch.ones(len(rows), dtype=torch.float64)
-        root = weights.to(targets).sqrt().unsqueeze(1)
-        if not self.fit_intercept:
-            return rows * root.to(rows), targets * root
-        # With n old samples of mean μ and k new ones of mean m, the centred sum grows by
-        # Σ (x − m)(x − m)ᵀ + nk / (n + k) (m − μ)(m − μ)ᵀ: one more row.
-        n, k = self.statistics.total_weight, float(weights.sum())
-        share = (weights / k).to(targets)
-        row_mean, target_mean = share.to(rows) @ rows, share @ targets
-        jump = (n * k / (n + k)) ** 0.5
-        shift = jump * (row_mean - self.statistics.mean.to(rows))
-        turn = jump * (target_mean - (self.weights / n).to(targets))
-        rows = torch.cat([(rows - row_mean) * root.to(rows), shift.unsqueeze(0)])
-        targets = torch.cat([(targets - target_mean) * root, turn.unsqueeze(0)])
-        return rows, targets
+        if not refined:
+            errors = changed_targets - changed_rows.to(coef) @ coef
+            return lambda: coef + self._factor.step(*absorbed, errors).to(coef)
+        root = rows.new_ones(len(rows)) if weights is None else weights.to(rows).sqrt()
+        rows, errors = rows * root.unsqueeze(1), (targets - rows @ coef - intercept) * root.unsqueeze(1)
+        right = Unknowns(rows.mT, root if self.fit_intercept else None)
+        return lambda: coef + self._equations().refined(self._factor.solve_corrected, right) @ errors
 
     def _invalidate(self) -> None:
         self._factor.drop()
@@ -324,22 +362,6 @@ class GramHead:
         if self.gamma is None:
             self.gamma = generalized_cross_validation(self.statistics, None, self.fit_intercept).best
         return self.gamma
-
-    def _require_possible(self, remaining: Statistics) -> None:
-        """Raise unless what is left after forgetting can be a sum of x xᵀ."""
-        before = float(self.statistics.gram.diagonal().max())
-        rounding = 200 * self.size**0.5 * self.precision.rounding * before
-        shift = 0.0 if self.gamma == 0 else rounding
-        matrix = remaining.gram.clone()
-        matrix.diagonal().add_(shift)
-        try:
-            cholesky_(matrix, shift)
-        except SingularMatrixError as error:
-            raise InputError(
-                "These samples cannot be forgotten: without them the sums would no longer be those of "
-                "any set of samples (the matrix is not positive definite). They were not all learnt "
-                "by this model, or not with these weights."
-            ) from error
 
     def _require_enough_precision(self) -> None:
         trace = self.statistics.mean_square * self.size + self._resolved_gamma()

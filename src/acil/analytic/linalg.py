@@ -88,45 +88,6 @@ def symmetric_matmul(lower: Tensor, right: Tensor) -> Tensor:
     return product
 
 
-def residual(
-    lower: Tensor, gamma: float, centre: Tensor | None, solution: Tensor, right: Tensor
-) -> Tensor:
-    """Return right − (lower + γI − centre centreᵀ) solution, with about 20 digits more than plain.
-
-    Both factors are split into a head of few bits and a tail. Products of two heads, and sums of up to
-    2¹³ of them, are exact in float64; the rest is small, and so is its rounding.
-
-    Parameters
-    ----------
-    lower : Tensor of shape (d, d)
-        Lower triangle of a symmetric matrix.
-    gamma : float
-    centre : Tensor of shape (d,), optional
-    solution, right : Tensor of shape (d, k)
-    """
-    matrix_scale, solution_scale = _largest(lower), solution.abs().max()
-    heads = _head(solution, solution_scale)
-    tails = solution - heads
-    small = gamma * solution
-    if centre is not None:
-        small -= torch.outer(centre, centre @ solution)
-    large = torch.zeros_like(right)
-    for start, stop in _panels(lower.shape[0]):
-        here, after = slice(start, stop), slice(stop, None)
-        for block, into, source in (
-            (_mirrored(lower[here, here]), here, here),
-            (lower[after, here], after, here),
-        ):
-            coarse = _head(block, matrix_scale)
-            fine = block - coarse
-            large[into] += coarse @ heads[source]
-            small[into] += (coarse @ tails[source]).add_(fine @ solution[source])
-            if into != source:
-                large[source] += coarse.mT @ heads[into]
-                small[source] += (coarse.mT @ tails[into]).add_(fine.mT @ solution[into])
-    return (right - large) - small
-
-
 def mirror_(lower: Tensor) -> Tensor:
     """Copy the lower triangle of a matrix over its upper one, in place."""
     for start, stop in _panels(lower.shape[0]):
@@ -290,17 +251,6 @@ def _through_scipy(matrix: Tensor) -> bool:
 def _panels(d: int, width: int | None = None) -> list[tuple[int, int]]:
     width = width or _PANEL
     return [(start, min(start + width, d)) for start in range(0, d, width)]
-
-
-def _largest(lower: Tensor) -> Tensor:
-    """Return the largest magnitude in a positive semidefinite matrix: it stands on the diagonal."""
-    return lower.diagonal().max()
-
-
-def _head(values: Tensor, scale: Tensor) -> Tensor:
-    """Round to multiples of 2⁻²⁰ of a power of two that is not below ``scale``."""
-    unit = 2.0 ** (torch.ceil(torch.log2(scale)) - 20)
-    return (values / unit).round_().mul_(unit)
 
 
 def _mirrored(block: Tensor) -> Tensor:

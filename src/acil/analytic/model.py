@@ -101,7 +101,11 @@ class AnalyticModel:
         if self.expansion.projection is not None:
             parts["projection"] = self.expansion.in_features * d * 4
         if isinstance(self.head, GramHead):
-            parts |= {"gram": d * (d + 1) // 2 * number, "moment": d * c * number}
+            sums = {"gram": d * (d + 1) // 2 * number, "moment": d * c * number}
+            parts |= sums
+            if self.head.statistics.low is not None:
+                parts |= {f"{name}_low": size for name, size in sums.items()}
+                parts["weights_low"] = c * number
         elif isinstance(self.head, RecursiveHead):
             parts["rfaum"] = d * (d + 1) // 2 * number
         return parts

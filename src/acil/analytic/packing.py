@@ -45,7 +45,7 @@ def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
     ----------
     packed : Tensor of shape (d (d + 1) / 2,)
     matrix : Tensor of shape (d, d)
-        The upper triangle is unspecified afterwards.
+        What is above the diagonal stays.
     """
     d = matrix.shape[0]
     for start in range(0, d, _PANEL):
@@ -53,8 +53,40 @@ def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
         panel = torch.zeros(stop - start, stop, dtype=packed.dtype)
         for row, place in _places(start, stop):
             panel[row - start, : row + 1] = packed[place]
-        matrix[start:stop, :stop] = panel.to(matrix.device)
+        panel = panel.to(matrix.device)
+        matrix[start:stop, :start] = panel[:, :start]
+        square = matrix[start:stop, start:stop]
+        below = torch.ones_like(square, dtype=torch.bool).tril()
+        square.copy_(torch.where(below, panel[:, start:], square))
     return matrix
+
+
+def pack_low(gram: Tensor, diagonal_low: Tensor) -> Tensor:
+    """Return the low parts of a symmetric matrix of pairs, in the order of `pack_lower`.
+
+    Parameters
+    ----------
+    gram : Tensor of shape (d, d)
+        Low parts above the diagonal.
+    diagonal_low : Tensor of shape (d,)
+        Low parts of the diagonal.
+    """
+    packed = pack_lower(gram.mT)
+    packed[_diagonal_places(gram.shape[0])] = diagonal_low.cpu()
+    return packed
+
+
+def unpack_low_(packed: Tensor, gram: Tensor, diagonal_low: Tensor) -> None:
+    """Put back what `pack_low` has returned, in place; what is on and below the diagonal stays."""
+    diagonal = gram.diagonal().clone()
+    unpack_lower_(packed, gram.mT)
+    gram.diagonal().copy_(diagonal)
+    diagonal_low.copy_(packed[_diagonal_places(gram.shape[0])])
+
+
+def _diagonal_places(d: int) -> Tensor:
+    rows = torch.arange(d)
+    return rows * (rows + 3) // 2
 
 
 def _places(start: int, stop: int) -> Iterator[tuple[int, slice]]:

@@ -1,0 +1,47 @@
+"""When sums need more digits than float64 has.
+
+Rounding of the sums moves scores by up to its size over the least eigenvalue of gram + γI. That
+eigenvalue is at least γ; how much larger it is shows only in a factorization, which is worth its price
+when there are enough samples to fill all directions. All rules follow from what a file of the model
+holds, so that a model that was saved goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import math
+
+#: Rounding of one sum that no score can show at 1e-9: it grows with the root of the number of additions.
+_HARMLESS = 1e-11
+#: Samples for each dimension at which the least eigenvalue is looked at first; then at each doubling.
+_FILLED = 2
+#: Widths at which pairs cost next to nothing and are kept for good: rounding that is harmless now may
+#: not be so when most samples have been forgotten.
+_NARROW = 512
+
+
+def exact_above(least: float, size: int, unit: float) -> float:
+    """Return the largest element of gram whose rounding is still harmless.
+
+    Parameters
+    ----------
+    least : float
+        A lower bound of the least eigenvalue of gram + γI.
+    size : int
+        Width d.
+    unit : float
+        Unit roundoff.
+    """
+    # Rounding d × d numbers adds a random matrix, of norm √d · unit · (the largest of them) at most
+    return _HARMLESS * least / (unit * math.sqrt(size))
+
+
+def settled(n_samples: int, size: int) -> bool:
+    """Say whether the least eigenvalue of sums of so many samples has been looked at."""
+    return size > _NARROW and n_samples >= _FILLED * size
+
+
+def worth_a_look(before: int, after: int, size: int) -> bool:
+    """Say whether it is to be looked at (again) when the number of samples has grown."""
+    if not settled(after, size):
+        return False
+    return before < _FILLED * size or math.frexp(before / size)[1] < math.frexp(after / size)[1]
