@@ -12,6 +12,8 @@ from acil.methods.base import Method
 #: Registry name → module and class. A new method is one file and one line here.
 _BUILT_IN = {
     "acil": "acil.methods.acil:ACIL",
+    "finetune": "acil.methods.finetune:Finetune",
+    "joint": "acil.methods.joint:Joint",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
