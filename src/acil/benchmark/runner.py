@@ -306,6 +306,8 @@ def _labels(task: _Task, job: Job, phases: int) -> dict[str, Any]:
 
 def _settings(task: _Task, job: Job) -> dict[str, Any]:
     features = task.recipe.features
+    # A method may name its own settings, such as the memory rule, where the user has not.
+    own = getattr(resolve(job.method), "recorded_settings", None)
     return {
         "expansion_size": task.recipe.expansion_size,
         "gamma": task.recipe.gamma,
@@ -317,6 +319,7 @@ def _settings(task: _Task, job: Job) -> dict[str, Any]:
         "backbone": task.config.backbone or task.recipe.backbone,
         **{f"recipe.{name}": value for name, value in task.config.recipe_changes.items()},
         **job.settings,
+        **({} if own is None else own(job.settings)),
     }
 
 

@@ -105,6 +105,9 @@ class Method(Protocol):
 
     ``grouping_free`` is True when the state depends only on the set of samples seen: then one run with
     many phases gives the results of every coarser grouping.
+
+    A method may also have ``resume(base_phase)``, called after `load_state_dict`, and a class method
+    ``recorded_settings(settings)``: what its records say of its settings, defaults included.
     """
 
     grouping_free: bool

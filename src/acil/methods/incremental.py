@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from acil.errors import InputError
+from acil.errors import InputError, NotFittedError
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.memory import ExemplarMemory, MemoryRule
 from acil.methods.pretrain import base_network
@@ -19,6 +19,7 @@ from acil.methods.readout import classifier_scores, network_features
 from acil.methods.schedule import Schedules, derived_seed, increment_training
 from acil.methods.settings import read_settings
 from acil.training.checkpoint import Checkpoint
+from acil.training.fields import to_values
 from acil.training.loop import Objective, train
 from acil.training.network import Network
 from acil.vision.backbones import Backbone, Preprocessing, build
@@ -53,15 +54,22 @@ class IncrementalNetwork:
         self.network: Any = None
         #: Number of classes seen after each phase.
         self.history: list[int] = []
-        self.exemplars: ExemplarMemory | None = None
-        rule = getattr(self.settings, "memory_rule", None)
-        if rule is not None:
-            self.exemplars = ExemplarMemory(MemoryRule.parse(rule), context.n_classes)
+        self.exemplars = ExemplarMemory(self.memory_rule(), context.n_classes)
+
+    @classmethod
+    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the method's own settings, defaults included, for the records of a run."""
+        return {} if cls.settings_type is None else to_values(read_settings(cls.settings_type, settings))
 
     @property
     def n_seen(self) -> int:
         """Number of classes seen."""
         return self.history[-1] if self.history else 0
+
+    def memory_rule(self) -> MemoryRule:
+        """Return how many exemplars are kept: none, unless the settings have a ``memory_rule``."""
+        rule = getattr(self.settings, "memory_rule", None)
+        return MemoryRule(0, "per class") if rule is None else MemoryRule.parse(rule)
 
     def base(self, phase: Phase) -> Any:
         """Return the network of the base phase, by default the shared one."""
@@ -75,16 +83,17 @@ class IncrementalNetwork:
         """Learn one phase from its own data, and from the exemplars."""
         self._check(phase)
         network = self.base(phase) if self.network is None else self.increment(phase)
-        if self.exemplars is not None:
-            pixels, features = phase.images.pixels(), None
-            if self.exemplars.rule.count is not None:
-                features = network_features(network.backbone, pixels, self.context.device)
-            self.exemplars.update(pixels, phase.labels, features, phase.n_seen)
+        if self.exemplars.rule.count:
+            features = network_features(network.backbone, phase.images, self.context.device)
+            self.exemplars.update(phase.images.pixels(), phase.labels, features, phase.n_seen)
+        elif self.exemplars.rule.count is None:
+            self.exemplars.update(phase.images.pixels(), phase.labels, None, phase.n_seen)
         self.network = network
         self.history.append(phase.n_seen)
 
     def predict(self, images: ImageSet) -> Tensor:
         """Return the label of each image: the class of the largest score."""
+        self._require_learnt()
         features = network_features(self.network.backbone, images, self.context.device)
         return self.scores(features)[:, : self.n_seen].argmax(1)
 
@@ -95,15 +104,15 @@ class IncrementalNetwork:
     def memory(self) -> MemoryUse:
         """Count exemplars and network; the teacher of the next phase is that same network."""
         tensors = self.network.state_dict().values()
-        samples = 0 if self.exemplars is None else self.exemplars.nbytes
-        return MemoryUse(samples=samples, weights=sum(tensor.nbytes for tensor in tensors))
+        weights = sum(tensor.nbytes for tensor in tensors)
+        return MemoryUse(samples=self.exemplars.nbytes, weights=weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Return network, exemplars and history."""
         backbone = self.network.backbone
         state = {f"network.{name}": tensor.cpu() for name, tensor in self.network.state_dict().items()}
-        exemplars = {} if self.exemplars is None else self.exemplars.state_dict()
-        state |= {f"exemplars.{name}": tensor for name, tensor in exemplars.items()}
+        kept = self.exemplars.state_dict()
+        state |= {f"exemplars.{name}": tensor for name, tensor in kept.items()}
         described = {
             "name": backbone.name,
             "options": backbone.options,
@@ -121,8 +130,7 @@ class IncrementalNetwork:
         network.load_state_dict(weights)
         self.network = network.to(self.context.device).eval()
         self.history = [int(n) for n in state["history"]]
-        if self.exemplars is not None:
-            self.exemplars.load_state_dict(_part(state, "exemplars."))
+        self.exemplars.load_state_dict(_part(state, "exemplars."))
 
     def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Any:
         """Return a network that saved weights fit into."""
@@ -130,10 +138,7 @@ class IncrementalNetwork:
 
     def data(self, phase: Phase) -> tuple[Tensor, Tensor]:
         """Return images and labels of a phase and of the exemplars kept before it."""
-        pixels = phase.images.pixels()
-        if self.exemplars is None:
-            return pixels, phase.labels
-        return self.exemplars.with_new(pixels, phase.labels)
+        return self.exemplars.with_new(phase.images.pixels(), phase.labels)
 
     def student(self) -> Any:
         """Return a copy of the network, to train; the network itself is the teacher."""
@@ -181,6 +186,10 @@ class IncrementalNetwork:
         """Tell the trainings of this run from those of other K and settings in the same folder."""
         facts = f"{self.settings} {self.training} {self.history}"
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+    def _require_learnt(self) -> None:
+        if self.network is None:
+            raise NotFittedError(f"{self.name} has not learnt anything yet. Learn a phase first.")
 
     def _check(self, phase: Phase) -> None:
         expected = tuple(range(self.n_seen, phase.n_seen))

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from acil.methods.base import Context, Phase
+from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork
-from acil.methods.memory import ExemplarMemory, MemoryRule
+from acil.methods.memory import MemoryRule
 from acil.methods.pretrain import new_network
 
 
@@ -23,9 +23,9 @@ class Joint(IncrementalNetwork):
 
     name = "joint"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.exemplars = ExemplarMemory(MemoryRule(None, "per class"), context.n_classes)
+    def memory_rule(self) -> MemoryRule:
+        """Keep every image."""
+        return MemoryRule(None, "per class")
 
     def increment(self, phase: Phase) -> Any:
         """Return a network trained on the data of all phases."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from acil.errors import InputError
+from acil.errors import InputError, NotFittedError
 
 #: Herding may pick an image again and again; after so many moves for each wanted image, those that are
 #: still missing are taken in the order of their last score.
@@ -25,7 +25,7 @@ class MemoryRule:
     Attributes
     ----------
     count : int or None
-        None keeps everything.
+        None keeps everything, 0 nothing.
     scope : {"per class", "in total"}
         "in total" divides the count by the number of classes seen, rounding down.
 
@@ -68,14 +68,14 @@ class ExemplarMemory:
     """
 
     def __init__(self, rule: MemoryRule, n_classes: int) -> None:
-        if rule.quota(n_classes) == 0:
+        if rule.count and rule.quota(n_classes) == 0:
             raise InputError(
                 f"{rule.count} exemplars in total do not suffice for {n_classes} classes. Set "
                 f"memory_rule to at least '{n_classes} in total'."
             )
         self.rule = rule
-        self.pixels: Tensor | None = None
         self.labels = torch.empty(0, dtype=torch.int64)
+        self._pixels: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -83,11 +83,18 @@ class ExemplarMemory:
     @property
     def nbytes(self) -> int:
         """Bytes of pixels and labels."""
-        return self.labels.nbytes + (0 if self.pixels is None else self.pixels.nbytes)
+        return self.labels.nbytes + (0 if self._pixels is None else self._pixels.nbytes)
+
+    @property
+    def pixels(self) -> Tensor:
+        """The exemplars, (n, channels, height, width), uint8, in the order of their labels."""
+        if self._pixels is None:
+            raise NotFittedError("There are no exemplars yet. Learn a phase first.")
+        return self._pixels
 
     def with_new(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the data of a phase and the exemplars of old classes, together."""
-        if self.pixels is None:
+        if len(self) == 0:
             return pixels, labels
         return torch.cat([pixels, self.pixels]), torch.cat([labels, self.labels])
 
@@ -101,7 +108,7 @@ class ExemplarMemory:
             Of classes that the memory does not hold yet.
         features : Tensor of shape (n, features) or None
             Of the images as the present network sees them; herding chooses by them. None only if the
-            rule keeps everything.
+            rule keeps everything or nothing.
         n_seen : int
             Classes seen, the new ones included.
         """
@@ -114,16 +121,16 @@ class ExemplarMemory:
         quota = self.rule.quota(n_seen)
         new = _chosen(labels, features, quota)
         old = _first_ranks(self.labels, quota)
-        kept = pixels[new] if self.pixels is None else torch.cat([self.pixels[old], pixels[new]])
-        self.pixels, self.labels = kept, torch.cat([self.labels[old], labels[new]])
+        kept = pixels[new] if self._pixels is None else torch.cat([self._pixels[old], pixels[new]])
+        self._pixels, self.labels = kept, torch.cat([self.labels[old], labels[new]])
 
     def state_dict(self) -> dict[str, Any]:
         """Return pixels and labels; nothing while the memory is empty."""
-        return {} if self.pixels is None else {"pixels": self.pixels, "labels": self.labels}
+        return {"pixels": self.pixels, "labels": self.labels} if len(self) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.pixels = state.get("pixels")
+        self._pixels = state.get("pixels")
         self.labels = state.get("labels", torch.empty(0, dtype=torch.int64))
 
 
@@ -161,8 +168,8 @@ def herd(features: Tensor, count: int) -> Tensor:
 
 def _chosen(labels: Tensor, features: Tensor | None, quota: int | None) -> Tensor:
     """Return the positions of the exemplars of each class, classes in order."""
-    parts = []
-    for label in sorted(set(labels.tolist())):
+    parts = [torch.empty(0, dtype=torch.int64)]
+    for label in sorted(set(labels.tolist())) if quota != 0 else []:
         members = torch.nonzero(labels == label).flatten()
         if quota is not None:
             if features is None:
@@ -175,4 +182,4 @@ def _chosen(labels: Tensor, features: Tensor | None, quota: int | None) -> Tenso
 def _first_ranks(labels: Tensor, quota: int | None) -> Tensor:
     """Return the positions of the first ``quota`` exemplars of each class."""
     parts = [torch.nonzero(labels == label).flatten()[:quota] for label in sorted(set(labels.tolist()))]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+    return torch.cat([torch.empty(0, dtype=torch.int64), *parts])
