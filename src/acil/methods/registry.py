@@ -14,6 +14,8 @@ _BUILT_IN = {
     "acil": "acil.methods.acil:ACIL",
     "finetune": "acil.methods.finetune:Finetune",
     "joint": "acil.methods.joint:Joint",
+    "lwf": "acil.methods.lwf:LwF",
+    "lwf-exemplars": "acil.methods.lwf_exemplars:LwFExemplars",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
