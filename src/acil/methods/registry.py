@@ -16,6 +16,8 @@ _BUILT_IN = {
     "joint": "acil.methods.joint:Joint",
     "lwf": "acil.methods.lwf:LwF",
     "lwf-exemplars": "acil.methods.lwf_exemplars:LwFExemplars",
+    "icarl": "acil.methods.icarl:ICaRL",
+    "icarl-bce": "acil.methods.icarl_bce:ICaRLBCE",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
