@@ -18,6 +18,7 @@ _BUILT_IN = {
     "lwf-exemplars": "acil.methods.lwf_exemplars:LwFExemplars",
     "icarl": "acil.methods.icarl:ICaRL",
     "icarl-bce": "acil.methods.icarl_bce:ICaRLBCE",
+    "ewc": "acil.methods.ewc:EWC",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
