@@ -19,6 +19,7 @@ _BUILT_IN = {
     "icarl": "acil.methods.icarl:ICaRL",
     "icarl-bce": "acil.methods.icarl_bce:ICaRLBCE",
     "ewc": "acil.methods.ewc:EWC",
+    "bic": "acil.methods.bic:BiC",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
