@@ -20,6 +20,7 @@ _BUILT_IN = {
     "icarl-bce": "acil.methods.icarl_bce:ICaRLBCE",
     "ewc": "acil.methods.ewc:EWC",
     "bic": "acil.methods.bic:BiC",
+    "lucir": "acil.methods.lucir:LUCIR",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
