@@ -24,9 +24,10 @@ from acil.benchmark.protocol import class_order
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory, StateFile, open_run
 from acil.benchmark.suites import variants
-from acil.errors import InputError, SingularMatrixError
+from acil.errors import ACILError, InputError, SingularMatrixError
 from acil.methods import Context, Phase, resolve
 from acil.parameters import resolve_device
+from acil.training.loop import DivergedError
 from acil.training.recipes import Recipe, override, recipe, to_dict
 from acil.vision.backbones import Backbone, load_backbone
 from acil.vision.cache import FeatureCache
@@ -185,11 +186,14 @@ def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -
         )
 
 
-def _attempt(task: _Task, job: Job, directory: RunDirectory) -> SingularMatrixError | None:
-    """Run a job; a matrix that cannot be solved is a result, and no reason to stop the others."""
+def _attempt(task: _Task, job: Job, directory: RunDirectory) -> ACILError | None:
+    """Run a job; a failure of the method itself is a result, and no reason to stop the others.
+
+    Such are a matrix that cannot be solved and a training that diverges.
+    """
     try:
         _run_job(task, job, directory)
-    except SingularMatrixError as error:
+    except (SingularMatrixError, DivergedError) as error:
         for k in job.covers:
             record = {"kind": "failure", **_labels(task, job, k), "error": str(error)}
             directory.records.append(record)

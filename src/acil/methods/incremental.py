@@ -83,11 +83,11 @@ class IncrementalNetwork:
         """Learn one phase from its own data, and from the exemplars."""
         self._check(phase)
         network = self.base(phase) if self.network is None else self.increment(phase)
+        # Features are for choosing: there is no choice where everything or nothing is kept.
+        features = None
         if self.exemplars.rule.count:
             features = network_features(network.backbone, phase.images, self.context.device)
-            self.exemplars.update(phase.images.pixels(), phase.labels, features, phase.n_seen)
-        elif self.exemplars.rule.count is None:
-            self.exemplars.update(phase.images.pixels(), phase.labels, None, phase.n_seen)
+        self.exemplars.update(phase.images, phase.labels, features, phase.n_seen)
         self.network = network
         self.history.append(phase.n_seen)
 
@@ -163,7 +163,7 @@ class IncrementalNetwork:
         context = self.context
         checkpoint = None
         if context.checkpoint is not None:
-            folder = context.checkpoint / f"{self.name}-{self._digest()}-phase-{phase.index}"
+            folder = context.checkpoint / f"{self.name}-{self._digest(phase)}-phase-{phase.index}"
             checkpoint = Checkpoint(folder, other="restart")
         train(
             network,
@@ -182,9 +182,9 @@ class IncrementalNetwork:
                 checkpoint.path.parent.rmdir()
         return network
 
-    def _digest(self) -> str:
+    def _digest(self, phase: Phase) -> str:
         """Tell the trainings of this run from those of other K and settings in the same folder."""
-        facts = f"{self.settings} {self.training} {self.history}"
+        facts = f"{self.settings} {self.training} {self.history} {phase.n_seen}"
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
     def _require_learnt(self) -> None:

@@ -114,4 +114,4 @@ class LUCIR(IncrementalNetwork):
             warmup=0,
         )
         fit_classifier(network, kept.pixels, kept.labels, self.context, plan)
-        return network
+        return network.eval()

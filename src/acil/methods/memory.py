@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from acil.errors import InputError, NotFittedError
+from acil.vision.imageset import ImageSet
 
 #: Herding may pick an image again and again; after so many moves for each wanted image, those that are
 #: still missing are taken in the order of their last score.
@@ -98,12 +99,13 @@ class ExemplarMemory:
             return pixels, labels
         return torch.cat([pixels, self.pixels]), torch.cat([labels, self.labels])
 
-    def update(self, pixels: Tensor, labels: Tensor, features: Tensor | None, n_seen: int) -> None:
+    def update(self, images: ImageSet, labels: Tensor, features: Tensor | None, n_seen: int) -> None:
         """Take exemplars of new classes and shrink the sets of the old ones to the quota.
 
         Parameters
         ----------
-        pixels : Tensor of shape (n, channels, height, width), uint8
+        images : ImageSet
+            n images, of which only the chosen ones are read.
         labels : Tensor of shape (n,), int64
             Of classes that the memory does not hold yet.
         features : Tensor of shape (n, features) or None
@@ -121,7 +123,8 @@ class ExemplarMemory:
         quota = self.rule.quota(n_seen)
         new = _chosen(labels, features, quota)
         old = _first_ranks(self.labels, quota)
-        kept = pixels[new] if self._pixels is None else torch.cat([self._pixels[old], pixels[new]])
+        chosen = images.subset(new).pixels()
+        kept = chosen if self._pixels is None else torch.cat([self._pixels[old], chosen])
         self._pixels, self.labels = kept, torch.cat([self.labels[old], labels[new]])
 
     def state_dict(self) -> dict[str, Any]:

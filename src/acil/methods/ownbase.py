@@ -56,7 +56,7 @@ def own_base_network(
         network = make(copy.deepcopy(context.backbone), generator)
         logger.info("%s takes the given network as it is and fits its own classifier on it.", name)
         fit_classifier(network, phase.images, phase.labels, context, training, objective)
-        return network
+        return network.to(context.device).eval()
     require_base(phase)
     chosen = {**context.recipe.backbone_options, **_known(context.recipe.backbone, options)}
     network = make(build(context.recipe.backbone, generator, **chosen), generator)
