@@ -8,7 +8,7 @@ from replay_problem import make_context, make_phases
 
 from acil.errors import InputError
 from acil.methods.ownbase import own_base_network
-from acil.methods.pretrain import base_backbone, base_network
+from acil.methods.pretrain import base_backbone, base_network, stored_classifier
 from acil.methods.weightfile import read_weights, write_weights
 from acil.training.cosine import CosineNetwork
 from acil.vision.backbones import build
@@ -67,6 +67,20 @@ def test_given_network_is_copied_and_only_its_classifier_is_fitted():
     )
     assert same(own.backbone, given)
     assert own.backbone is not given
+
+
+def test_given_network_takes_its_classifier_along_if_it_fits(tmp_path):
+    (phase, *_) = make_phases()
+    trained = base_network(make_context(tmp_path), phase)
+    weights = stored_classifier(tmp_path / "backbone.safetensors", trained.backbone)
+    given = make_context(backbone=trained.backbone, classifier=weights)
+    assert same(base_network(given, phase), trained)
+    (other, *_) = make_phases((2, 1))
+    fitted = base_network(given, other)
+    assert fitted.n_classes == 2
+    assert same(fitted.backbone, trained.backbone)
+    another = build("smallcnn", torch.Generator().manual_seed(7))
+    assert stored_classifier(tmp_path / "backbone.safetensors", another) is None
 
 
 def test_first_increment_cannot_train_a_base_network():

@@ -18,7 +18,7 @@ from acil.errors import InputError, NotFittedError
 from acil.methods import resolve
 from acil.methods.base import Phase
 from acil.methods.schedule import derived_seed, increment_training
-from acil.training.recipes import RECIPES
+from acil.training.recipes import RECIPES, override
 from acil.training.settings import Training
 from acil.vision.backbones import build
 from acil.vision.imageset import ImageSet, content_identity
@@ -214,6 +214,13 @@ def test_schedules_for_cifar_are_the_published_ones(name, epochs, milestones, we
     assert found.learning_rate == (2.0 if name == "icarl-bce" else 0.1)
     # A recipe that nobody has published a schedule for is taken as it is.
     assert increment_training(make_context(), resolve(name).schedules) == make_context().recipe.training
+
+
+def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
+    shorter = override(RECIPES["paper"], {"training.epochs": 3, "training.precision": "bf16"})
+    context = dataclasses.replace(make_context(), recipe=shorter)
+    found = increment_training(context, resolve("bic").schedules)
+    assert (found.epochs, found.milestones, found.precision) == (3, (100, 150, 200), "bf16")
 
 
 def test_records_name_the_memory_rule():

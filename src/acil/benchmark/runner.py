@@ -26,6 +26,7 @@ from acil.benchmark.rundir import RunDirectory, StateFile, open_run
 from acil.benchmark.suites import variants
 from acil.errors import ACILError, InputError, SingularMatrixError
 from acil.methods import Context, Phase, resolve
+from acil.methods.pretrain import stored_classifier
 from acil.parameters import resolve_device
 from acil.training.loop import DivergedError
 from acil.training.recipes import Recipe, override, recipe, to_dict
@@ -61,6 +62,7 @@ class _Task:
     n_classes: int
     device: torch.device
     backbone: Backbone | None
+    classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
     progress: Progress | None
 
@@ -148,9 +150,10 @@ def _prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> 
     base = default_base if config.base is None else config.base
     chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64")
-    backbone = None
+    backbone = classifier = None
     if config.backbone is not None:
         backbone, metadata = load_backbone(Path(config.backbone), device=device)
+        classifier = stored_classifier(Path(config.backbone), backbone)
         _check_backbone(metadata, config, base)
     return _Task(
         config,
@@ -162,6 +165,7 @@ def _prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> 
         len(order),
         device,
         backbone,
+        classifier,
         FeatureCache(None if out is None else out / "checkpoint" / "features"),
         progress,
     )
@@ -272,6 +276,7 @@ def _context(task: _Task, job: Job, directory: RunDirectory) -> Context:
         n_classes=task.n_classes,
         settings=job.settings,
         backbone=task.backbone,
+        classifier=task.classifier,
         identity=identity,
         cache=task.cache,
         checkpoint=directory.base_folder(_digest(identity)),

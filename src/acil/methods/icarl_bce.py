@@ -17,8 +17,6 @@ Differences from the original:
 
 1. Pixels are normalised by mean and deviation of each channel, not by the mean image.
 2. A backbone that is given keeps its last ReLU, and only the classifier is fitted on it.
-3. The authors drop a class's worst exemplars by the same rule, rank; herding follows ``herd`` (they also
-   scale the mean to length 1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LwF with exemplars: distillation on new images and a few old ones. The "LwF" row of most tables.
 
-Source: the "LwF" of the code that the table of the paper goes back to; it is not LwF as published, which
-keeps no image. With n old classes, scores z and the scores ẑ of the network before the phase:
+The code that such tables come from calls this LwF. With n old classes, scores z and the scores ẑ of the
+network before the phase:
 
     L = CE(z, y) + β · KD,   KD = −Σ_{c<n} softmax(ẑ/T)_c · log softmax(z[:n]/T)_c
 
@@ -9,7 +9,10 @@ on new images and exemplars, CE over all classes. ``distillation`` = β = 1 (tha
 ``temperature`` = T = 2, ``memory_rule`` = "20 per class", chosen by herding. Linear classifier with
 bias; the recipe's training, which ``increment.NAME`` changes.
 
-1. The classifier's scores decide, as for all methods without a read-out of their own.
+Differences from LwF as published (``lwf``):
+
+1. It keeps exemplars.
+2. The cross entropy is over all classes, not over the new ones.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from acil.errors import InputError
 from acil.methods.base import Context, Phase
@@ -40,8 +41,8 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
 def base_network(context: Context, phase: Phase) -> Network:
     """Return the base network with its classifier, the caller's own to train on.
 
-    A network that was given, or stored by a version that kept no classifier, gets a linear one that is
-    fitted on its frozen features of the phase, with the recipe's training; that is logged.
+    A network that comes without a classifier for the phase's classes gets a linear one that is fitted on
+    its frozen features of the phase, with the recipe's training; that is logged.
 
     Parameters
     ----------
@@ -51,21 +52,34 @@ def base_network(context: Context, phase: Phase) -> Network:
     """
     stored = _stored(context)
     if context.backbone is not None:
-        backbone = copy.deepcopy(context.backbone)
-        weights = None
+        backbone, weights = copy.deepcopy(context.backbone), context.classifier
     elif stored is not None and stored.exists():
         backbone = load_backbone(stored, device=context.device)[0]
-        weights = read_weights(_classifier_file(stored), fingerprint(backbone))
+        weights = stored_classifier(stored, backbone)
     else:
         return _train_base(context, phase)
     generator = torch.Generator().manual_seed(context.seed)
     network = Network(backbone, len(phase.classes), generator=generator).to(context.device).eval()
-    if weights is None:
-        logger.info("The base network has no classifier: a linear one is fitted on its features.")
+    if weights is None or len(weights["weight"]) != network.n_classes:
+        logger.info(
+            "The base network has no classifier for these classes: one is fitted on its features."
+        )
         fit_classifier(network, phase.images, phase.labels, context)
     else:
         network.classifier.load_state_dict(weights)
     return network
+
+
+def stored_classifier(backbone_file: Path, backbone: Backbone) -> dict[str, Tensor] | None:
+    """Return the weights of the linear classifier stored beside a backbone, or None.
+
+    Parameters
+    ----------
+    backbone_file : Path
+    backbone : Backbone
+        What the file holds: a classifier that was trained with another network is not returned.
+    """
+    return read_weights(_classifier_file(backbone_file), fingerprint(backbone))
 
 
 def new_network(context: Context, n_classes: int) -> Network:

@@ -8,6 +8,7 @@ from typing import Any
 
 from acil.methods.base import Context
 from acil.training.fields import changed
+from acil.training.recipes import RECIPES
 from acil.training.settings import Training
 
 #: What the user's settings for the increments begin with: ``increment.epochs``.
@@ -21,7 +22,8 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
     """Return the training settings of the increments.
 
     The recipe's training; then, for the recipes that the method has a schedule of its own for, that
-    schedule; then what the user set as ``increment.NAME``.
+    schedule, except where the user has changed the recipe; then what the user set as
+    ``increment.NAME``.
 
     Parameters
     ----------
@@ -29,13 +31,19 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
     schedules : Mapping of str to Mapping
         By name of the recipe.
     """
-    own = schedules.get(context.recipe.name, {})
+    given = context.recipe.training
+    usual = RECIPES[context.recipe.name].training if context.recipe.name in RECIPES else given
+    own = {
+        name: value
+        for name, value in schedules.get(context.recipe.name, {}).items()
+        if getattr(given, name) == getattr(usual, name)
+    }
     asked = {
         name.removeprefix(PREFIX): value
         for name, value in context.settings.items()
         if name.startswith(PREFIX)
     }
-    return changed(context.recipe.training, {**own, **asked})
+    return changed(given, {**own, **asked})
 
 
 def derived_seed(seed: int, *parts: object) -> int:
