@@ -77,7 +77,7 @@ def objectives(monkeypatch):
 
 
 def test_distillation_grows_with_the_share_of_old_classes_and_candidates_are_limited(objectives):
-    method = lucir.LUCIR(make_context(settings={"feature_distillation": 4.0}))
+    method = lucir.LUCIR(make_context(settings={"lucir_distillation": 4.0}))
     for phase in make_phases((3, 2, 1)):
         method.learn(phase)
     assert [o.distillation for o in objectives] == pytest.approx(
@@ -127,7 +127,9 @@ def test_base_network_has_no_last_relu_where_the_backbone_allows_it(monkeypatch)
 
 def test_balanced_fine_tuning_moves_old_weights_and_not_the_backbone():
     phases = make_phases((3, 2))
-    plain, tuned = (lucir.LUCIR(make_context(settings={"balanced_epochs": epochs})) for epochs in (0, 2))
+    plain, tuned = (
+        lucir.LUCIR(make_context(settings={"lucir_balanced_epochs": epochs})) for epochs in (0, 2)
+    )
     for phase in phases:
         plain.learn(phase)
         tuned.learn(phase)
@@ -139,7 +141,7 @@ def test_balanced_fine_tuning_moves_old_weights_and_not_the_backbone():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"candidates": 0}, {"balanced_epochs": -1}, {"ranking": -1.0}, {"feature_distillation": -1.0}],
+    [{"candidates": 0}, {"balanced_epochs": -1}, {"ranking": -1.0}, {"distillation": -1.0}],
 )
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):

@@ -110,7 +110,7 @@ def old_scores(method):
 @pytest.mark.parametrize("name", ["lwf", "ewc"])
 def test_old_scores_drift_less_than_without_protection(name):
     phases = make_phases((3, 2))
-    context = make_context(training=LONGER, settings={"clip": 1.0})
+    context = make_context(training=LONGER, settings={"ewc_clip": 1.0})
     base = learnt("finetune", phases[:1], context)
     before = old_scores(base).softmax(1)
     plain, held = (
@@ -177,19 +177,24 @@ def test_what_cannot_be_learnt_is_refused_and_changes_nothing(name):
 
 
 def test_settings_reach_the_method_and_unknown_ones_are_refused():
-    method = resolve("lwf")(make_context(settings={"distillation": "5", "increment.epochs": "1"}))
+    method = resolve("lwf")(
+        make_context(
+            settings={"lwf_distillation": "5", "icarl_distillation": "7", "increment.epochs": "1"}
+        )
+    )
     assert method.settings.distillation == 5.0
     assert method.training.epochs == 1
     assert method.context.recipe.training.epochs == 2
     with pytest.raises(InputError, match="epoch"):
         resolve("lwf")(make_context(settings={"increment.epoch": "1"}))
-    for wrong in ({"temperature": 0}, {"distillation": -1}, {"memory_rule": "many"}):
-        with pytest.raises(InputError, match=next(iter(wrong))):
-            resolve("icarl")(make_context(settings=wrong))
+    wrong = {"icarl_temperature": 0, "icarl_distillation": -1, "memory_rule": "many"}
+    for name, value in wrong.items():
+        with pytest.raises(InputError, match=name.removeprefix("icarl_")):
+            resolve("icarl")(make_context(settings={name: value}))
     with pytest.raises(InputError, match="penalty"):
-        resolve("ewc")(make_context(settings={"penalty": -1}))
+        resolve("ewc")(make_context(settings={"ewc_penalty": -1}))
     with pytest.raises(InputError, match="held_out"):
-        resolve("bic")(make_context(settings={"held_out": 1.0}))
+        resolve("bic")(make_context(settings={"bic_held_out": 1.0}))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +229,11 @@ def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
 
 
 def test_records_name_the_memory_rule():
-    assert resolve("icarl").recorded_settings({"gamma": 1})["memory_rule"] == "20 per class"
+    assert resolve("icarl").recorded_settings({"gamma": 1, "lwf_distillation": 2}) == {
+        "memory_rule": "20 per class",
+        "icarl_distillation": 1.0,
+        "icarl_temperature": 2.0,
+    }
     assert (
         resolve("icarl").recorded_settings({"memory_rule": "5 per class"})["memory_rule"]
         == "5 per class"

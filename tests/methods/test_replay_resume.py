@@ -63,7 +63,7 @@ def test_phase_goes_on_from_where_it_was_killed(name, tmp_path, every_step):
 
 def test_checkpoints_of_other_groupings_and_settings_do_not_meet(tmp_path, every_step):
     folders = set()
-    for sizes, settings in [((2, 2), {}), ((2, 1), {}), ((2, 2), {"distillation": 2.0})]:
+    for sizes, settings in [((2, 2), {}), ((2, 1), {}), ((2, 2), {"lwf_distillation": 2.0})]:
         phases = make_phases(sizes)
         resolve("lwf")(make_context(tmp_path, settings=settings)).learn(phases[0])
         method = resolve("lwf")(make_context(tmp_path, settings=settings, progress=stop_in_epoch(1)))
@@ -102,7 +102,7 @@ DIGITS = {
     "recipe.training.epochs": "1",
     "settings.increment.epochs": "2",
     "settings.memory_rule": "5 per class",
-    "settings.correction_epochs": "5",
+    "settings.bic_correction_epochs": "5",
 }
 
 

@@ -11,12 +11,12 @@ Stage 1 sees new images and exemplars but for a balanced tenth: of 20 exemplars 
 choose α and β, and as many new images of each class are taken out. One pair (α, β) counts, that of the
 newest classes; the teacher of the next phase has it, the classes' own scores do not any more.
 
-Settings: ``memory_rule`` = "20 per class", ``temperature`` = T = 2, ``held_out`` = 0.1, ``beta_decay``
-= 0.05. Stage 2: ``correction_epochs`` = 200, ``correction_milestones`` = 60, 120, 160 and 180,
-``correction_rate`` = 0.1 for batches of 256, in proportion for others. Stage 1: CIFAR 250 epochs, rate
-0.1 divided by 10 at 100, 150 and 200, weight decay 2e-4; ImageNet 100 epochs, batches of 256, divided by
-10 at 30, 60, 80 and 90, weight decay 1e-4; otherwise the recipe's training. ``increment.NAME`` changes
-stage 1.
+Settings: ``memory_rule`` = "20 per class", ``bic_temperature`` = T = 2, ``bic_held_out`` = 0.1,
+``bic_beta_decay`` = 0.05. Stage 2: ``bic_correction_epochs`` = 200, ``bic_correction_milestones`` = 60,
+120, 160 and 180, ``bic_correction_rate`` = 0.1 for batches of 256, in proportion for others. Stage 1:
+with the recipe ``paper`` 250 epochs, rate 0.1 divided by 10 at 100, 150 and 200, weight decay 2e-4; with
+``imagenet`` 100 epochs, batches of 256, divided by 10 at 30, 60, 80 and 90, weight decay 1e-4; otherwise
+the recipe's training. ``increment.NAME`` changes stage 1.
 
 Differences from the original:
 

@@ -6,12 +6,12 @@ class-incremental, online form.
 With n old and m new classes, weights θ, their values θ* before the phase and the Fisher information F:
 
     L = CE(z[n:], y) + (λ/2) Σ_i F_i (θ_i − θ*_i)²     on new images alone
-    F_new = mean over batches of (gradient of the batch's CE over all classes)², at most ``clip``
+    F_new = mean over batches of (gradient of the batch's CE over all classes)², at most 1e-4
     F ← α F + (1 − α) F_new with α = n / (n + m); entries of new class weights are F_new
 
-``penalty`` = λ = 1000, ``clip`` = 1e-4, and 180 epochs, rate 0.1 divided by 10 at 70, 120 and 150,
-weight decay 2e-4 for CIFAR (PyCIL's values); elsewhere the recipe's training. ``increment.NAME``
-changes it.
+Settings: ``ewc_penalty`` = λ = 1000, ``ewc_clip`` = 1e-4 (PyCIL's values). Training: with the recipe
+``paper`` 180 epochs, rate 0.1 divided by 10 at 70, 120 and 150, weight decay 2e-4 (PyCIL's, for CIFAR);
+otherwise the recipe's. ``increment.NAME`` changes it.
 
 Differences from the original:
 

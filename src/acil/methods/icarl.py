@@ -9,8 +9,8 @@ features at length 1 and μ_c the mean of f over the exemplars of c and their mi
 
     label(x) = argmin_c ‖f(x) − μ_c‖
 
-Settings: ``memory_rule`` = "20 per class" (chosen by herding), ``distillation`` = 1, ``temperature`` =
-2; ``increment.NAME`` changes the training.
+Settings: ``memory_rule`` = "20 per class" (chosen by herding), ``icarl_distillation`` = 1,
+``icarl_temperature`` = 2; ``increment.NAME`` changes the training.
 
 Differences from the original:
 

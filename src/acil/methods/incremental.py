@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +28,11 @@ from acil.vision.backbones import Backbone, Preprocessing, build
 from acil.vision.imageset import ImageSet
 
 
+@dataclass(frozen=True)
+class NoSettings:
+    """A method without settings of its own."""
+
+
 class IncrementalNetwork:
     """A method whose state is a network, and exemplars if its settings have a ``memory_rule``.
 
@@ -41,15 +48,13 @@ class IncrementalNetwork:
     #: Registry name, for the names of checkpoints.
     name: ClassVar[str]
     #: A frozen dataclass of the method's own settings.
-    settings_type: ClassVar[type[Any] | None] = None
+    settings_type: ClassVar[type[Any]] = NoSettings
     #: What the method's authors train with, by recipe.
     schedules: ClassVar[Schedules] = {}
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.settings: Any = None
-        if self.settings_type is not None:
-            self.settings = read_settings(self.settings_type, context.settings)
+        self.settings: Any = self.own_settings(context.settings)
         self.training = increment_training(context, self.schedules)
         self.network: Any = None
         #: Number of classes seen after each phase.
@@ -59,7 +64,20 @@ class IncrementalNetwork:
     @classmethod
     def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the method's own settings, defaults included, for the records of a run."""
-        return {} if cls.settings_type is None else to_values(read_settings(cls.settings_type, settings))
+        values = to_values(cls.own_settings(settings))
+        return {cls._setting(name): value for name, value in values.items()}
+
+    @classmethod
+    def own_settings(cls, settings: Mapping[str, Any]) -> Any:
+        """Return the method's settings from those of a run, where they are named after the method."""
+        names = {field.name: cls._setting(field.name) for field in dataclasses.fields(cls.settings_type)}
+        found = {field: settings[name] for field, name in names.items() if name in settings}
+        return read_settings(cls.settings_type, found)
+
+    @classmethod
+    def _setting(cls, field: str) -> str:
+        """Return what the user calls a setting; the memory rule is the same for all methods of a run."""
+        return field if field == "memory_rule" else f"{cls.name.replace('-', '_')}_{field}"
 
     @property
     def n_seen(self) -> int:

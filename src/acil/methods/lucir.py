@@ -14,11 +14,11 @@ features, at the mean length of old weights. The backbone has no last ReLU and, 
 with convolutions (option B); its base training is the recipe's, with cosine scores. The largest cosine
 decides.
 
-Settings: ``memory_rule`` = "20 per class", ``feature_distillation`` = λ₀ = 5 (10 with the recipe
-``imagenet``), ``margin`` = 0.5, ``candidates`` = K = 2, ``ranking`` = ρ = 1. ``balanced_epochs`` = 0
-epochs of balanced fine-tuning after each phase (the authors use 20 on ImageNet-Full alone), at rate
-``balanced_rate`` = 0.01, divided by 10 half-way. ``increment.NAME`` changes the training of increments,
-which is the recipe's.
+Settings: ``memory_rule`` = "20 per class", ``lucir_distillation`` = λ₀ = 5 (10 with the recipe
+``imagenet``), ``lucir_margin`` = 0.5, ``lucir_candidates`` = K = 2, ``lucir_ranking`` = ρ = 1.
+``lucir_balanced_epochs`` = 0 epochs of balanced fine-tuning after each phase (the authors use 20 on
+ImageNet-Full alone), at rate ``lucir_balanced_rate`` = 0.01, divided by 10 half-way. ``increment.NAME``
+changes the training of increments, which is the recipe's.
 
 Differences from the original:
 
@@ -47,7 +47,7 @@ from acil.training.cosine import CosineNetwork, imprinted
 from acil.vision.backbones import Backbone
 
 #: λ₀ where the authors give another value than 5, by recipe.
-_FEATURE_DISTILLATION = {"imagenet": 10.0}
+_DISTILLATION = {"imagenet": 10.0}
 
 
 class LUCIR(IncrementalNetwork):
@@ -73,9 +73,9 @@ class LUCIR(IncrementalNetwork):
         features = network_features(self.network.backbone, phase.images, self.context.device)
         student: CosineNetwork = self.student()
         student.grow(imprinted(features, phase.labels, classes, student.classifier.weight))
-        strength = settings.feature_distillation
+        strength = settings.distillation
         if strength is None:
-            strength = _FEATURE_DISTILLATION.get(self.context.recipe.name, 5.0)
+            strength = _DISTILLATION.get(self.context.recipe.name, 5.0)
         objective = Rebalancing(
             self.network.backbone,
             self.n_seen,

@@ -22,7 +22,7 @@ class LUCIRSettings:
     ----------
     memory_rule : str
         "N per class" or "N in total".
-    feature_distillation : float or None
+    distillation : float or None
         λ₀; None is the authors' value for the recipe.
     margin : float
         Between the cosine of the label and those of new classes, for images of old classes.
@@ -36,7 +36,7 @@ class LUCIRSettings:
     """
 
     memory_rule: str = "20 per class"
-    feature_distillation: float | None = None
+    distillation: float | None = None
     margin: float = 0.5
     candidates: int = 2
     ranking: float = 1.0
@@ -50,11 +50,11 @@ class LUCIRSettings:
                 "candidates must be at least 1 and balanced_epochs at least 0. Got "
                 f"candidates={self.candidates} and balanced_epochs={self.balanced_epochs}."
             )
-        weights = (self.feature_distillation or 0.0, self.ranking)
+        weights = (self.distillation or 0.0, self.ranking)
         if not all(0 <= weight < float("inf") for weight in weights):
             raise InputError(
-                "feature_distillation and ranking must be at least 0. Got "
-                f"feature_distillation={self.feature_distillation} and ranking={self.ranking}."
+                "distillation and ranking must be at least 0. Got "
+                f"distillation={self.distillation} and ranking={self.ranking}."
             )
 
 

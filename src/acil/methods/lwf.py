@@ -6,9 +6,11 @@ With n old classes, m new ones, scores z and the scores ẑ of the network befor
 
     L = CE(z[n:], y) + λ · KD,   KD = −Σ_{c<n} softmax(ẑ/T)_c · log softmax(z[:n]/T)_c
 
-on the new images alone. ``distillation`` = λ = 3 and ``temperature`` = T = 2, with 250 epochs, rate 0.1
-divided by 10 at 60, 120, 180 and 220 and weight decay 2e-4 for the recipe ``paper``
-(PyCIL's values for CIFAR); elsewhere the recipe's training. ``increment.NAME`` changes the training.
+on the new images alone.
+
+Settings: ``lwf_distillation`` = λ = 3, ``lwf_temperature`` = T = 2 (PyCIL's values). Training: with the
+recipe ``paper`` 250 epochs, rate 0.1 divided by 10 at 60, 120, 180 and 220, weight decay 2e-4 (PyCIL's,
+for CIFAR); otherwise the recipe's. ``increment.NAME`` changes it.
 
 Differences from the original:
 

@@ -5,9 +5,11 @@ network before the phase:
 
     L = CE(z, y) + β · KD,   KD = −Σ_{c<n} softmax(ẑ/T)_c · log softmax(z[:n]/T)_c
 
-on new images and exemplars, CE over all classes. ``distillation`` = β = 1 (that is T² · 0.25 there),
-``temperature`` = T = 2, ``memory_rule`` = "20 per class", chosen by herding. Linear classifier with
-bias; the recipe's training, which ``increment.NAME`` changes.
+on new images and exemplars, CE over all classes. Linear classifier with bias.
+
+Settings: ``lwf_exemplars_distillation`` = β = 1 (there written as T² · 0.25), ``lwf_exemplars_temperature``
+= T = 2, ``memory_rule`` = "20 per class", chosen by herding. Training: the recipe's, which
+``increment.NAME`` changes.
 
 Differences from LwF as published (``lwf``):
 
