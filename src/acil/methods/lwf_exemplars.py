@@ -7,9 +7,9 @@ network before the phase:
 
 on new images and exemplars, CE over all classes. Linear classifier with bias.
 
-Settings: ``lwf_exemplars_distillation`` = β = 1 (there written as T² · 0.25), ``lwf_exemplars_temperature``
-= T = 2, ``memory_rule`` = "20 per class", chosen by herding. Training: the recipe's, which
-``increment.NAME`` changes.
+Settings: ``lwf_exemplars_distillation`` = β = 1 (there written as T² · 0.25),
+``lwf_exemplars_temperature`` = T = 2, ``memory_rule`` = "20 per class", chosen by herding. Training: the
+recipe's, which ``increment.NAME`` changes.
 
 Differences from LwF as published (``lwf``):
 
