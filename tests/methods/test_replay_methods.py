@@ -57,6 +57,7 @@ def test_state_goes_on_exactly(name):
     assert torch.equal(again.predict(phases[1].images), method.predict(phases[1].images))
     method.learn(phases[2])
     again.learn(phases[2])
+    assert torch.equal(again.predict(phases[1].images), method.predict(phases[1].images))
     assert same_state(method.state_dict(), again.state_dict())
     assert method.memory() == again.memory()
 

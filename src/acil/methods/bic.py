@@ -97,7 +97,9 @@ class BiC(IncrementalNetwork):
         """Return network, exemplars and correction."""
         state = super().state_dict()
         if self.correction is not None:
-            state["correction"] = torch.stack([self.correction.alpha, self.correction.beta]).detach()
+            state["correction"] = (
+                torch.stack([self.correction.alpha, self.correction.beta]).detach().cpu()
+            )
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

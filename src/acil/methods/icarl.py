@@ -22,6 +22,9 @@ Differences from the original:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
 from acil.methods.base import MemoryUse, Phase
@@ -39,6 +42,11 @@ class NearestMeanOfExemplars(IncrementalNetwork):
     def learn(self, phase: Phase) -> None:
         """Learn one phase; the means follow from network and exemplars when they are asked for."""
         super().learn(phase)
+        self._means = None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, exactly."""
+        super().load_state_dict(state)
         self._means = None
 
     def predict(self, images: ImageSet) -> Tensor:

@@ -113,7 +113,7 @@ class IncrementalNetwork:
         """Return the label of each image: the class of the largest score."""
         self._require_learnt()
         features = network_features(self.network.backbone, images, self.context.device)
-        return self.scores(features)[:, : self.n_seen].argmax(1)
+        return self.scores(features).argmax(1)
 
     def scores(self, features: Tensor) -> Tensor:
         """Return the classifier's scores of features."""
