@@ -1,5 +1,6 @@
 """Every method that trains networks, phase by phase: what it learns, keeps, counts and refuses."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -166,7 +167,7 @@ def test_what_cannot_be_learnt_is_refused_and_changes_nothing(name):
     with pytest.raises(NotFittedError, match="Learn a phase"):
         method.predict(phases[0].images)
     method.learn(phases[0])
-    before = method.state_dict()
+    before = copy.deepcopy(method.state_dict())
     vectors = torch.rand(32, 4)
     only_vectors = Phase(
         1, (3, 4), ImageSet(None, vectors, content_identity(vectors)), phases[1].labels, 5

@@ -54,7 +54,7 @@ def own_base_network(
     generator = torch.Generator().manual_seed(context.seed)
     if context.backbone is not None:
         network = make(copy.deepcopy(context.backbone), generator)
-        logger.info("%s takes the given network as it is and fits its own classifier on it.", name)
+        logger.warning("%s takes the given network as it is and fits its own classifier on it.", name)
         fit_classifier(network, phase.images, phase.labels, context, training, objective)
         return network.to(context.device).eval()
     require_base(phase)

@@ -61,7 +61,7 @@ def base_network(context: Context, phase: Phase) -> Network:
     generator = torch.Generator().manual_seed(context.seed)
     network = Network(backbone, len(phase.classes), generator=generator).to(context.device).eval()
     if weights is None or len(weights["weight"]) != network.n_classes:
-        logger.info(
+        logger.warning(
             "The base network has no classifier for these classes: one is fitted on its features."
         )
         fit_classifier(network, phase.images, phase.labels, context)
