@@ -21,7 +21,7 @@ def test_herding_picks_the_order_computed_by_hand():
 
 
 def test_herding_does_not_depend_on_the_length_of_features():
-    lengths = torch.tensor([[3.0], [0.1], [7.0], [2.0]])
+    lengths = torch.tensor([[5.0], [1.0], [2.0], [0.5]])
     assert herd(lengths * FEATURES, 3).tolist() == [2, 1, 0]
 
 
