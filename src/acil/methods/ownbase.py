@@ -7,10 +7,12 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from acil.locking import locked
 from acil.methods.base import Context, Phase
 from acil.methods.frozenfit import fit_classifier
 from acil.methods.pretrain import require_base
@@ -61,29 +63,59 @@ def own_base_network(
     chosen = {**context.recipe.backbone_options, **_known(context.recipe.backbone, options)}
     network = make(build(context.recipe.backbone, generator, **chosen), generator)
     owner = f"{name} {chosen} {training} {len(phase.classes)}"
-    key = hashlib.sha256(owner.encode()).hexdigest()[:16]
-    folder = None if context.checkpoint is None else context.checkpoint / f"{name}-base-{key}"
-    weights = None if folder is None else read_weights(folder / "network.safetensors", owner)
-    if weights is None:
-        checkpoint = None if folder is None else Checkpoint(folder)
-        train(
-            network,
-            phase.images.pixels(),
-            phase.labels,
-            training,
-            preprocessing=network.backbone.preprocessing,
-            seed=context.seed,
-            device=context.device,
-            objective=objective,
-            checkpoint=checkpoint,
-            progress=context.progress,
-        )
-        weights = network.state_dict()
-        if folder is not None and checkpoint is not None:
-            write_weights(folder / "network.safetensors", weights, owner)
-            checkpoint.remove()
-    network.load_state_dict(weights)
+    if context.checkpoint is None:
+        _train(network, context, phase, training, objective, None)
+    else:
+        key = hashlib.sha256(owner.encode()).hexdigest()[:16]
+        folder = context.checkpoint / f"{name}-base-{key}"
+        _train_once(network, folder, owner, context, phase, training, objective)
     return network.to(context.device).eval()
+
+
+def _train_once(
+    network: Any,
+    folder: Path,
+    owner: str,
+    context: Context,
+    phase: Phase,
+    training: Training,
+    objective: Objective | None,
+) -> None:
+    """Train a network in place, or take the weights that a training before has left in a folder."""
+    stored = folder / "network.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Runs with other K, side by side, wait here and then find it trained.
+    with locked(stored):
+        weights = read_weights(stored, owner)
+        if weights is None:
+            checkpoint = Checkpoint(folder)
+            _train(network, context, phase, training, objective, checkpoint)
+            write_weights(stored, network.state_dict(), owner)
+            checkpoint.remove()
+        else:
+            network.load_state_dict(weights)
+
+
+def _train(
+    network: Any,
+    context: Context,
+    phase: Phase,
+    training: Training,
+    objective: Objective | None,
+    checkpoint: Checkpoint | None,
+) -> None:
+    train(
+        network,
+        phase.images.pixels(),
+        phase.labels,
+        training,
+        preprocessing=network.backbone.preprocessing,
+        seed=context.seed,
+        device=context.device,
+        objective=objective,
+        checkpoint=checkpoint,
+        progress=context.progress,
+    )
 
 
 def _known(backbone: str, options: dict[str, Any]) -> dict[str, Any]:
