@@ -152,8 +152,9 @@ def test_resnet32_computes_what_the_formulas_say(option, last_relu):
     assert bool((features < 0).any()) is not last_relu
 
 
-def test_resnet18_computes_what_the_formulas_say():
-    backbone = with_statistics(build("resnet18", seeded(1), size=64))
+@pytest.mark.parametrize("last_relu", [True, False])
+def test_resnet18_computes_what_the_formulas_say(last_relu):
+    backbone = with_statistics(build("resnet18", seeded(1), size=64, last_relu=last_relu))
     state, x = backbone.state_dict(), input_of(backbone)
 
     def shortcut(name, x):
@@ -167,10 +168,14 @@ def test_resnet18_computes_what_the_formulas_say():
     for layer in (1, 2, 3, 4):
         for index in (0, 1):
             stride = 2 if layer > 1 and index == 0 else 1
-            y = block(state, f"layer{layer}.{index}", y, stride, shortcut).relu()
+            y = block(state, f"layer{layer}.{index}", y, stride, shortcut)
+            y = y.relu() if last_relu or (layer, index) != (4, 1) else y
     with torch.no_grad():
         features = backbone(x)
     torch.testing.assert_close(features, y.mean(dim=(2, 3)), rtol=TOLERANCE, atol=TOLERANCE)
+    assert bool((features < 0).any()) is not last_relu
+    # Weights stored before the option existed keep their identity.
+    assert ("last_relu" in backbone.options) is not last_relu
 
 
 def torchvision_shapes() -> dict[str, tuple[int, ...]]:

@@ -19,6 +19,7 @@ from acil.benchmark.task import Task, base_identity, context, digest, labels
 from acil.errors import ACILError, ModelFileError, SingularMatrixError
 from acil.locking import locked
 from acil.methods import Phase, resolve
+from acil.training.loop import DivergedError
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class Failure:
     text : str
         What happened.
     is_result : bool
-        Whether this is how the method behaves (a matrix that cannot be solved), and nothing to mend.
+        Whether this is how the method behaves (a matrix that cannot be solved, a training that
+        diverges), and nothing to mend.
     error : ACILError or None
         As it was raised, if it was in this process.
     """
@@ -69,7 +71,7 @@ def attempt(task: Task, job: Job, directory: RunDirectory) -> Failure | None:
             record = {"kind": "failure", **labels(task, job, k), "error": str(error)}
             directory.records.append(record)
         logger.warning("%s failed: %s", job.title, error)
-        return Failure(job, str(error), isinstance(error, SingularMatrixError), error)
+        return Failure(job, str(error), isinstance(error, SingularMatrixError | DivergedError), error)
     return None
 
 

@@ -19,6 +19,7 @@ from acil.benchmark.plan import Job, plan_jobs
 from acil.benchmark.suites import variants
 from acil.errors import InputError
 from acil.methods import Context, resolve
+from acil.methods.pretrain import stored_classifier
 from acil.parameters import resolve_device
 from acil.training.recipes import Recipe, override, recipe, to_dict
 from acil.vision.backbones import Backbone, build, load_backbone
@@ -50,6 +51,8 @@ class Task:
         The trained network that was given.
     backbone_name : str or None
         How records name it: its file and the beginning of its fingerprint.
+    classifier : Mapping or None
+        The classifier that was trained with it, if its file has one beside it.
     cache : FeatureCache
     progress : callable or None
     """
@@ -62,6 +65,7 @@ class Task:
     device: torch.device
     backbone: Backbone | None
     backbone_name: str | None
+    classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
     progress: Progress | None
 
@@ -121,17 +125,18 @@ def prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> T
     base = default_base if config.base is None else config.base
     chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64")
-    backbone, name = None, None
+    backbone = name = classifier = None
     if config.backbone is not None:
         path = Path(config.backbone)
         backbone, metadata = load_backbone(path, device=device)
         _check_backbone(metadata, config, base)
+        classifier = stored_classifier(path, backbone)
         # Behind symbolic links, so that two spellings of one path are one network.
         name = f"{path.resolve().name}@{metadata['fingerprint'][:_SHORT]}"
     if data.train.has_pixels:
         _check_fit(data, chosen, backbone, device)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
-    return Task(config, chosen, data, content, base, device, backbone, name, cache, progress)
+    return Task(config, chosen, data, content, base, device, backbone, name, classifier, cache, progress)
 
 
 def planned(task: Task) -> list[Job]:
@@ -189,6 +194,7 @@ def context(task: Task, job: Job, checkpoint: Callable[[str], Path]) -> Context:
         n_classes=task.n_classes,
         settings=job.settings,
         backbone=task.backbone,
+        classifier=task.classifier,
         identity=identity,
         cache=task.cache,
         checkpoint=checkpoint(digest(identity)),

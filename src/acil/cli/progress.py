@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RunProgress:
-    """Shows base training and phases of a benchmark run; call it with what the runner reports."""
+    """Shows trainings and phases of a benchmark run; call it with what the runner reports."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -42,7 +42,7 @@ class RunProgress:
                 f"loss {event.loss:.3f}  accuracy {event.accuracy:.1f} %  "
                 f"{event.images_per_second:,.0f} images/s  {event.seconds_left:.0f} s left"
             )
-            self._show("base training", event.epoch, event.epochs, note)
+            self._show("training", event.epoch, event.epochs, note)
         else:
             name = f"{event.method}, seed {event.seed}"
             self._show(name, event.phase + 1, event.phases + 1, f"accuracy {event.accuracy:.2f} %")

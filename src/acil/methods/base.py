@@ -79,6 +79,8 @@ class Context:
         What the user set beyond the recipe (``expansion_size``, ``gamma``, ``solver``, ``dtype`` …).
     backbone : Backbone or None
         A trained network to start from; None means that the method trains one on the base phase.
+    classifier : Mapping of str to Tensor, or None
+        Weights of the linear classifier that ``backbone`` was trained with, where they are known.
     identity : Mapping
         What a trained backbone must remember: data set, class order, base classes, seed, recipe.
     cache : FeatureCache
@@ -94,6 +96,7 @@ class Context:
     n_classes: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     backbone: Backbone | None = None
+    classifier: Mapping[str, Tensor] | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     cache: FeatureCache = field(default_factory=lambda: FeatureCache(None))
     checkpoint: Path | None = None
@@ -105,6 +108,9 @@ class Method(Protocol):
 
     ``grouping_free`` is True when the state depends only on the set of samples seen: then one run with
     many phases gives the results of every coarser grouping.
+
+    A method may also have ``resume(base_phase)``, called after `load_state_dict`, and a class method
+    ``recorded_settings(settings)``: what its records say of its settings, defaults included.
     """
 
     grouping_free: bool

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import logging
+from pathlib import Path
+
 import torch
+from torch import Tensor
 
 from acil.errors import InputError
 from acil.methods.base import Context, Phase
+from acil.methods.frozenfit import fit_classifier
+from acil.methods.weightfile import read_weights, write_weights
 from acil.training.checkpoint import Checkpoint
 from acil.training.loop import train
 from acil.training.network import Network
-from acil.vision.backbones import Backbone, build, load_backbone, save_backbone
+from acil.vision.backbones import Backbone, build, fingerprint, load_backbone, save_backbone
+
+logger = logging.getLogger(__name__)
 
 
 def base_backbone(context: Context, phase: Phase) -> Backbone:
@@ -23,14 +32,74 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
     """
     if context.backbone is not None:
         return context.backbone
+    stored = _stored(context)
+    if stored is not None and stored.exists():
+        return load_backbone(stored, device=context.device)[0]
+    return _train_base(context, phase).backbone
+
+
+def base_network(context: Context, phase: Phase) -> Network:
+    """Return the base network with its classifier, the caller's own to train on.
+
+    A network that comes without a classifier for the phase's classes gets a linear one that is fitted on
+    its frozen features of the phase, with the recipe's training; that is logged.
+
+    Parameters
+    ----------
+    context : Context
+    phase : Phase
+        The base phase; with a network that was given, any first phase.
+    """
+    stored = _stored(context)
+    if context.backbone is not None:
+        backbone, weights = copy.deepcopy(context.backbone), context.classifier
+    elif stored is not None and stored.exists():
+        backbone = load_backbone(stored, device=context.device)[0]
+        weights = stored_classifier(stored, backbone)
+    else:
+        return _train_base(context, phase)
+    generator = torch.Generator().manual_seed(context.seed)
+    network = Network(backbone, len(phase.classes), generator=generator).to(context.device).eval()
+    if weights is None or len(weights["weight"]) != network.n_classes:
+        logger.warning(
+            "The base network has no classifier for these classes: one is fitted on its features."
+        )
+        fit_classifier(network, phase.images, phase.labels, context)
+    else:
+        network.classifier.load_state_dict(weights)
+    return network
+
+
+def stored_classifier(backbone_file: Path, backbone: Backbone) -> dict[str, Tensor] | None:
+    """Return the weights of the linear classifier stored beside a backbone, or None.
+
+    Parameters
+    ----------
+    backbone_file : Path
+    backbone : Backbone
+        What the file holds: a classifier that was trained with another network is not returned.
+    """
+    return read_weights(_classifier_file(backbone_file), fingerprint(backbone))
+
+
+def new_network(context: Context, n_classes: int) -> Network:
+    """Return the recipe's untrained network, drawn from the seed."""
+    generator = torch.Generator().manual_seed(context.seed)
+    backbone = build(context.recipe.backbone, generator, **dict(context.recipe.backbone_options))
+    return Network(backbone, n_classes, generator=generator)
+
+
+def require_base(phase: Phase) -> None:
+    """Raise unless this is a base phase, on which a network can be trained."""
     if phase.index != 0:
         raise InputError(
             "There is no base phase to train a network on. Give a trained one with --backbone, or take "
             "a base of at least one class."
         )
-    stored = None if context.checkpoint is None else context.checkpoint / "backbone.safetensors"
-    if stored is not None and stored.exists():
-        return load_backbone(stored, device=context.device)[0]
+
+
+def _train_base(context: Context, phase: Phase) -> Network:
+    require_base(phase)
     network = new_network(context, len(phase.classes))
     checkpoint = None if context.checkpoint is None else Checkpoint(context.checkpoint / "training")
     train(
@@ -44,16 +113,21 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
         checkpoint=checkpoint,
         progress=context.progress,
     )
-    if stored is not None and checkpoint is not None:
-        save_backbone(network.backbone, stored, dict(context.identity))
-        checkpoint.remove()
-        # What runs is what is stored, so that a resumed run goes on with the same bits.
-        return load_backbone(stored, device=context.device)[0]
-    return network.backbone
+    stored = _stored(context)
+    if stored is None or checkpoint is None:
+        return network
+    # The classifier first: where there is a backbone file, its classifier is there too.
+    owner = fingerprint(network.backbone)
+    write_weights(_classifier_file(stored), network.classifier.state_dict(), owner)
+    save_backbone(network.backbone, stored, dict(context.identity))
+    checkpoint.remove()
+    # What runs is what is stored, so that a resumed run goes on with the same bits.
+    return base_network(context, phase)
 
 
-def new_network(context: Context, n_classes: int) -> Network:
-    """Return the recipe's untrained network, drawn from the seed."""
-    generator = torch.Generator().manual_seed(context.seed)
-    backbone = build(context.recipe.backbone, generator, **dict(context.recipe.backbone_options))
-    return Network(backbone, n_classes, generator=generator)
+def _stored(context: Context) -> Path | None:
+    return None if context.checkpoint is None else context.checkpoint / "backbone.safetensors"
+
+
+def _classifier_file(backbone_file: Path) -> Path:
+    return backbone_file.with_name("classifier.safetensors")

@@ -18,6 +18,15 @@ _BUILT_IN = {
     "lda": "acil.methods.lda:LDA",
     "ncm": "acil.methods.ncm:NCM",
     "slda": "acil.methods.slda:SLDA",
+    "finetune": "acil.methods.finetune:Finetune",
+    "joint": "acil.methods.joint:Joint",
+    "lwf": "acil.methods.lwf:LwF",
+    "lwf-exemplars": "acil.methods.lwf_exemplars:LwFExemplars",
+    "icarl": "acil.methods.icarl:ICaRL",
+    "icarl-bce": "acil.methods.icarl_bce:ICaRLBCE",
+    "ewc": "acil.methods.ewc:EWC",
+    "bic": "acil.methods.bic:BiC",
+    "lucir": "acil.methods.lucir:LUCIR",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 

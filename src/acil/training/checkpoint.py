@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save_file
@@ -58,11 +58,21 @@ class Checkpoint:
         Made when the first checkpoint is written.
     every_seconds : float, default=60
         Least time between two checkpoints; one more is written at the end of the training.
+    other : {"refuse", "restart"}
+        What a checkpoint of another training in this folder means: an error, or a new start that is
+        logged. A phase that follows on a phase learnt again on a GPU, where last bits differ, is such a
+        case: its checkpoint is of no use, and nobody is at fault.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], every_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        every_seconds: float = 60.0,
+        other: Literal["refuse", "restart"] = "refuse",
+    ) -> None:
         self.path = Path(folder) / "training.safetensors"
         self.every_seconds = every_seconds
+        self.other = other
         self._last = time.monotonic()
 
     def due(self) -> bool:
@@ -114,7 +124,8 @@ class Checkpoint:
         Raises
         ------
         InputError
-            If the file belongs to a training with other settings, seed, data or network.
+            If the file belongs to a training with other settings, seed, data or network, unless this
+            checkpoint was made with ``other="restart"``.
         """
         self._last = time.monotonic()
         try:
@@ -131,7 +142,13 @@ class Checkpoint:
         except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             logger.warning("The checkpoint %s is damaged (%s). Training starts anew.", self.path, error)
             return None
-        self._require_same(before, json.loads(json.dumps(dict(identity))))
+        try:
+            self._require_same(before, json.loads(json.dumps(dict(identity))))
+        except InputError as error:
+            if self.other == "refuse":
+                raise
+            logger.warning("Training starts anew. %s", error)
+            return None
         if {name: t.shape for name, t in stored.items()} != {name: t.shape for name, t in like.items()}:
             logger.warning(
                 "The checkpoint %s does not fit the network. Training starts anew.", self.path

@@ -154,20 +154,26 @@ class ResNet18(Backbone):
         Draws the weights; None means a generator with seed 0.
     size : int, default=224
         Height and width of images.
+    last_relu : bool, default=True
+        Whether the last block ends with a ReLU, so that features are not negative.
     """
 
     ignored_prefixes = ("fc.",)
 
-    def __init__(self, generator: torch.Generator | None = None, *, size: int = 224) -> None:
+    def __init__(
+        self, generator: torch.Generator | None = None, *, size: int = 224, last_relu: bool = True
+    ) -> None:
         preprocessing = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, size)
-        super().__init__("resnet18", 512, preprocessing, {"size": size})
+        # Named only where it differs: options are part of the identity of weights stored before.
+        options = {"size": size} if last_relu else {"size": size, "last_relu": False}
+        super().__init__("resnet18", 512, preprocessing, options)
         self.conv1 = convolution(3, 64, 7, 2)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
         self.layer1 = _stage(64, 64, 2, 1)
         self.layer2 = _stage(64, 128, 2, 2)
         self.layer3 = _stage(128, 256, 2, 2)
-        self.layer4 = _stage(256, 512, 2, 2)
+        self.layer4 = _stage(256, 512, 2, 2, last_relu=last_relu)
         draw_weights_(self, generator)
 
     def forward(self, x: Tensor) -> Tensor:

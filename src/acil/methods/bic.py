@@ -1,0 +1,111 @@
+"""BiC: distillation on exemplars, then two numbers that take the bias out of the new classes' scores.
+
+Paper: Wu et al., *Large Scale Incremental Learning*, CVPR 2019.
+
+With n old and m new classes, scores z, and ẑ the corrected scores of the network before the phase:
+
+    stage 1:  L = λ · KD(ẑ, z[:n]; T) + (1 − λ) · CE(z, y),  λ = n / (n + m)
+    stage 2:  z_c ← α z_c + β for new classes c, the network fixed;  L = CE + 0.05 β²
+
+Stage 1 sees new images and exemplars but for a balanced tenth: of 20 exemplars a class, 18 train and 2
+choose α and β, and as many new images of each class are taken out. One pair (α, β) counts, that of the
+newest classes; the teacher of the next phase has it, the classes' own scores do not any more.
+
+Settings: ``memory_rule`` = "20 per class", ``bic_temperature`` = T = 2, ``bic_held_out`` = 0.1,
+``bic_beta_decay`` = 0.05. Stage 2: ``bic_correction_epochs`` = 200, ``bic_correction_milestones`` = 60,
+120, 160 and 180, ``bic_correction_rate`` = 0.1 for batches of 256, in proportion for others. Stage 1:
+with the recipe ``paper`` 250 epochs, rate 0.1 divided by 10 at 100, 150 and 200, weight decay 2e-4; with
+``imagenet`` 100 epochs, batches of 256, divided by 10 at 30, 60, 80 and 90, weight decay 1e-4; otherwise
+the recipe's training. ``increment.NAME`` changes stage 1.
+
+Differences from the original:
+
+1. Stage 2 sees the held-out images without augmentation, so that their scores are computed once.
+2. The base network is the shared one, trained by the recipe.
+3. ImageNet's weight decay is the same in all phases (there it shrinks with the phase's number).
+4. The held-out exemplars are drawn anew at each phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from acil.methods.base import Phase
+from acil.methods.biascorrection import BiasCorrection, BiCSettings, fit_correction, hold_out
+from acil.methods.incremental import IncrementalNetwork
+from acil.methods.readout import classifier_scores, network_features
+from acil.methods.schedule import Schedules
+from acil.training.objectives import Distilling
+
+
+class BiC(IncrementalNetwork):
+    """Distil on exemplars and correct the newest scores."""
+
+    name = "bic"
+    settings_type = BiCSettings
+    schedules: ClassVar[Schedules] = {
+        "paper": {"epochs": 250, "milestones": (100, 150, 200), "weight_decay": 2e-4},
+        "imagenet": {
+            "epochs": 100,
+            "batch_size": 256,
+            "milestones": (30, 60, 80, 90),
+            "weight_decay": 1e-4,
+        },
+    }
+
+    #: Of the newest classes; None after the base phase.
+    correction: BiasCorrection | None = None
+
+    def increment(self, phase: Phase) -> Any:
+        """Return the network after stage 1; its correction is learnt on what stage 1 did not see."""
+        images, labels = self.data(phase)
+        held = hold_out(labels, self.n_seen, self.settings.held_out, self.generator("held out", phase))
+        student = self.grown_student(phase)
+        share = self.n_seen / phase.n_seen
+        objective = Distilling(
+            self.teacher(),
+            self.n_seen,
+            self.settings.temperature,
+            cross_entropy=1 - share,
+            distillation=share,
+        )
+        self.fit(student, (images[~held], labels[~held]), phase, objective)
+        features = network_features(student.backbone, images[held], self.context.device)
+        scores = classifier_scores(student.classifier, features, self.context.device)
+        self.correction = fit_correction(
+            scores, labels[held], self.n_seen, self.settings, self.training, self.context
+        )
+        return student
+
+    def teacher(self) -> nn.Module:
+        """Return the network with the correction of its newest classes."""
+        parts = [self.network] if self.correction is None else [self.network, self.correction]
+        return nn.Sequential(*parts)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the scores of features, those of the newest classes corrected."""
+        found = super().scores(features)
+        if self.correction is None:
+            return found
+        return classifier_scores(self.correction, found, self.context.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return network, exemplars and correction."""
+        state = super().state_dict()
+        if self.correction is not None:
+            state["correction"] = (
+                torch.stack([self.correction.alpha, self.correction.beta]).detach().cpu()
+            )
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, exactly."""
+        super().load_state_dict(state)
+        self.correction = None
+        if "correction" in state:
+            values = state["correction"].tolist()
+            self.correction = BiasCorrection(self.history[-2], *values).to(self.context.device).eval()

@@ -1,0 +1,227 @@
+"""What all methods that train their network again at every phase have in common."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from acil.errors import InputError, NotFittedError
+from acil.methods.base import Context, MemoryUse, Phase
+from acil.methods.memory import ExemplarMemory, MemoryRule
+from acil.methods.pretrain import base_network
+from acil.methods.readout import classifier_scores, network_features
+from acil.methods.schedule import Schedules, derived_seed, increment_training
+from acil.methods.settings import read_settings
+from acil.training.checkpoint import Checkpoint
+from acil.training.fields import to_values
+from acil.training.loop import Objective, train
+from acil.training.network import Network
+from acil.vision.backbones import Backbone, Preprocessing, build
+from acil.vision.imageset import ImageSet
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """A method without settings of its own."""
+
+
+class IncrementalNetwork:
+    """A method whose state is a network, and exemplars if its settings have a ``memory_rule``.
+
+    A subclass says what an increment is: :meth:`increment` returns the new network and leaves
+    ``self.network``, the teacher, as it is. Until it returns, nothing has changed.
+
+    Parameters
+    ----------
+    context : Context
+    """
+
+    grouping_free = False
+    #: Registry name, for the names of checkpoints.
+    name: ClassVar[str]
+    #: A frozen dataclass of the method's own settings.
+    settings_type: ClassVar[type[Any]] = NoSettings
+    #: What the method's authors train with, by recipe.
+    schedules: ClassVar[Schedules] = {}
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.settings: Any = self.own_settings(context.settings)
+        self.training = increment_training(context, self.schedules)
+        self.network: Any = None
+        #: Number of classes seen after each phase.
+        self.history: list[int] = []
+        self.exemplars = ExemplarMemory(self.memory_rule(), context.n_classes)
+
+    @classmethod
+    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the method's own settings, defaults included, for the records of a run."""
+        values = to_values(cls.own_settings(settings))
+        return {cls._setting(name): value for name, value in values.items()}
+
+    @classmethod
+    def own_settings(cls, settings: Mapping[str, Any]) -> Any:
+        """Return the method's settings from those of a run, where they are named after the method."""
+        names = {field.name: cls._setting(field.name) for field in dataclasses.fields(cls.settings_type)}
+        found = {field: settings[name] for field, name in names.items() if name in settings}
+        return read_settings(cls.settings_type, found)
+
+    @classmethod
+    def _setting(cls, field: str) -> str:
+        """Return what the user calls a setting; the memory rule is the same for all methods of a run."""
+        return field if field == "memory_rule" else f"{cls.name.replace('-', '_')}_{field}"
+
+    @property
+    def n_seen(self) -> int:
+        """Number of classes seen."""
+        return self.history[-1] if self.history else 0
+
+    def memory_rule(self) -> MemoryRule:
+        """Return how many exemplars are kept: none, unless the settings have a ``memory_rule``."""
+        rule = getattr(self.settings, "memory_rule", None)
+        return MemoryRule(0, "per class") if rule is None else MemoryRule.parse(rule)
+
+    def base(self, phase: Phase) -> Any:
+        """Return the network of the base phase, by default the shared one."""
+        return base_network(self.context, phase)
+
+    def increment(self, phase: Phase) -> Any:
+        """Return the network after a later phase."""
+        raise NotImplementedError
+
+    def learn(self, phase: Phase) -> None:
+        """Learn one phase from its own data, and from the exemplars."""
+        self._check(phase)
+        network = self.base(phase) if self.network is None else self.increment(phase)
+        # Features are for choosing: there is no choice where everything or nothing is kept.
+        features = None
+        if self.exemplars.rule.count:
+            features = network_features(network.backbone, phase.images, self.context.device)
+        self.exemplars.update(phase.images, phase.labels, features, phase.n_seen)
+        self.network = network
+        self.history.append(phase.n_seen)
+
+    def predict(self, images: ImageSet) -> Tensor:
+        """Return the label of each image: the class of the largest score."""
+        self._require_learnt()
+        features = network_features(self.network.backbone, images, self.context.device)
+        return self.scores(features).argmax(1)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the classifier's scores of features."""
+        return classifier_scores(self.network.classifier, features, self.context.device)
+
+    def memory(self) -> MemoryUse:
+        """Count exemplars and network; the teacher of the next phase is that same network."""
+        tensors = self.network.state_dict().values()
+        weights = sum(tensor.nbytes for tensor in tensors)
+        return MemoryUse(samples=self.exemplars.nbytes, weights=weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return network, exemplars and history."""
+        backbone = self.network.backbone
+        state = {f"network.{name}": tensor.cpu() for name, tensor in self.network.state_dict().items()}
+        kept = self.exemplars.state_dict()
+        state |= {f"exemplars.{name}": tensor for name, tensor in kept.items()}
+        described = {
+            "name": backbone.name,
+            "options": backbone.options,
+            "preprocessing": backbone.preprocessing.to_dict(),
+        }
+        return {**state, "backbone": described, "history": list(self.history)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, exactly."""
+        described = state["backbone"]
+        backbone = build(described["name"], **described["options"])
+        backbone.preprocessing = Preprocessing.from_dict(described["preprocessing"])
+        weights = _part(state, "network.")
+        network = self.rebuilt(backbone, weights)
+        network.load_state_dict(weights)
+        self.network = network.to(self.context.device).eval()
+        self.history = [int(n) for n in state["history"]]
+        self.exemplars.load_state_dict(_part(state, "exemplars."))
+
+    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Any:
+        """Return a network that saved weights fit into."""
+        return Network(backbone, len(weights["classifier.weight"]))
+
+    def data(self, phase: Phase) -> tuple[Tensor, Tensor]:
+        """Return images and labels of a phase and of the exemplars kept before it."""
+        return self.exemplars.with_new(phase.images.pixels(), phase.labels)
+
+    def student(self) -> Any:
+        """Return a copy of the network, to train; the network itself is the teacher."""
+        self.network.to(memory_format=torch.channels_last)
+        return copy.deepcopy(self.network)
+
+    def grown_student(self, phase: Phase) -> Network:
+        """Return a copy of the network with room for the classes of a phase."""
+        network: Network = self.student()
+        network.grow(phase.n_seen, self.generator("classifier", phase))
+        return network
+
+    def generator(self, purpose: str, phase: Phase) -> torch.Generator:
+        """Return the source of what a phase draws for a purpose."""
+        seed = derived_seed(self.context.seed, purpose, phase.n_seen)
+        return torch.Generator().manual_seed(seed)
+
+    def fit(
+        self, network: Any, data: tuple[Tensor, Tensor], phase: Phase, objective: Objective | None = None
+    ) -> Any:
+        """Train a network in place on (images, labels) and return it; a killed run goes on half-way."""
+        context = self.context
+        checkpoint = None
+        if context.checkpoint is not None:
+            folder = context.checkpoint / f"{self.name}-{self._digest(phase)}-phase-{phase.index}"
+            checkpoint = Checkpoint(folder, other="restart")
+        train(
+            network,
+            *data,
+            self.training,
+            preprocessing=network.backbone.preprocessing,
+            seed=derived_seed(context.seed, "phase", phase.n_seen),
+            device=context.device,
+            objective=objective,
+            checkpoint=checkpoint,
+            progress=context.progress,
+        )
+        if checkpoint is not None:
+            checkpoint.remove()
+            with suppress(OSError):
+                checkpoint.path.parent.rmdir()
+        return network
+
+    def _digest(self, phase: Phase) -> str:
+        """Tell the trainings of this run from those of other K and settings in the same folder."""
+        facts = f"{self.settings} {self.training} {self.history} {phase.n_seen}"
+        return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+    def _require_learnt(self) -> None:
+        if self.network is None:
+            raise NotFittedError(f"{self.name} has not learnt anything yet. Learn a phase first.")
+
+    def _check(self, phase: Phase) -> None:
+        expected = tuple(range(self.n_seen, phase.n_seen))
+        if phase.classes != expected or not expected:
+            raise InputError(
+                f"{self.name} takes new classes in order, after {self.n_seen} seen: {expected}. Got "
+                f"{phase.classes}."
+            )
+        if not phase.images.has_pixels:
+            raise InputError(
+                f"{self.name} trains a network on images, and this data set has only vectors. Use a "
+                "data set with images, or a method that works on features."
+            )
+
+
+def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

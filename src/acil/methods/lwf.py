@@ -1,0 +1,83 @@
+"""LwF: the old network's scores on new images stand in for the old images.
+
+Paper: Li and Hoiem, *Learning without Forgetting*, ECCV 2016; in its class-incremental form.
+
+With n old classes, m new ones, scores z and the scores ẑ of the network before the phase:
+
+    L = CE(z[n:], y) + λ · KD,   KD = −Σ_{c<n} softmax(ẑ/T)_c · log softmax(z[:n]/T)_c
+
+on the new images alone.
+
+Settings: ``lwf_distillation`` = λ = 3, ``lwf_temperature`` = T = 2 (PyCIL's values). Training: with the
+recipe ``paper`` 250 epochs, rate 0.1 divided by 10 at 60, 120, 180 and 220, weight decay 2e-4 (PyCIL's,
+for CIFAR); otherwise the recipe's. ``increment.NAME`` changes it.
+
+Differences from the original:
+
+1. One classifier for all classes, and no warm-up of the new part alone: there is no task label.
+2. The old class weights are trained too (FACIL freezes them, with λ = 1).
+3. The base network is the shared one, trained by the recipe (PyCIL: 200 epochs).
+4. With one new class in a phase, CE over one score is zero: the new class is hardly learnt. That is a
+   property of the loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from acil.errors import InputError
+from acil.methods.base import Phase
+from acil.methods.incremental import IncrementalNetwork
+from acil.methods.schedule import Schedules
+from acil.training.objectives import Distilling
+
+
+@dataclass(frozen=True)
+class LwFSettings:
+    """Settings of LwF.
+
+    Attributes
+    ----------
+    distillation : float
+        λ, weight of the distillation.
+    temperature : float
+        T of the distillation.
+    """
+
+    distillation: float = 3.0
+    temperature: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_distillation(self.distillation, self.temperature)
+
+
+def check_distillation(weight: float, temperature: float) -> None:
+    """Raise unless a weight is at least 0 and a temperature positive."""
+    if not (0 <= weight < float("inf") and 0 < temperature < float("inf")):
+        raise InputError(
+            "distillation must be at least 0 and temperature positive. Got "
+            f"distillation={weight} and temperature={temperature}."
+        )
+
+
+class LwF(IncrementalNetwork):
+    """Distil the old network on new images; keep no image."""
+
+    name = "lwf"
+    settings_type = LwFSettings
+    schedules: ClassVar[Schedules] = {
+        "paper": {"epochs": 250, "milestones": (60, 120, 180, 220), "weight_decay": 2e-4},
+    }
+
+    def increment(self, phase: Phase) -> Any:
+        """Return the network trained on new images, the present one being the teacher."""
+        student = self.grown_student(phase)
+        objective = Distilling(
+            self.network,
+            self.n_seen,
+            self.settings.temperature,
+            distillation=self.settings.distillation,
+            new_only=True,
+        )
+        return self.fit(student, self.data(phase), phase, objective)

@@ -1,0 +1,75 @@
+"""A problem of seconds for methods that train networks: a bright bar whose place tells the class."""
+
+import torch
+
+from acil.methods.base import Context, Phase
+from acil.training.recipes import Recipe
+from acil.training.settings import Training
+from acil.vision.imageset import ImageSet, content_identity
+
+TRAINING = Training(epochs=2, batch_size=16, learning_rate=0.05, schedule="cosine", warmup=1)
+N_CLASSES = 6
+
+#: Every method that trains its network at every phase.
+REPLAY_METHODS = (
+    "finetune",
+    "joint",
+    "lwf",
+    "lwf-exemplars",
+    "icarl",
+    "icarl-bce",
+    "ewc",
+    "bic",
+    "lucir",
+)
+
+
+def images_of(classes, per_class=16, seed=0):
+    """Return pixels and labels; classes 0 … 3 are rows, 4 … 7 columns."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.tensor([label for label in classes for _ in range(per_class)])
+    pixels = torch.randint(100, (len(labels), 1, 8, 8), generator=generator, dtype=torch.uint8)
+    for image, label in zip(pixels, labels.tolist(), strict=True):
+        place = slice(2 * (label % 4), 2 * (label % 4) + 2)
+        if label < 4:
+            image[0, place] += 130
+        else:
+            image[0, :, place] += 130
+    return pixels, labels
+
+
+def image_set(pixels):
+    return ImageSet(pixels, None, content_identity(pixels))
+
+
+def make_phases(sizes=(3, 2, 1), per_class=16, first_index=0):
+    phases, start = [], 0
+    for index, size in enumerate(sizes):
+        classes = tuple(range(start, start + size))
+        pixels, labels = images_of(classes, per_class, seed=index)
+        start += size
+        phases.append(Phase(first_index + index, classes, image_set(pixels), labels, start))
+    return phases
+
+
+def make_context(checkpoint=None, *, training=TRAINING, seed=0, **options):
+    settings = {"memory_rule": "4 per class", "bic_correction_epochs": 5, **options.pop("settings", {})}
+    return Context(
+        recipe=Recipe(name="test", backbone="smallcnn", training=training),
+        seed=seed,
+        device=torch.device("cpu"),
+        n_classes=N_CLASSES,
+        settings=settings,
+        checkpoint=checkpoint,
+        **options,
+    )
+
+
+def same_state(first, second):
+    """Say whether two states of methods have the same entries, bit for bit."""
+    if first.keys() != second.keys():
+        return False
+    return all(
+        torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
+        for name, value in first.items()
+    )

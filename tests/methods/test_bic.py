@@ -1,0 +1,154 @@
+"""BiC: what is held out, what the correction does, and which teacher the next phase has."""
+
+import dataclasses
+
+import pytest
+import torch
+from replay_problem import TRAINING, make_context, make_phases
+
+from acil.errors import InputError
+from acil.methods import bic
+from acil.methods.biascorrection import BiasCorrection, BiCSettings, fit_correction, hold_out
+from acil.methods.readout import classifier_scores, network_features
+from acil.training.objectives import Distilling
+
+N_OLD = 3
+
+
+def scores_and_labels(n=200):
+    """Scores that separate four classes, three of them old, about as well as a network does."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % 4
+    scores = torch.randn(n, 4, generator=generator)
+    scores[torch.arange(n), labels] += 2.0
+    return scores, labels
+
+
+def fitted(scores, labels, **settings):
+    stage_one = dataclasses.replace(TRAINING, batch_size=256)
+    return fit_correction(scores, labels, N_OLD, BiCSettings(**settings), stage_one, make_context())
+
+
+def test_scores_shifted_up_are_shifted_back():
+    scores, labels = scores_and_labels()
+    scores[:, N_OLD:] += 3.0
+    found = fitted(scores, labels)
+    # A smaller α takes some of the shift away as well.
+    assert found.beta.item() < -0.3
+    assert found.alpha.item() < 1.0
+    plain = (scores.argmax(1) == labels).float().mean()
+    assert (found(scores).argmax(1) == labels).float().mean() > plain + 0.1
+
+
+def test_scores_stretched_are_shrunk():
+    scores, labels = scores_and_labels()
+    # Larger where the class is present and where it is not: a shift alone cannot mend it.
+    scores[:, N_OLD:] *= 3.0
+    assert 0.0 < fitted(scores, labels).alpha.item() < 0.8
+
+
+def test_balanced_scores_are_nearly_left_alone():
+    scores, labels = scores_and_labels()
+    found = fitted(2 * scores, labels)
+    shifted = scores.clone()
+    shifted[:, N_OLD:] += 3.0
+    assert abs(found.beta.item()) < 0.2 < abs(fitted(shifted, labels).beta.item())
+
+
+def test_beta_is_held_back_by_its_decay():
+    scores, labels = scores_and_labels()
+    scores[:, N_OLD:] += 3.0
+    assert abs(fitted(scores, labels, beta_decay=5.0).beta.item()) < 0.2
+
+
+def test_hold_out_takes_as_many_of_every_class():
+    labels = torch.tensor([0] * 20 + [1] * 20 + [2] * 300)
+    held = hold_out(labels, 2, 0.1, torch.Generator().manual_seed(0))
+    assert torch.bincount(labels[held]).tolist() == [2, 2, 2]
+    again = hold_out(labels, 2, 0.1, torch.Generator().manual_seed(0))
+    other = hold_out(labels, 2, 0.1, torch.Generator().manual_seed(1))
+    assert torch.equal(held, again)
+    assert not torch.equal(held, other)
+
+
+def test_hold_out_never_takes_all():
+    assert hold_out(torch.tensor([0, 0, 1, 1]), 1, 0.1, torch.Generator()).sum() == 2
+    with pytest.raises(InputError, match="at least two exemplars"):
+        hold_out(torch.tensor([0, 1, 1]), 1, 0.1, torch.Generator())
+
+
+def test_one_exemplar_per_class_is_refused_and_changes_nothing():
+    phases = make_phases()
+    method = bic.BiC(make_context(settings={"memory_rule": "1 per class"}))
+    method.learn(phases[0])
+    before = method.predict(phases[0].images)
+    with pytest.raises(InputError, match="memory_rule"):
+        method.learn(phases[1])
+    assert method.n_seen == 3
+    assert torch.equal(method.predict(phases[0].images), before)
+
+
+@pytest.fixture
+def objectives(monkeypatch):
+    """Collect the objectives of the increments."""
+    made = []
+
+    def collect(*arguments, **options):
+        made.append(Distilling(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(bic, "Distilling", collect)
+    return made
+
+
+def test_next_teacher_is_corrected_for_the_newest_classes_only(objectives):
+    phases = make_phases((3, 2, 1))
+    method = bic.BiC(make_context())
+    method.learn(phases[0])
+    method.learn(phases[1])
+    assert isinstance(method.correction, BiasCorrection)
+    with torch.no_grad():
+        method.correction.alpha.fill_(0.5)
+        method.correction.beta.fill_(-1.0)
+    network = method.network
+    x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    method.learn(phases[2])
+    with torch.no_grad():
+        raw, taught = network(x), objectives[-1].teacher(x)
+    torch.testing.assert_close(taught[:, :3], raw[:, :3])
+    torch.testing.assert_close(taught[:, 3:], 0.5 * raw[:, 3:] - 1.0)
+    # One pair counts: the group before the newest is corrected no more.
+    assert method.correction.n_old == 5
+
+
+def test_weights_of_the_losses_are_the_share_of_old_classes(objectives):
+    method = bic.BiC(make_context())
+    for phase in make_phases((3, 2, 1)):
+        method.learn(phase)
+    assert [o.distillation for o in objectives] == pytest.approx([3 / 5, 5 / 6])
+    assert [o.cross_entropy for o in objectives] == pytest.approx([2 / 5, 1 / 6])
+
+
+def test_predictions_use_the_correction():
+    phases = make_phases((3, 2))
+    method = bic.BiC(make_context())
+    for phase in phases:
+        method.learn(phase)
+    features = network_features(method.network.backbone, phases[1].images, torch.device("cpu"))
+    raw = classifier_scores(method.network.classifier, features, torch.device("cpu"))
+    with torch.no_grad():
+        method.correction.beta.fill_(-1000.0)
+    assert set(method.predict(phases[1].images).tolist()) <= {0, 1, 2}
+    assert torch.equal(method.scores(features)[:, :3], raw[:, :3])
+
+
+def test_stage_one_does_not_see_what_is_held_out(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        bic.BiC, "fit", lambda self, network, data, phase, objective: seen.append(data[1]) or network
+    )
+    method = bic.BiC(make_context())
+    method.learn(make_phases()[0])
+    method.learn(make_phases()[1])
+    # 4 exemplars of 3 old classes, 16 images of 2 new ones; one of each class is held out.
+    assert torch.bincount(seen[0]).tolist() == [3, 3, 3, 15, 15]

@@ -1,0 +1,96 @@
+"""Objectives of methods as CUDA graphs: recorded steps against plain ones."""
+
+import copy
+import dataclasses
+import functools
+
+import pytest
+import torch
+from replay_problem import REPLAY_METHODS, image_set, images_of, make_context, make_phases
+
+from acil.methods import resolve
+from acil.methods.biascorrection import BiasCorrection
+from acil.methods.icarl_bce import SigmoidDistilling
+from acil.methods.lucir_loss import Rebalancing
+from acil.training.cosine import CosineNetwork
+from acil.training.fisher import Anchored
+from acil.training.loop import train
+from acil.training.network import Network
+from acil.training.objectives import Distilling
+from acil.training.settings import Training
+from acil.vision.backbones import build
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+#: One epoch of three steps: later ones multiply the differences that cuDNN's sums have.
+SETTINGS = Training(epochs=1, batch_size=16, learning_rate=0.01)
+
+
+def linear(n_classes=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return Network(build("smallcnn", generator), n_classes, generator)
+
+
+def teacher(n_classes=3):
+    return linear(n_classes, seed=1).cuda().eval()
+
+
+def anchored():
+    old = teacher()
+    values = [parameter.detach() for parameter in old.parameters()]
+    return Anchored([torch.full_like(value, 1e-3) for value in values], values, 3, 100.0)
+
+
+CASES = {
+    "distilling": (linear, lambda: Distilling(teacher(), 3, 2.0)),
+    "new classes only": (linear, lambda: Distilling(teacher(), 3, 2.0, new_only=True)),
+    "corrected teacher": (
+        linear,
+        lambda: Distilling(torch.nn.Sequential(teacher(), BiasCorrection(2, 0.5, -1.0).cuda()), 3, 2.0),
+    ),
+    "sigmoids": (linear, lambda: SigmoidDistilling(teacher(5), 3)),
+    "anchored": (linear, anchored),
+    "rebalancing": (
+        lambda: CosineNetwork(build("smallcnn"), 3, 2, torch.Generator().manual_seed(0)),
+        lambda: Rebalancing(teacher().backbone, 3, 5.0, 0.5, 2, 1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("case", CASES)
+def test_recorded_steps_equal_plain_ones(case, precision):
+    make, objective = CASES[case][0], CASES[case][1]()
+    images, labels = images_of((3, 4) if case in ("new classes only", "anchored") else range(5), 9)
+    start, results = make(), []
+    for used in (objective, functools.partial(objective)):
+        network = copy.deepcopy(start)
+        train(
+            network,
+            images,
+            labels,
+            dataclasses.replace(SETTINGS, precision=precision),
+            preprocessing=network.backbone.preprocessing,
+            seed=0,
+            device="cuda",
+            objective=used,
+        )
+        results.append(network.cpu().state_dict())
+    for name, value in results[0].items():
+        torch.testing.assert_close(value, results[1][name], rtol=1e-2, atol=2e-3, msg=name)
+    assert not torch.equal(results[0]["backbone.stage1.0.weight"], start.backbone.stage1[0].weight)
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_method_learns_all_phases_on_the_gpu(name, tmp_path):
+    context = dataclasses.replace(make_context(tmp_path), device=torch.device("cuda"))
+    method = resolve(name)(context)
+    phases = make_phases()
+    for phase in phases[:2]:
+        method.learn(phase)
+    again = resolve(name)(context)
+    again.load_state_dict(method.state_dict())
+    again.learn(phases[2])
+    found = again.predict(image_set(images_of(range(6))[0]))
+    assert found.device.type == "cpu"
+    assert set(found.tolist()) <= set(range(6))

@@ -1,0 +1,249 @@
+"""Every method that trains networks, phase by phase: what it learns, keeps, counts and refuses."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from replay_problem import (
+    N_CLASSES,
+    REPLAY_METHODS,
+    image_set,
+    images_of,
+    make_context,
+    make_phases,
+    same_state,
+)
+
+from acil.errors import InputError, NotFittedError
+from acil.methods import resolve
+from acil.methods.base import Phase
+from acil.methods.schedule import derived_seed, increment_training
+from acil.training.recipes import RECIPES, override
+from acil.training.settings import Training
+from acil.vision.backbones import build
+from acil.vision.imageset import ImageSet, content_identity
+
+LONGER = Training(epochs=6, batch_size=16, learning_rate=0.1, schedule="cosine", warmup=1)
+
+
+def learnt(name, phases=None, context=None):
+    method = resolve(name)(context or make_context())
+    for phase in make_phases() if phases is None else phases:
+        method.learn(phase)
+    return method
+
+
+def accuracy(method, classes):
+    pixels, labels = images_of(classes, per_class=10, seed=99)
+    return float((method.predict(image_set(pixels)) == labels).float().mean())
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_one_new_class_in_a_phase_and_labels_of_all_classes_seen(name):
+    method = learnt(name, make_phases((3, 1, 2)))
+    found = method.predict(image_set(images_of(range(6))[0]))
+    assert found.shape == (96,)
+    assert found.dtype == torch.int64
+    assert set(found.tolist()) <= set(range(N_CLASSES))
+    assert not method.network.training
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_state_goes_on_exactly(name):
+    phases = make_phases()
+    method = learnt(name, phases[:2])
+    again = resolve(name)(make_context())
+    again.load_state_dict(method.state_dict())
+    assert torch.equal(again.predict(phases[1].images), method.predict(phases[1].images))
+    method.learn(phases[2])
+    again.learn(phases[2])
+    assert torch.equal(again.predict(phases[1].images), method.predict(phases[1].images))
+    assert same_state(method.state_dict(), again.state_dict())
+    assert method.memory() == again.memory()
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_learning_depends_on_the_seed_alone(name):
+    first, second = learnt(name, make_phases((2, 1))), learnt(name, make_phases((2, 1)))
+    assert same_state(first.state_dict(), second.state_dict())
+    other = learnt(name, make_phases((2, 1)), make_context(seed=1))
+    assert not same_state(first.state_dict(), other.state_dict())
+
+
+def test_samples_are_counted():
+    image_bytes = 64 + 8
+    expected = {"finetune": 0, "lwf": 0, "ewc": 0, "joint": 6 * 16 * image_bytes}
+    for name in REPLAY_METHODS:
+        use = learnt(name).memory()
+        assert use.samples == expected.get(name, 6 * 4 * image_bytes), name
+        assert use.weights >= 18_912 * 4, name
+    ewc = learnt("ewc")
+    parameters = sum(parameter.numel() for parameter in ewc.network.parameters())
+    assert ewc.memory().statistics == 4 * parameters
+
+
+def test_total_rule_shrinks_the_sets_of_old_classes():
+    method = resolve("icarl")(make_context(settings={"memory_rule": "12 in total"}))
+    counts = []
+    for phase in make_phases():
+        method.learn(phase)
+        counts.append(torch.bincount(method.exemplars.labels).tolist())
+    assert counts == [[4] * 3, [2] * 5, [2] * 6]
+
+
+def test_exemplars_against_forgetting():
+    phases = make_phases((3, 3))
+    context = make_context(training=LONGER, settings={"memory_rule": "8 per class"})
+    forgets = accuracy(learnt("finetune", phases, context), range(3))
+    assert forgets < 0.2
+    for name in ("lwf-exemplars", "icarl", "bic", "lucir", "joint"):
+        assert accuracy(learnt(name, phases, context), range(3)) > forgets + 0.3, name
+
+
+def old_scores(method):
+    pixels, _ = images_of(range(3), per_class=10, seed=99)
+    features = method.network.backbone(
+        (torch.as_tensor(pixels).float() / 255 - 0.3053) / 0.3760
+    ).detach()
+    return method.network.classifier(features).detach()[:, :3]
+
+
+@pytest.mark.parametrize("name", ["lwf", "ewc"])
+def test_old_scores_drift_less_than_without_protection(name):
+    phases = make_phases((3, 2))
+    context = make_context(training=LONGER, settings={"ewc_clip": 1.0})
+    base = learnt("finetune", phases[:1], context)
+    before = old_scores(base).softmax(1)
+    plain, held = (
+        (old_scores(learnt(which, phases, context)).softmax(1) - before).abs().mean()
+        for which in ("finetune", name)
+    )
+    assert held < 0.5 * plain
+
+
+def test_joint_training_is_training_from_scratch_on_all_data():
+    phases = make_phases((3, 2), per_class=30)
+    together = phases[0].images.pixels(), phases[1].images.pixels()
+    everything = Phase(
+        0,
+        tuple(range(5)),
+        image_set(torch.cat(together)),
+        torch.cat([phases[0].labels, phases[1].labels]),
+        5,
+    )
+    context = make_context(training=LONGER)
+    joint, once = learnt("joint", phases, context), learnt("joint", [everything], context)
+    assert abs(accuracy(joint, range(5)) - accuracy(once, range(5))) < 0.2
+    assert accuracy(joint, range(5)) > 0.7
+
+
+def test_original_icarl_has_an_output_for_every_class_from_the_start():
+    method = resolve("icarl-bce")(make_context())
+    for phase in make_phases():
+        method.learn(phase)
+        assert method.network.n_classes == N_CLASSES
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_given_network_without_base_classes(name):
+    given = build("smallcnn", torch.Generator().manual_seed(5)).eval()
+    before = {key: tensor.clone() for key, tensor in given.state_dict().items()}
+    method = learnt(name, make_phases((2, 1), first_index=1), make_context(backbone=given))
+    assert set(method.predict(image_set(images_of(range(3))[0])).tolist()) <= {0, 1, 2}
+    assert all(torch.equal(tensor, before[key]) for key, tensor in given.state_dict().items())
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_no_base_classes_and_no_network_is_an_error(name):
+    with pytest.raises(InputError, match="--backbone"):
+        resolve(name)(make_context()).learn(make_phases(first_index=1)[0])
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_what_cannot_be_learnt_is_refused_and_changes_nothing(name):
+    phases = make_phases()
+    method = resolve(name)(make_context())
+    with pytest.raises(NotFittedError, match="Learn a phase"):
+        method.predict(phases[0].images)
+    method.learn(phases[0])
+    before = copy.deepcopy(method.state_dict())
+    vectors = torch.rand(32, 4)
+    only_vectors = Phase(
+        1, (3, 4), ImageSet(None, vectors, content_identity(vectors)), phases[1].labels, 5
+    )
+    for phase in (phases[0], phases[2], only_vectors):
+        with pytest.raises(InputError, match=name):
+            method.learn(phase)
+    assert same_state(before, method.state_dict())
+
+
+def test_settings_reach_the_method_and_unknown_ones_are_refused():
+    method = resolve("lwf")(
+        make_context(
+            settings={"lwf_distillation": "5", "icarl_distillation": "7", "increment.epochs": "1"}
+        )
+    )
+    assert method.settings.distillation == 5.0
+    assert method.training.epochs == 1
+    assert method.context.recipe.training.epochs == 2
+    with pytest.raises(InputError, match="epoch"):
+        resolve("lwf")(make_context(settings={"increment.epoch": "1"}))
+    wrong = {"icarl_temperature": 0, "icarl_distillation": -1, "memory_rule": "many"}
+    for name, value in wrong.items():
+        with pytest.raises(InputError, match=name.removeprefix("icarl_")):
+            resolve("icarl")(make_context(settings={name: value}))
+    with pytest.raises(InputError, match="penalty"):
+        resolve("ewc")(make_context(settings={"ewc_penalty": -1}))
+    with pytest.raises(InputError, match="held_out"):
+        resolve("bic")(make_context(settings={"bic_held_out": 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "milestones", "weight_decay"),
+    [
+        ("finetune", 160, (80, 120), 5e-4),
+        ("joint", 160, (80, 120), 5e-4),
+        ("lwf-exemplars", 160, (80, 120), 5e-4),
+        ("icarl", 160, (80, 120), 5e-4),
+        ("lucir", 160, (80, 120), 5e-4),
+        ("lwf", 250, (60, 120, 180, 220), 2e-4),
+        ("ewc", 180, (70, 120, 150), 2e-4),
+        ("bic", 250, (100, 150, 200), 2e-4),
+        ("icarl-bce", 70, (49, 63), 2e-5),
+    ],
+)
+def test_schedules_for_cifar_are_the_published_ones(name, epochs, milestones, weight_decay):
+    context = dataclasses.replace(make_context(), recipe=RECIPES["paper"])
+    found = increment_training(context, resolve(name).schedules)
+    assert (found.epochs, found.milestones, found.weight_decay) == (epochs, milestones, weight_decay)
+    assert found.augment == ("crop", "flip")
+    assert found.learning_rate == (2.0 if name == "icarl-bce" else 0.1)
+    # A recipe that nobody has published a schedule for is taken as it is.
+    assert increment_training(make_context(), resolve(name).schedules) == make_context().recipe.training
+
+
+def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
+    shorter = override(RECIPES["paper"], {"training.epochs": 3, "training.precision": "bf16"})
+    context = dataclasses.replace(make_context(), recipe=shorter)
+    found = increment_training(context, resolve("bic").schedules)
+    assert (found.epochs, found.milestones, found.precision) == (3, (100, 150, 200), "bf16")
+
+
+def test_records_name_the_memory_rule():
+    assert resolve("icarl").recorded_settings({"gamma": 1, "lwf_distillation": 2}) == {
+        "memory_rule": "20 per class",
+        "icarl_distillation": 1.0,
+        "icarl_temperature": 2.0,
+    }
+    assert (
+        resolve("icarl").recorded_settings({"memory_rule": "5 per class"})["memory_rule"]
+        == "5 per class"
+    )
+    assert resolve("finetune").recorded_settings({"gamma": 1}) == {}
+
+
+def test_seeds_derived_for_different_purposes_differ():
+    seeds = {derived_seed(seed, part, n) for seed in (0, 1) for part in ("a", "b") for n in (5, 6)}
+    assert len(seeds) == 8
+    assert all(0 <= seed < 2**63 for seed in seeds)

@@ -1,0 +1,101 @@
+"""What each method trains an increment with: its objective, its teacher and its data."""
+
+import pytest
+import torch
+from replay_problem import make_context, make_phases
+
+from acil.methods import resolve
+from acil.methods.incremental import IncrementalNetwork
+from acil.training.fisher import fisher_information, merged
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """Collect what increments are trained with; the network stays as it starts."""
+    calls = []
+
+    def fit(self, network, data, phase, objective=None):
+        calls.append((network, data[1], objective))
+        return network
+
+    monkeypatch.setattr(IncrementalNetwork, "fit", fit)
+    return calls
+
+
+def second_phase(name, fits, **settings):
+    """Return the teacher, and what the second of two phases (3 + 2 classes) was trained with."""
+    method = resolve(name)(make_context(settings=settings))
+    base, phase = make_phases((3, 2))
+    method.learn(base)
+    teacher = method.network
+    method.learn(phase)
+    return teacher, *fits[-1]
+
+
+NEW = [0, 0, 0, 16, 16]
+WITH_EXEMPLARS = [4, 4, 4, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("finetune", NEW),
+        ("lwf", NEW),
+        ("ewc", NEW),
+        ("joint", [16] * 5),
+        ("lwf-exemplars", WITH_EXEMPLARS),
+        ("icarl", WITH_EXEMPLARS),
+        ("icarl-bce", WITH_EXEMPLARS),
+        ("lucir", WITH_EXEMPLARS),
+    ],
+)
+def test_data_are_the_new_images_and_what_is_kept(name, counts, fits):
+    _, network, labels, _ = second_phase(name, fits)
+    assert torch.bincount(labels).tolist() == counts
+    assert network.n_classes == (6 if name == "icarl-bce" else 5)
+
+
+def test_lwf_distils_from_the_network_before_and_looks_at_new_scores(fits):
+    teacher, network, _, objective = second_phase("lwf", fits)
+    assert objective.teacher is teacher
+    assert network is not teacher
+    assert (objective.n_old, objective.temperature, objective.new_only) == (3, 2.0, True)
+    assert (objective.cross_entropy, objective.distillation) == (1.0, 3.0)
+    assert second_phase("lwf", fits, lwf_distillation=7.0)[-1].distillation == 7.0
+
+
+@pytest.mark.parametrize("name", ["lwf-exemplars", "icarl"])
+def test_distillation_with_exemplars_looks_at_all_scores(name, fits):
+    teacher, _, _, objective = second_phase(name, fits)
+    assert objective.teacher is teacher
+    assert (objective.n_old, objective.temperature, objective.new_only) == (3, 2.0, False)
+    assert (objective.cross_entropy, objective.distillation) == (1.0, 1.0)
+
+
+def test_original_icarl_takes_the_old_sigmoids_of_old_classes(fits):
+    teacher, network, _, objective = second_phase("icarl-bce", fits)
+    assert objective.teacher is teacher
+    assert objective.n_old == 3
+    assert network is not teacher
+
+
+def test_ewc_anchors_the_weights_before_and_merges_what_mattered(fits):
+    base, phase = make_phases((3, 2))
+    method = resolve("ewc")(make_context(settings={"ewc_clip": 10.0}))
+    method.learn(base)
+    first, before = method.fisher, method.network
+    method.learn(phase)
+    network, _, objective = fits[-1]
+    assert all(torch.equal(a, p) for a, p in zip(objective.anchors, before.parameters(), strict=True))
+    assert objective.fisher is first
+    found = fisher_information(
+        network,
+        phase.images.pixels(),
+        phase.labels,
+        network.backbone.preprocessing,
+        method.training.batch_size,
+        10.0,
+        torch.device("cpu"),
+    )
+    for own, expected in zip(method.fisher, merged(first, found, 3 / 5), strict=True):
+        torch.testing.assert_close(own, expected)

@@ -1,0 +1,152 @@
+"""A run killed within a phase goes on to the bits of one that was left alone."""
+
+import itertools
+
+import pytest
+import torch
+from replay_problem import REPLAY_METHODS, make_context, make_phases, same_state
+
+from acil.benchmark.config import make_config
+from acil.benchmark.records import Records
+from acil.benchmark.runner import run
+from acil.methods import resolve
+from acil.training.checkpoint import Checkpoint
+from acil.training.loop import Progress
+from acil.training.settings import Training
+
+TRAINING = Training(epochs=3, batch_size=8, learning_rate=0.05, schedule="cosine")
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Write a checkpoint after every second step and report after every step."""
+    steps = itertools.count(1)
+    monkeypatch.setattr(Checkpoint, "due", lambda self: next(steps) % 2 == 0)
+    monkeypatch.setattr("acil.training.progress.REPORT_SECONDS", 0.0)
+
+
+def stop_in_epoch(epoch):
+    """Return a progress callback that ends the training of an increment in an epoch."""
+
+    def stop(event):
+        if event.epoch == epoch:
+            raise Stop
+
+    return stop
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_phase_goes_on_from_where_it_was_killed(name, tmp_path, often):
+    phases = make_phases((2, 2))
+    whole = resolve(name)(make_context(training=TRAINING))
+    for phase in phases:
+        whole.learn(phase)
+
+    before = resolve(name)(make_context(tmp_path, training=TRAINING))
+    before.learn(phases[0])
+    state = before.state_dict()
+    killed = resolve(name)(make_context(tmp_path, training=TRAINING, progress=stop_in_epoch(3)))
+    killed.load_state_dict(state)
+    with pytest.raises(Stop):
+        killed.learn(phases[1])
+    (left,) = tmp_path.glob(f"{name}-*-phase-1/training.safetensors")
+
+    events = []
+    resumed = resolve(name)(make_context(tmp_path, training=TRAINING, progress=events.append))
+    resumed.load_state_dict(state)
+    resumed.learn(phases[1])
+    assert events[0].epoch >= 2
+    assert same_state(resumed.state_dict(), whole.state_dict())
+    assert not left.parent.exists()
+
+
+def test_checkpoints_of_other_groupings_and_settings_do_not_meet(tmp_path, often):
+    folders = set()
+    for sizes, settings in [((2, 2), {}), ((2, 1), {}), ((2, 2), {"lwf_distillation": 2.0})]:
+        phases = make_phases(sizes)
+        method = resolve("lwf")(make_context(tmp_path, settings=settings))
+        method.learn(phases[0])
+        method.context = make_context(tmp_path, settings=settings, progress=stop_in_epoch(2))
+        with pytest.raises(Stop):
+            method.learn(phases[1])
+        folders |= {path.parent.name for path in tmp_path.glob("*-phase-*/training.safetensors")}
+    assert len(folders) == 3
+
+
+def test_checkpoint_after_another_network_is_left_aside(tmp_path, often, caplog):
+    # On a GPU a phase that is learnt again ends with other last bits: what follows starts anew.
+    phases = make_phases((2, 2))
+    method = resolve("finetune")(make_context(tmp_path))
+    method.learn(phases[0])
+    method.context = make_context(tmp_path, progress=stop_in_epoch(2))
+    with pytest.raises(Stop):
+        method.learn(phases[1])
+    with torch.no_grad():
+        method.network.classifier.bias[0] += 1e-3
+    method.context = make_context(tmp_path)
+    method.learn(phases[1])
+    assert "starts anew" in caplog.text
+    assert method.n_seen == 4
+
+
+#: Tiny trainings on the digits: five classes at first, then one or more in a phase.
+DIGITS = {
+    "seeds": "0",
+    "phases": "2",
+    "device": "cpu",
+    "classes": "6",
+    "recipe.training.epochs": "1",
+    "settings.increment.epochs": "2",
+    "settings.memory_rule": "5 per class",
+    "settings.bic_correction_epochs": "5",
+}
+
+
+def timeless(folder):
+    return [
+        {key: value for key, value in record.items() if key not in ("seconds", "peak_rss")}
+        for record in Records(folder / "records.jsonl").read()
+        if record["kind"] != "environment"
+    ]
+
+
+@pytest.mark.parametrize("name", REPLAY_METHODS)
+def test_interrupted_run_resumes_to_the_same_records(name, tmp_path, monkeypatch, often):
+    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
+    config = make_config({**DIGITS, "methods": name})
+    run(config, tmp_path / "whole")
+
+    def stop(event, seen=[]):  # noqa: B006 (counts its calls)
+        """Stop in the second epoch of the second increment."""
+        if isinstance(event, Progress):
+            if len(seen) == 2 and event.epoch == 2:
+                raise Stop
+        else:
+            seen.append(event)
+
+    with pytest.raises(Stop):
+        run(config, tmp_path / "run", progress=stop)
+    run(config, tmp_path / "run", resume=True)
+    found = timeless(tmp_path / "run")
+    assert found == timeless(tmp_path / "whole")
+    (summary,) = (record for record in found if record["kind"] == "summary")
+    assert summary["method"] == name
+    assert [record["classes_seen"] for record in found if record["kind"] == "phase"] == [3, 5, 6]
+    # What is left is what other runs share: base networks, no training and no state.
+    left = {path.name for path in (tmp_path / "run" / "checkpoint").rglob("*.safetensors")}
+    assert left <= {"backbone.safetensors", "classifier.safetensors", "network.safetensors"}
+
+
+def test_method_that_diverges_is_recorded_and_does_not_stop_the_others(tmp_path):
+    values = {**DIGITS, "methods": "finetune,joint", "settings.increment.learning_rate": "1e30"}
+    values["recipe.training.epochs"] = "1"
+    with pytest.raises(ArithmeticError, match="diverged"):
+        run(make_config(values), tmp_path / "all")
+    run(make_config({**values, "methods": "finetune,acil"}), tmp_path / "run")
+    kinds = [(record["kind"], record["method"]) for record in timeless(tmp_path / "run")]
+    assert ("failure", "finetune") in kinds
+    assert ("summary", "acil") in kinds
