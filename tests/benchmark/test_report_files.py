@@ -50,6 +50,18 @@ def test_report_has_every_table_and_plot(run, report):
     assert report.plots[0].name.startswith("accuracy-")
 
 
+def test_page_elsewhere_shows_the_chosen_plots_where_they_are(run, tmp_path):
+    page = tmp_path / "docs" / "results.md"
+    report = write_report([run], tmp_path / "docs" / "results", ["accuracy"], "Results", page)
+    assert report.files[-1] == page
+    assert not (tmp_path / "docs" / "results" / "report.md").exists()
+    assert {path.name for path in report.plots} == {"accuracy-cifar100-natural-paper-50of100.png"}
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# Results")
+    assert "(results/accuracy-cifar100-natural-paper-50of100.png)" in text
+    assert "forgetting-" not in text
+
+
 def test_report_shows_every_picture_it_names(run, report):
     page = (run / "report" / "report.md").read_text(encoding="utf-8")
     for picture in report.plots:

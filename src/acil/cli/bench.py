@@ -156,6 +156,12 @@ def report(
         Path | None, typer.Option(help="Where to write (default: report/ in the only run).")
     ] = None,
     title: Annotated[str, typer.Option(help="Title of report.md.")] = "Report",
+    plots: Annotated[
+        str, typer.Option(help="Kinds of plots: all, none, or accuracy,forgetting,cost,origin ….")
+    ] = "all",
+    page: Annotated[
+        Path | None, typer.Option(help="Write report.md under this name; it shows the plots of --out.")
+    ] = None,
 ) -> None:
     """Write tables and plots from the records of one or more runs.
 
@@ -163,7 +169,8 @@ def report(
     """
     from acil.benchmark.report import write_report
 
-    result = write_report(runs, out, title=title)
+    kinds: bool | list[str] = plots.split(",") if plots not in ("all", "none") else plots == "all"
+    result = write_report(runs, out, kinds, title, page)
     typer.echo(result.markdown)
     for path in result.files:
         typer.echo(str(path), err=True)

@@ -37,8 +37,9 @@ class Report:
 def write_report(
     run_dirs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
-    plots: bool = True,
+    plots: bool | Sequence[str] = True,
     title: str = "Report",
+    page: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Write tables (Markdown, CSV, LaTeX) and plots (PNG, SVG) of what the runs recorded.
 
@@ -51,10 +52,12 @@ def write_report(
         later one counts.
     out : path-like, optional
         Directory to write to; by default ``report`` in the run directory, if there is only one.
-    plots : bool
-        Draw, too.
+    plots : bool or sequence of str
+        Draw, too; of all kinds, or of these: ``"accuracy"``, ``"forgetting"``, ``"cost"``, ``"origin"`` …
     title : str
         Of the page that shows everything.
+    page : path-like, optional
+        Write this page here instead of ``report.md``; it shows the plots of ``out``.
 
     Raises
     ------
@@ -67,18 +70,22 @@ def write_report(
     if out is None and len(directories) > 1:
         raise InputError(f"These are {len(directories)} runs. Say where to write their report.")
     collection = collect(directories)
-    images = _draw(collection) if plots else []
+    kinds = None if isinstance(plots, bool) else tuple(plots)
+    images = _draw(collection, kinds) if plots else []
     files = {name: text.encode() for name, text in table_files(collection).items()}
     for image in images:
         files |= image.files
-    files["report.md"] = full_page(collection, images, title).encode()
     folder = Path(out) if out is not None else _beside(Path(directories[0]))
     _write(folder, files)
-    paths = tuple(folder / name for name in files)
+    shown = folder / "report.md" if page is None else Path(page)
+    # Plots seen from the page, which may be in another folder
+    seen = "" if page is None else Path(os.path.relpath(folder, shown.parent)).as_posix()
+    _write(shown.parent, {shown.name: full_page(collection, images, title, seen).encode()})
+    paths = (*(folder / name for name in files), shown)
     return Report(paths, short_page(collection), tuple(path for path in paths if path.suffix == ".png"))
 
 
-def _draw(collection: Collection) -> list[Image]:
+def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
     # Here and not above: matplotlib takes its time to import, and tables do not need it.
     from acil.benchmark.report.plots import figures
     from acil.benchmark.report.style import image_bytes, styled
@@ -88,6 +95,8 @@ def _draw(collection: Collection) -> list[Image]:
         for suite, comparisons in collection.suites.items():
             for slug, comparison in slugs(comparisons).items():
                 for name, caption, figure in figures(suite, comparison):
+                    if kinds is not None and name.partition("-")[0] not in kinds:
+                        continue
                     files = {f"{name}-{slug}.{kind}": data for kind, data in image_bytes(figure).items()}
                     images.append(Image(suite, slug, caption, files))
     return images

@@ -78,7 +78,9 @@ def short_page(collection: Collection) -> str:
     return "\n".join([*map(to_markdown, tables), *_remarks(collection)])
 
 
-def full_page(collection: Collection, images: Sequence[Image], title: str = "Report") -> str:
+def full_page(
+    collection: Collection, images: Sequence[Image], title: str = "Report", folder: str = ""
+) -> str:
     """Return the page that shows all tables and plots.
 
     Parameters
@@ -86,7 +88,10 @@ def full_page(collection: Collection, images: Sequence[Image], title: str = "Rep
     collection : Collection
     images : sequence of Image
     title : str
+    folder : str
+        Where the plots are, seen from the page.
     """
+    beside = f"{folder}/" if folder else ""
     parts = [f"# {escape_markdown(title)}\n", *_remarks(collection)]
     for suite, (heading, _) in SECTIONS.items():
         comparisons = collection.suites[suite]
@@ -97,7 +102,7 @@ def full_page(collection: Collection, images: Sequence[Image], title: str = "Rep
             for image in images:
                 if (image.suite, image.slug) == (suite, slug):
                     file = next(name for name in image.files if name.endswith(".png"))
-                    parts.append(f"![{image.caption}, {described(comparison)}]({file})\n")
+                    parts.append(f"![{image.caption}, {described(comparison)}]({beside}{file})\n")
     if any(comparison.is_published_protocol for comparison in collection.suites["main"]):
         parts.append(_list("## About the published numbers", PAPER_NOTES))
     if collection.environments:
