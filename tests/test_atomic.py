@@ -25,14 +25,16 @@ X = np.random.default_rng(0).normal(size=(60, 6))
 models = [ACILClassifier(expansion_size=96).fit(X[:n], np.arange(n) % 3) for n in (20, 60)]
 save(models[0], path)
 random.seed(0)
-found, leftovers = set(), 0
-for _ in range(12):
+found, leftovers, kills, end = set(), 0, 0, time.monotonic() + 90
+# At least a dozen kills; on a busy machine more, until some came in the middle of a write.
+while kills < 12 or ((len(found) < 2 or not leftovers) and time.monotonic() < end):
+    kills += 1
     child = os.fork()
     if child == 0:
         while True:
             for model in models:
                 save(model, path)
-    time.sleep(random.uniform(0.01, 0.05))
+    time.sleep(random.uniform(0.01, 0.05) * (1 + kills // 12))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     model = load(path)

@@ -47,6 +47,16 @@ def test_narrow_models_keep_them_for_good():
     assert learn(head_of(20, 1e-6), 400)
 
 
+def test_wide_models_beyond_the_promised_condition_do_without(wide):
+    # Rows with a mean of 1/2 in every dimension have an eigenvalue of about n d / 4 = 75.
+    rows = torch.rand(15, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for gamma, kept in ((1e-6, True), (1e-8, False)):
+        head = head_of(20, gamma)
+        for _ in range(2):
+            head.learn([(rows, torch.arange(15) % 2, None)], 15)
+            assert (head.statistics.low is not None) == kept, gamma
+
+
 def test_samples_that_fill_all_directions_make_them_needless(wide):
     head = head_of(20, 1e-6)
     assert learn(head, 39)

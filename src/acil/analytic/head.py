@@ -96,7 +96,9 @@ class GramHead:
             change = self._absorb(rows, columns, weights, refined) if follow else None
             before = self.statistics.n_samples
             settled = rounding.settled(before, self.size)
-            self.statistics.add(rows, columns, weights, self._exact_above(settled))
+            hopeless = weights is None and self._beyond_reach(rows.sum(dim=0), len(rows))
+            exact_above = math.inf if hopeless else self._exact_above(settled)
+            self.statistics.add(rows, columns, weights, exact_above)
             follow = change is not None
             if change is not None:
                 self._coef = change()
@@ -270,7 +272,17 @@ class GramHead:
             return math.inf
         if settled:
             return math.inf if self.statistics.low is None else -math.inf
+        if self._beyond_reach(self.statistics.moment.sum(dim=1), self.statistics.total_weight):
+            return math.inf
         return rounding.exact_above(self.gamma or 0.0, self.size, self.precision.rounding)
+
+    def _beyond_reach(self, total: Tensor, weight: float, least: float | None = None) -> bool:
+        """Say whether samples with this sum and weight make low parts useless; see `rounding`."""
+        if self.fit_intercept:
+            # Centring takes out what the bound is made of.
+            return False
+        known = (self.gamma or 0.0) if least is None else least
+        return rounding.beyond_reach(rounding.eigenvalue_bound(total, weight), known, self.size)
 
     def _look_at_least_eigenvalue(self) -> bool:
         """Decide whether filled sums need low parts; say whether that took a factorization."""
@@ -284,7 +296,9 @@ class GramHead:
         except SingularMatrixError:
             least = 0.0
         harmless = largest <= rounding.exact_above(least, self.size, self.precision.rounding)
-        self.statistics.keep_pairs(not harmless)
+        sums = self.statistics
+        hopeless = self._beyond_reach(sums.moment.sum(dim=1), sums.total_weight, least)
+        self.statistics.keep_pairs(not (harmless or hopeless))
         return True
 
     def _least_eigenvalue(self) -> float:

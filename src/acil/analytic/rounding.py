@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
+
 #: Rounding of one sum that no score can show at 1e-9: it grows with the root of the number of additions.
 _HARMLESS = 1e-11
 #: Samples for each dimension at which the least eigenvalue is looked at first; then at each doubling.
 _FILLED = 2
+#: Condition number up to which scores are promised to agree.
+_PROMISED = 1e9
 #: Widths at which pairs cost next to nothing and are kept for good: rounding that is harmless now may
 #: not be so when most samples have been forgotten.
 _NARROW = 512
@@ -33,6 +37,38 @@ def exact_above(least: float, size: int, unit: float) -> float:
     """
     # Rounding d × d numbers adds a random matrix, of norm √d · unit · (the largest of them) at most
     return _HARMLESS * least / (unit * math.sqrt(size))
+
+
+def beyond_reach(largest: float, least: float, size: int) -> bool:
+    """Say whether a wide matrix is too ill-conditioned for low parts to be worth their time.
+
+    Low parts cost four times the work of plain sums. Up to the condition number for which agreement is
+    promised that is what it takes; beyond it, wide models do without.
+
+    Parameters
+    ----------
+    largest : float
+        A lower bound of the largest eigenvalue of gram + γI; see `eigenvalue_bound`.
+    least : float
+        The least eigenvalue; 0 if nothing is known about it.
+    size : int
+        Width d.
+    """
+    return size > _NARROW and 0 < _PROMISED * least < largest
+
+
+def eigenvalue_bound(total: Tensor, weight: float) -> float:
+    """Return a lower bound of the largest eigenvalue of Σ w x xᵀ; close to it where no x is negative.
+
+    Parameters
+    ----------
+    total : Tensor of shape (d,)
+        Σ w x.
+    weight : float
+        Σ w.
+    """
+    # Σ w x xᵀ ≥ (Σ w x)(Σ w x)ᵀ / Σ w
+    return float(total.square().sum()) / weight if weight > 0 else 0.0
 
 
 def settled(n_samples: int, size: int) -> bool:

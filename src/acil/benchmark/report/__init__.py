@@ -53,7 +53,7 @@ def write_report(
     out : path-like, optional
         Directory to write to; by default ``report`` in the run directory, if there is only one.
     plots : bool or sequence of str
-        Draw, too; of all kinds, or of these: ``"accuracy"``, ``"forgetting"``, ``"cost"``, ``"origin"`` …
+        Draw, too: all kinds, or these (``"accuracy"``, ``"forgetting"``, ``"cost"``, ``"origin"`` …).
     title : str
         Of the page that shows everything.
     page : path-like, optional
