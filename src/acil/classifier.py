@@ -355,6 +355,14 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         state, rows = self._check_query(X)
         return _like(rows, torch.cat(list(state.model.novelty(self._features(state, rows)))))
 
+    def expected_novelty(self) -> float:
+        """Return the novelty to expect of a new sample that is like those learnt.
+
+        The mean leverage, each sample left out in turn, from the sums alone: exact after any learning,
+        merging and forgetting.
+        """
+        return self._require_state().model.expected_novelty()
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of ``predict(X)``, between 0 and 1.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -138,6 +139,20 @@ class AnalyticModel:
         for block in features:
             yield self.head.novelty(self.expansion(block))
 
+    def expected_novelty(self) -> float:
+        """Return the novelty to expect of a new sample that is like those learnt; from the sums alone.
+
+        Notes
+        -----
+        With R = (gram + γI)⁻¹ and h_i = x_iᵀ R x_i the leverage of a sample learnt, its leverage in the
+        model that never learnt it is h_i / (1 − h_i). The mean of h_i is tr(R · gram) / n =
+        (d − γ tr R) / n: no sample is needed, and the result is the same in any order of learning,
+        merging and forgetting. Infinite where γ = 0 and there are no more samples than dimensions.
+        """
+        head = self.learner()
+        mean = self._freedom(head) / float(head.weights.sum())
+        return mean / (1 - mean) if mean < 1 else math.inf
+
     def temperature(self) -> float:
         """Return the temperature of the softmax; see `softmax_temperature`."""
         if isinstance(self.head, FrozenHead):
@@ -155,9 +170,12 @@ class AnalyticModel:
         squares = targets - (W * (head.moment() + gamma * W)).sum(dim=0)
         if self.balanced:
             squares = squares * balance_factors(head.weights).to(W).square()
-        freedom = head.size - gamma * head.trace_of_inverse() + float(head.fit_intercept)
-        left = max(1 - freedom / n, LEFT_OVER)
+        left = max(1 - self._freedom(head) / n, LEFT_OVER)
         return softmax_temperature(float(squares[weights > 0].mean()) / n / left**2)
+
+    def _freedom(self, head: GramHead | RecursiveHead) -> float:
+        """Return the degrees of freedom, tr(R · gram) = d − γ tr R."""
+        return head.size - self.gamma() * head.trace_of_inverse() + float(head.fit_intercept)
 
     def _blocks(
         self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None
