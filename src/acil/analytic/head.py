@@ -185,10 +185,14 @@ class GramHead:
     def select_gamma(self, gammas: Tensor | None = None) -> GammaCurve:
         """Set γ by generalized cross-validation over the sums; see `selection`."""
         curve = generalized_cross_validation(self.statistics, gammas, self.fit_intercept)
-        if curve.best != self.gamma:
-            self.gamma, self._least = curve.best, None
-            self._invalidate()
+        self.set_gamma(curve.best)
         return curve
+
+    def set_gamma(self, gamma: float) -> None:
+        """Take another γ; the weights are solved anew when they are next needed."""
+        if gamma != self.gamma:
+            self.gamma, self._least = gamma, None
+            self._invalidate()
 
     def _solve(self) -> Tensor:
         moment = self.moment()

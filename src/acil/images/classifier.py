@@ -6,20 +6,21 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, NotFittedError
-from acil.images.inputs import Given, listed, name_of, reopened, require_identity
+from acil.images.inputs import Given, listed, name_of, reopened, require_identity, settled
 from acil.images.results import Evaluation, Prediction, Report, Samples
-from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot
+from acil.images.snapshot import UNKNOWN_ABOVE, Facts, Snapshot
 from acil.images.tracking import Tracker
 from acil.storage import load as load_head
 from acil.storage import save as save_head
 from acil.vision.embedder import Embedder
 from acil.vision.listing import check_class_name, first_of
-from acil.vision.networks import DEFAULT
+from acil.vision.networks import DEFAULT, open_network
 from acil.vision.pipeline import Progress, Source, embed_files
 
 
@@ -34,7 +35,7 @@ class ImageClassifier:
         Width of the random expansion. The default uses the features as they are: on few images a wider
         model was not better, and its file grows with the square of the width.
     gamma : float, default=0.1
-        Ridge strength. Features have unit length, so that it is relative to one image.
+        Ridge strength, in units of the mean squared length of a sample: so it suits every network.
     track : bool, default=False
         Keep salted hashes of the images, refuse to learn one twice, and to forget one never learnt.
     random_state : int, default=0
@@ -80,7 +81,8 @@ class ImageClassifier:
         device: str = "auto",
     ) -> None:
         self._embedder = backbone if isinstance(backbone, Embedder) else None
-        self._source = None if isinstance(backbone, Embedder) else backbone
+        self._source = None if isinstance(backbone, Embedder) else settled(backbone)
+        self._gamma = gamma
         self._settings = {
             "expansion_size": expansion_size,
             "gamma": gamma,
@@ -98,7 +100,8 @@ class ImageClassifier:
         """The network, opened when it is first needed and compared with the one that was learnt with."""
         with self._opening:
             if self._embedder is None:
-                self._embedder = reopened(self._source, self._snapshot)
+                source = self._source if self._snapshot is None else self._snapshot.facts.source
+                self._embedder = reopened(source, self._snapshot)
             if self._snapshot is not None:
                 require_identity(self._embedder.identity, self._snapshot.head.backbone_)
             return self._embedder
@@ -119,6 +122,12 @@ class ImageClassifier:
     def counts_(self) -> dict[str, int]:
         """Number of images learnt of each class."""
         return self.snapshot.totals
+
+    def use(self, embedder: Embedder) -> None:
+        """Take a network that has been opened already, which must be the one of this model."""
+        if self._snapshot is not None:
+            require_identity(embedder.identity, self._snapshot.head.backbone_)
+        self._embedder = embedder
 
     def prepare(
         self,
@@ -233,7 +242,8 @@ class ImageClassifier:
             tracker = before.tracker.merged(theirs.tracker)
             head = before.twin()
             head.merge(theirs.head)
-            self._snapshot = Snapshot.of(head, tracker, before.source)
+            head.set_gamma(before.facts.gamma, relative=True)
+            self._snapshot = Snapshot.of(head, tracker, before.facts)
         return self
 
     def predict(self, sources: Sequence[Source], unknown_above: float | None = None) -> list[str]:
@@ -262,7 +272,7 @@ class ImageClassifier:
         sources : sequence of str, path-like or bytes
         top : int, default=3
             Number of classes to name.
-        unknown_above : float or None, default=1.5
+        unknown_above : float or None, default=1.7
             Images of a larger novelty are unknown; None calls none so.
         progress : callable, optional
         """
@@ -292,7 +302,7 @@ class ImageClassifier:
         ----------
         source, labels, progress
             As in `prepare`.
-        unknown_above : float or None, default=1.5
+        unknown_above : float or None, default=1.7
         """
         sources, names = listed(source, labels)
         snapshot = self.snapshot
@@ -318,7 +328,7 @@ class ImageClassifier:
         if inference:
             # What has been learnt from which image is nobody's business who only predicts.
             head = snapshot.twin()
-            head.images_ = {"source": snapshot.source, "tracked": []}
+            head.images_ = {**head.images_, "tracked": []}
             save_head(head, path, inference=True)
         else:
             save_head(snapshot.head, path)
@@ -346,17 +356,20 @@ class ImageClassifier:
             Track images from now on, also where the model has not done so.
         """
         head = load_head(path, inference=inference)
-        if getattr(head, "backbone_", None) is None:
+        stored = getattr(head, "images_", None)
+        if stored is None or getattr(head, "backbone_", None) is None:
             raise InputError(
                 f"{path} was learnt from features, not from images: it names no network. Use acil.load."
             )
         for name in head.classes_:
             check_class_name(str(name))
-        stored = getattr(head, "images_", None) or {}
-        source = backbone if isinstance(backbone, str) else stored.get("source")
+        facts = Facts.read(stored)
+        if isinstance(backbone, str):
+            facts = replace(facts, source=settled(backbone))
         model = cls(backbone if isinstance(backbone, Embedder) else DEFAULT, track=track)
-        model._source = source
-        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked", [])), source)
+        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked")), facts)
+        if isinstance(backbone, str):
+            model._embedder = open_network(backbone)
         if backbone is not None:
             model.embedder  # noqa: B018 (a wrong network is told at once)
         return model
@@ -373,8 +386,10 @@ class ImageClassifier:
         return self.prepare(source, labels, skip_bad=skip_bad, progress=progress)
 
     def _replace(self, head: ACILClassifier, tracker: Tracker, samples: Samples, start: float) -> Report:
-        source = self._source if self._snapshot is None else self._snapshot.source
-        made = Snapshot.of(head, tracker, source)
+        before = self._snapshot
+        facts = Facts(self._source, self._gamma) if before is None else before.facts
+        head.set_gamma(facts.gamma, relative=True)
+        made = Snapshot.of(head, tracker, facts)
         self._snapshot = made
         return Report(
             samples.counts, made.totals, samples.skipped, samples.seconds, time.perf_counter() - start

@@ -55,6 +55,14 @@ def name_of(source: Source, number: int) -> str:
     return f"image {number + 1}" if isinstance(source, bytes) else os.fspath(source)
 
 
+def settled(source: str) -> str:
+    """Return the name of a network so that it means the same from any folder."""
+    kind, separator, rest = source.partition(":")
+    if separator and kind == "onnx":
+        return f"onnx:{Path(rest).absolute()}"
+    return str(Path(source).absolute()) if source.endswith(".safetensors") else source
+
+
 def reopened(source: str | None, snapshot: Snapshot | None) -> Embedder:
     """Open the network of a model.
 
@@ -67,7 +75,7 @@ def reopened(source: str | None, snapshot: Snapshot | None) -> Embedder:
     """
     name = DEFAULT if snapshot is None else str(snapshot.head.backbone_.get("name"))
     spec = source or name
-    stored = snapshot is not None and snapshot.source == source
+    stored = snapshot is not None
     if stored and spec.startswith("module:"):
         raise InputError(
             f"This model was learnt with the network {spec!r}, which is Python code. A file does not "

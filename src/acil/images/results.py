@@ -84,8 +84,8 @@ class Prediction:
     top : tuple of (str, float)
         The likeliest classes and their probabilities, best first.
     novelty : float or None
-        Leverage of the image, relative to what is expected of an image like those learnt: about 1 for
-        these, more for others. None for models that can only predict.
+        How unlike everything learnt the image is: about 1 for images like those learnt, more for
+        others. None for models that can only predict.
     """
 
     image: str

@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from acil.classifier import ACILClassifier
-from acil.errors import UnsupportedError
+from acil.errors import ModelFileError, UnsupportedError
 from acil.images.tracking import Tracker
 from acil.storage import pack, unpack
 from acil.vision.listing import UNKNOWN
 
-#: An image is unknown beyond this many times the novelty expected of images like those learnt. Chosen by
-#: cross-validation on 300 training photographs: some 99 % of those held out lie below, some 90 % of
-#: photographs of classes left out above.
-UNKNOWN_ABOVE = 1.5
+#: Relative novelty beyond which an image is unknown. Chosen by cross-validation on 300 training
+#: photographs of 1 to 9 classes, the other classes being foreign.
+UNKNOWN_ABOVE = 1.7
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model keeps of how it was made, beside what its head keeps.
+
+    Attributes
+    ----------
+    source : str or None
+        How the network was named.
+    gamma : float
+        γ in units of the mean squared length of a sample.
+    """
+
+    source: str | None
+    gamma: float
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Facts:
+        """Return the facts of a model file, or say that the file is damaged."""
+        source, gamma = stored.get("source"), stored.get("gamma")
+        if source is not None and not isinstance(source, str):
+            raise ModelFileError(f"The network of this model is named by {source!r}, not by text.")
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma < math.inf:
+            raise ModelFileError(f"The relative γ of this model is {gamma!r}, not a number.")
+        return cls(source, float(gamma))
 
 
 @dataclass(frozen=True)
@@ -28,32 +56,30 @@ class Snapshot:
     head : ACILClassifier
         Solved. Nothing may call a method of it that changes it.
     tracker : Tracker
-    expected_novelty : float or None
-        None for a head that can only predict.
+    judges : bool
+        Whether it can tell what is unknown; a head that can only predict cannot.
     """
 
     head: ACILClassifier
     tracker: Tracker
-    expected_novelty: float | None
+    judges: bool
 
     @classmethod
-    def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
+    def of(cls, head: ACILClassifier, tracker: Tracker, facts: Facts) -> Snapshot:
         """Make a snapshot of a head that belongs to nobody else from now on."""
-        head.images_ = {"source": source, "tracked": tracker.to_list()}
+        head.images_ = {**asdict(facts), "tracked": tracker.to_list()}
         # Everything that is computed when first needed is computed now.
         head.temperature_  # noqa: B018
         try:
-            expected = head.expected_novelty()
-            head.novelty(np.zeros((1, head.n_features_in_)))
+            head.relative_novelty(np.ones((1, head.n_features_in_)))
         except UnsupportedError:
-            expected = None
-        return cls(head, tracker, expected)
+            return cls(head, tracker, judges=False)
+        return cls(head, tracker, judges=True)
 
     @property
-    def source(self) -> str | None:
-        """How the network was named when the model was made."""
-        source: str | None = self.head.images_["source"]
-        return source
+    def facts(self) -> Facts:
+        """How the model was made."""
+        return Facts.read(self.head.images_)
 
     def twin(self) -> ACILClassifier:
         """Return a copy of the head, for changing."""
@@ -73,8 +99,8 @@ class Snapshot:
         probabilities = self.head.predict_proba(features)
         best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
         novelties: list[float | None] = [None] * len(features)
-        if self.expected_novelty is not None:
-            novelties = (self.head.novelty(features) / self.expected_novelty).tolist()
+        if self.judges:
+            novelties = self.head.relative_novelty(features).tolist()
         classes = self.head.classes_
         judged = []
         for row, columns, novelty in zip(probabilities, best, novelties, strict=True):

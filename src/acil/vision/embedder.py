@@ -1,4 +1,4 @@
-"""Networks for own images behind one interface: pixels in, features of unit length out."""
+"""Networks for own images behind one interface: pixels in, features out, always the same bits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from torch import Tensor
 from acil.errors import InputError
 from acil.vision.backbones import fingerprint
 from acil.vision.base import Backbone, Preprocessing
-from acil.vision.extract import FeatureExtractor, FeatureSettings
+from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
-
-#: Euclidean norm of the features of an image. With it γ is relative to the features by itself, and
-#: novelty does not depend on how strongly an image excites the network.
-LENGTH = 1.0
 
 
 class Embedder(ABC):
@@ -60,7 +56,7 @@ class Embedder(ABC):
         return {
             "name": self.name,
             "weights": self.weights,
-            "preprocessing": {**self.preprocessing.to_dict(), "crop": self.crop, "length": LENGTH},
+            "preprocessing": {**self.preprocessing.to_dict(), "crop": self.crop},
             "engine": self.engine,
         }
 
@@ -85,12 +81,11 @@ class Embedder(ABC):
         Returns
         -------
         Tensor of shape (n, num_features), float32, on the CPU
-            Rows of unit length.
         """
 
     @abstractmethod
     def to_onnx(self) -> bytes:
-        """Return the network as an ONNX model: pixels, uint8, to features that are not scaled yet."""
+        """Return the network as an ONNX model: pixels, uint8, to features."""
 
 
 class TorchEmbedder(Embedder):
@@ -107,8 +102,8 @@ class TorchEmbedder(Embedder):
     >>> import torch
     >>> from acil.vision import build
     >>> embedder = TorchEmbedder(build("smallcnn"))
-    >>> embedder.embed(torch.full((2, 1, 8, 8), 9, dtype=torch.uint8)).norm(dim=1)
-    tensor([1., 1.])
+    >>> embedder.embed(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape
+    torch.Size([2, 64])
     """
 
     def __init__(
@@ -125,10 +120,7 @@ class TorchEmbedder(Embedder):
             backbone.name, fingerprint(backbone), backbone.preprocessing, float(crop), engine
         )
         self._extractor = FeatureExtractor(
-            backbone,
-            FeatureSettings(length=LENGTH),
-            where,
-            batch_size=1 if where.type == "cpu" else None,
+            backbone, device=where, batch_size=1 if where.type == "cpu" else None
         )
         self.batch_size = self._extractor.batch_size
         # Running a network in evaluation mode changes it for a while, and flags of torch.

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from acil.errors import InputError, MissingExtraError, ModelFileError
 from acil.vision.base import Preprocessing, normalise
-from acil.vision.embedder import LENGTH, Embedder
+from acil.vision.embedder import Embedder
 
 #: Entry of an ONNX file's metadata that says how pixels are normalised.
 METADATA_KEY = "acil_preprocessing"
@@ -104,7 +103,7 @@ class OnnxEmbedder(Embedder):
                 f"The network {self.name!r} must return one row of features for an image. Got an output "
                 f"of shape {tuple(features.shape)}. Add pooling and flattening to it."
             )
-        return LENGTH * functional.normalize(features)
+        return features
 
 
 def open_onnx(path: str, name: str = "onnx") -> OnnxEmbedder:
