@@ -326,10 +326,7 @@ class ImageClassifier:
         """
         snapshot = self.snapshot
         if inference:
-            # What has been learnt from which image is nobody's business who only predicts.
-            head = snapshot.twin()
-            head.images_ = {**head.images_, "tracked": []}
-            save_head(head, path, inference=True)
+            save_head(snapshot.for_inference(), path, inference=True)
         else:
             save_head(snapshot.head, path)
 

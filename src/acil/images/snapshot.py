@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from acil.analytic import FrozenHead
 from acil.classifier import ACILClassifier
 from acil.errors import ModelFileError, UnsupportedError
 from acil.images.tracking import Tracker
@@ -82,8 +83,21 @@ class Snapshot:
         return Facts.read(self.head.images_)
 
     def twin(self) -> ACILClassifier:
-        """Return a copy of the head, for changing."""
+        """Return a copy of the head, for changing; raise if it can only predict."""
+        if isinstance(self.head._require_state().model.head, FrozenHead):
+            raise UnsupportedError(
+                "This model can only predict: it was saved or loaded for inference, without the sums "
+                "that learning, forgetting and merging need. Use the full model file."
+            )
         return unpack(pack(self.head))
+
+    def for_inference(self) -> ACILClassifier:
+        """Return the head as it is given away for prediction: without hashes of images."""
+        head = ACILClassifier.__new__(ACILClassifier)
+        # What was learnt is shared: neither of the two is ever changed.
+        head.__dict__.update(self.head.__dict__)
+        head.images_ = {**self.head.images_, "tracked": []}
+        return head
 
     @property
     def totals(self) -> dict[str, int]:

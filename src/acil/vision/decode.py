@@ -40,7 +40,8 @@ def decode(
         Colour or greyscale.
     crop : float, default=1
         Part of the shorter side that is kept: it is resized to ``size / crop``. ImageNet's protocol for
-        224 pixels (resize to 256, cut out 224) is ``crop=0.875``.
+        224 pixels (resize to 256, cut out 224) is ``crop=0.875``. An image that is too small for that is
+        not enlarged beyond ``size``: more of it is kept instead.
 
     Returns
     -------
@@ -137,6 +138,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _square(image: Image.Image, size: int, shorter: int) -> Image.Image:
     width, height = image.size
     short = min(width, height)
+    # Nothing is enlarged in order to be cut off again.
+    shorter = max(size, min(shorter, short))
     if max(width, height) > _MAX_ASPECT * short:
         image = _centre(image, min(width, _MAX_ASPECT * short), min(height, _MAX_ASPECT * short))
         width, height = image.size
