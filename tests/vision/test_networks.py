@@ -143,15 +143,16 @@ def test_identity_follows_weights_and_preprocessing():
     assert TorchEmbedder(base).identity != TorchEmbedder(base, crop=0.5).identity
 
 
+@pytest.fixture(scope="module")
+def content():
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from acil.vision.onnxexport import exported_network
+
+    return exported_network(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING))
+
+
 class TestOnnx:
-    @pytest.fixture(scope="class")
-    def content(self):
-        pytest.importorskip("onnxruntime")
-        pytest.importorskip("onnxscript")
-        from acil.vision.onnxexport import exported_network
-
-        return exported_network(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING))
-
     def test_file_gives_the_features_of_torch(self, content, tmp_path):
         (tmp_path / "n.onnx").write_bytes(content)
         found = open_network(f"onnx:{tmp_path / 'n.onnx'}")
