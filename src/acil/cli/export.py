@@ -74,7 +74,7 @@ def _onnx(classifier, path: Path, check: Path | None) -> dict[str, object]:  # t
     if check is not None:
         size, mode, crop = embedder.preprocessing.size, embedder.mode, embedder.crop
         pixels = torch.stack([decode(file, size, mode, crop) for file in list_files([check])])
-    done = export_onnx(classifier.snapshot.head, embedder, path, pixels)
+    done = export_onnx(classifier.snapshot.solved(), embedder, path, pixels)
     return {
         "path": str(path),
         "bytes": done.bytes,
