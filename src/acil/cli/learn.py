@@ -47,6 +47,8 @@ def learn(
     Makes the model file or extends it. The images are not stored.
     """
     start = time.perf_counter()
+    if not model.absolute().parent.is_dir():
+        raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     paths, labels = given_images(images, class_name)
     options = {"expansion_size": expansion_size, "gamma": gamma}
     from acil.images import ImageClassifier
