@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from acil.classifier import ACILClassifier
+    from acil.images import ImageClassifier
     from acil.storage import load, save
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["ACILClassifier", "__version__", "load", "save"]
+__all__ = ["ACILClassifier", "ImageClassifier", "__version__", "load", "save"]
 
 # torch takes seconds to import: `acil --help` must not wait for it.
-_HOMES = {"ACILClassifier": "acil.classifier", "load": "acil.storage", "save": "acil.storage"}
+_HOMES = {
+    "ACILClassifier": "acil.classifier",
+    "ImageClassifier": "acil.images",
+    "load": "acil.storage",
+    "save": "acil.storage",
+}
 
 
 def __getattr__(name: str) -> Any:

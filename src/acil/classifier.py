@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -286,6 +287,27 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError("gammas must be finite numbers that are not negative, at least one.")
         return state.model.select_gamma(candidates)
 
+    def set_gamma(self, gamma: float, relative: bool = False) -> float:
+        """Use another γ from now on; the weights follow from the stored sums, no data is needed.
+
+        Parameters
+        ----------
+        gamma : float
+            Finite and not negative.
+        relative : bool, default=False
+            Give γ in units of the mean squared length of an (expanded) sample, trace(gram) / n. The
+            result depends on the sums alone: it is the same for any order of learning and merging.
+
+        Returns
+        -------
+        float
+            The γ in use, also in ``gamma_``.
+        """
+        state = self._require_state()
+        if isinstance(gamma, bool) or not isinstance(gamma, Real) or not 0 <= float(gamma) < np.inf:
+            raise InputError(f"gamma must be a finite number that is not negative. Got {gamma!r}.")
+        return state.model.set_gamma(float(gamma), relative)
+
     def decision_function(self, X: Any) -> Any:
         """Return the scores of each class.
 
@@ -356,6 +378,24 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         state, rows = self._check_query(X)
         return _like(rows, torch.cat(list(state.model.novelty(self._features(state, rows)))))
 
+    def relative_novelty(self, X: Any) -> Any:
+        """Return how unlike everything learnt the direction of each row is: about 1 for rows like those.
+
+        The leverage of the row, scaled to the mean length of those learnt, divided by the mean leverage
+        that samples learnt would have if each were left out. All of it follows from the sums: it is the
+        same for any order of learning, merging and forgetting.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray or Tensor of shape (n,)
+        """
+        state, rows = self._check_query(X)
+        return _like(rows, torch.cat(list(state.model.relative_novelty(self._features(state, rows)))))
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of ``predict(X)``, between 0 and 1.
 
@@ -369,6 +409,18 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(predicted, Tensor):
             predicted = predicted.cpu().numpy()
         return float(accuracy_score(check_labels(y), predicted, sample_weight=sample_weight))
+
+    def copy(self) -> ACILClassifier:
+        """Return an independent copy, in the time it takes to copy the sums.
+
+        This model is not changed, so that other threads may go on predicting with it.
+        """
+        state = self._require_state()
+        model = state.model.copy()
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._state = State(state.classes.copy(), model, state.seed)
+        return twin
 
     def compact(self) -> ACILClassifier:
         """Give back memory that can be computed again: the factor, and with it half of all memory.

@@ -62,6 +62,8 @@ def parse_header(text: str) -> dict[str, Any]:
     if not _shallow(header, _MAX_DEPTH):
         raise InvalidFileError(f"its header is nested more than {_MAX_DEPTH} deep")
     _check_version(header)
+    # Files of models that were never used with images may lack it.
+    header.setdefault("images", None)
     _check_keys(header, _RULES, "")
     _check_keys(header["parameters"], _PARAMETER_RULES, "parameters.")
     label_array(header["classes"], header["classes_dtype"])
@@ -260,6 +262,7 @@ _RULES: dict[str, Rule] = {
     "temperature": (lambda value: _is_number(value) and value > 0, "a positive number"),
     "n_samples": _WIDTH,
     "backbone": _or_none((lambda value: isinstance(value, dict), "an object")),
+    "images": _or_none((lambda value: isinstance(value, dict), "an object")),
     "fingerprint": (_is_str, "a string"),
     "versions": (
         lambda value: isinstance(value, dict) and all(map(_is_str, value.values())),

@@ -209,6 +209,8 @@ def _assembled(
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     if header["backbone"] is not None:
         clf.backbone_ = header["backbone"]
+    if header["images"] is not None:
+        clf.images_ = header["images"]
     return clf
 
 
@@ -241,6 +243,7 @@ def _header_text(clf: ACILClassifier, state: State, inference: bool) -> str:
         "temperature": model.temperature(),
         "n_samples": int(head.counts.sum()),
         "backbone": getattr(clf, "backbone_", None),
+        "images": getattr(clf, "images_", None),
         "fingerprint": model.expansion.fingerprint(),
         "versions": _versions(),
     }

@@ -51,6 +51,7 @@ def test_json_is_the_description(tmp_path):
     result = run(path, "--json")
     report = json.loads(result.stdout)
     assert "gram and moment are sums over samples" in report.pop("privacy")
+    assert report.pop("embeddings") == {"sums_bytes": 240, "embeddings_bytes": 72, "smaller": True}
     assert report == describe(path)
     assert (result.exit_code, result.stderr) == (0, "")
 

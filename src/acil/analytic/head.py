@@ -157,6 +157,13 @@ class GramHead:
         self._factor = CorrectedFactor(statistics.size, statistics.gram.device)
         self.statistics, self._coef, self._least = statistics, coef, None
 
+    def copy(self) -> GramHead:
+        """Return a head with the same sums that shares no memory with this one; it solves for itself."""
+        twin = GramHead(0, self.precision, self.statistics.gram.device, self.gamma, self.fit_intercept)
+        twin.statistics = self.statistics.copy()
+        twin._factor = CorrectedFactor(self.size, self.statistics.gram.device)
+        return twin
+
     def solve_anew(self) -> None:
         """Solve from the sums alone if the weights come from a low-rank correction."""
         if self._factor.rank:
@@ -200,10 +207,14 @@ class GramHead:
     def select_gamma(self, gammas: Tensor | None = None) -> GammaCurve:
         """Set γ by generalized cross-validation over the sums; see `selection`."""
         curve = generalized_cross_validation(self.statistics, gammas, self.fit_intercept)
-        if curve.best != self.gamma:
-            self.gamma, self._least = curve.best, None
-            self._invalidate()
+        self.set_gamma(curve.best)
         return curve
+
+    def set_gamma(self, gamma: float) -> None:
+        """Take another γ; the weights are solved anew when they are next needed."""
+        if gamma != self.gamma:
+            self.gamma, self._least = gamma, None
+            self._invalidate()
 
     def _solve(self) -> Tensor:
         moment = self.moment()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -50,6 +51,7 @@ class AnalyticModel:
         self.device = device
         self.balanced = balanced
         self._temperature: float | None = None
+        self._expected_novelty: float | None = None
 
     @property
     def block_rows(self) -> int:
@@ -62,18 +64,18 @@ class AnalyticModel:
         self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None, n_rows: int
     ) -> None:
         """Add samples; ``features`` yields blocks of ``n_rows`` rows in all."""
-        self._temperature = None
+        self._outdate()
         self.head.learn(self._blocks(features, columns, weights), n_rows)
 
     def forget(self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None) -> None:
         """Remove samples, or raise and leave everything as it was."""
         self.head.forget(self._blocks(features, columns, weights))
-        self._temperature = None
+        self._outdate()
 
     def merge(self, other: AnalyticModel, positions: Tensor) -> None:
         """Add the sums of another model; its column i is our column ``positions[i]``."""
         self.require_sums().merge(other.require_sums(), positions)
-        self._temperature = None
+        self._outdate()
 
     def require_sums(self) -> GramHead:
         """Return the head that keeps sums, or say what needs them."""
@@ -83,6 +85,11 @@ class AnalyticModel:
                 'solver="recursive" nor a model loaded for inference has. Learn with solver="gram".'
             )
         return self.head
+
+    def copy(self) -> AnalyticModel:
+        """Return an independent model with the same sums; only the expansion is shared."""
+        head = self.require_sums().copy()
+        return AnalyticModel(self.expansion, head, self.precision, self.device, self.balanced)
 
     def learner(self) -> GramHead | RecursiveHead:
         """Return the head, or raise if this model can only predict."""
@@ -118,8 +125,16 @@ class AnalyticModel:
 
     def select_gamma(self, gammas: Tensor | None) -> float:
         """Set γ by generalized cross-validation over the sums and return it."""
-        self._temperature = None
+        self._outdate()
         return self.require_sums().select_gamma(gammas).best
+
+    def set_gamma(self, gamma: float, relative: bool) -> float:
+        """Set γ, or γ in units of the mean squared length of a sample, and return it."""
+        head = self.require_sums()
+        value = gamma * head.statistics.sample_square if relative else gamma
+        self._outdate()
+        head.set_gamma(value)
+        return value
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Return coef of shape (classes, d) and the intercepts, as used for scoring."""
@@ -142,6 +157,39 @@ class AnalyticModel:
         for block in features:
             yield self.head.novelty(self.expansion(block))
 
+    def expected_novelty(self) -> float:
+        """Return the novelty to expect of a new sample that is like those learnt; from the sums alone.
+
+        Notes
+        -----
+        With R = (gram + γI)⁻¹ and h_i = x_iᵀ R x_i the leverage of a sample learnt, its leverage in the
+        model that never learnt it is h_i / (1 − h_i). The mean of h_i is tr(R · gram) / n =
+        (d − γ tr R) / n: no sample is needed, and the result is the same in any order of learning,
+        merging and forgetting. Infinite where γ = 0 and there are no more samples than dimensions.
+        """
+        if self._expected_novelty is None:
+            head = self.learner()
+            mean = self._freedom(head) / float(head.weights.sum())
+            self._expected_novelty = mean / (1 - mean) if mean < 1 else math.inf
+        return self._expected_novelty
+
+    def relative_novelty(self, features: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield how novel the direction of each row is: about 1 for rows like those learnt.
+
+        Notes
+        -----
+        The leverage xᵀ R x grows with the length of x. Here each row is first scaled to the root of the
+        mean square of those learnt (trace(gram) / n), then its leverage divided by what is expected.
+        """
+        head = self.require_sums()
+        scale = head.statistics.sample_square / self.expected_novelty()
+        for block in features:
+            rows = self.expansion(block)
+            square = rows.square().sum(dim=1)
+            # A row of zeros has no direction: it counts as orthogonal to everything learnt.
+            share = torch.where(square > 0, head.novelty(rows) / square, 1 / max(self.gamma(), 1e-300))
+            yield scale * share
+
     def temperature(self) -> float:
         """Return the temperature of the softmax; see `softmax_temperature`."""
         if isinstance(self.head, FrozenHead):
@@ -159,9 +207,16 @@ class AnalyticModel:
         squares = targets - (W * (head.moment() + gamma * W)).sum(dim=0)
         if self.balanced:
             squares = squares * balance_factors(head.weights).to(W).square()
-        freedom = head.size - gamma * head.trace_of_inverse() + float(head.fit_intercept)
-        left = max(1 - freedom / n, LEFT_OVER)
+        left = max(1 - self._freedom(head) / n, LEFT_OVER)
         return softmax_temperature(float(squares[weights > 0].mean()) / n / left**2)
+
+    def _outdate(self) -> None:
+        """Forget what was derived from the sums as they were."""
+        self._temperature = self._expected_novelty = None
+
+    def _freedom(self, head: GramHead | RecursiveHead) -> float:
+        """Return the degrees of freedom, tr(R · gram) = d − γ tr R."""
+        return head.size - self.gamma() * head.trace_of_inverse() + float(head.fit_intercept)
 
     def _blocks(
         self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None

@@ -115,6 +115,11 @@ class Statistics:
         """trace(gram) / d, the scale to which γ is compared."""
         return float(self.gram.diagonal().mean())
 
+    @property
+    def sample_square(self) -> float:
+        """trace(gram) / n, the mean squared length of a sample."""
+        return float(self.gram.diagonal().sum()) / self.total_weight
+
     def add(
         self,
         rows: Tensor,

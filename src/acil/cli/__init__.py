@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import bench, data, doctor, inspect
+from acil.cli import bench, data, doctor, evaluate, export, forget, inspect, learn, merge, predict
 from acil.errors import ACILError
 
 
@@ -58,8 +58,14 @@ def _root(
     """Learn new classes in closed form, forget nothing, keep no sample."""
 
 
-app.command("doctor")(doctor.doctor)
+app.command("learn")(learn.learn)
+app.command("predict")(predict.predict)
+app.command("evaluate")(evaluate.evaluate)
+app.command("forget")(forget.forget)
+app.command("merge")(merge.merge)
 app.command("inspect")(inspect.inspect)
+app.command("export")(export.export)
+app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acil.cli.images import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 #: Classes shown to people; machines get all.
 _MOST_CLASSES = 30
+#: The parts that grow with the square of the width and let a model learn.
+_SUMS = ("gram", "moment", "rfaum")
 
 _REVEALS = {
     "gram": "Stores no sample; gram and moment are sums over samples and can reveal information about "
@@ -34,6 +38,9 @@ def inspect(
 
     report = describe(model)
     report["privacy"] = _REVEALS["inference" if report["kind"] == "inference" else report["solver"]]
+    report["embeddings"] = _embeddings(report)
+    if report["images"] is not None:
+        report["images"] = _summary(report["images"])
     if as_json:
         typer.echo(json.dumps(report, indent=2))
         return
@@ -53,7 +60,33 @@ def _show(report: dict[str, Any], console: Console) -> None:
     console.print(facts)
     console.print(_classes(report))
     console.print(_parts(report))
+    if report["embeddings"] is not None and report["embeddings"]["smaller"]:
+        console.print(_advice(report["embeddings"]))
     console.print(report["privacy"])
+
+
+def _embeddings(report: dict[str, Any]) -> dict[str, Any] | None:
+    """Compare the bytes of the sums with those of the samples' features, in float32."""
+    parts = [report["tensors"][name]["bytes"] for name in _SUMS if name in report["tensors"]]
+    if not parts:
+        return None
+    kept = 4 * report["n_samples"] * report["n_features"]
+    return {"sums_bytes": sum(parts), "embeddings_bytes": kept, "smaller": kept < sum(parts)}
+
+
+def _advice(sizes: dict[str, Any]) -> str:
+    return (
+        f"Keeping the features of all samples themselves would take fewer bytes "
+        f"({sizes['embeddings_bytes']:,}) than these sums ({sizes['sums_bytes']:,}). The sums do not "
+        "grow with the samples."
+    )
+
+
+def _summary(images: dict[str, Any]) -> dict[str, Any]:
+    """Return what is stored about images, with the number of hashes instead of the hashes."""
+    groups = images.get("tracked")
+    sizes = [len(group.get("hashes", ())) for group in groups or [] if isinstance(group, dict)]
+    return {**images, "tracked": sum(sizes)}
 
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -64,7 +97,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     relative, condition = report["gamma_relative"], report["condition"]
     gamma = f"{report['gamma']:g}" + (" (auto)" if report["parameters"]["gamma"] == "auto" else "")
     options = [name for name in ("fit_intercept", "class_balance") if report[name]]
-    backbone = report["backbone"] or {}
+    backbone, images = report["backbone"] or {}, report["images"] or {}
     return [
         ("file", report["path"]),
         ("kind", f"{report['kind']} (format version {report['format_version']})"),
@@ -81,6 +114,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("temperature", f"{report['temperature']:.3g}"),
         ("fingerprint", report["fingerprint"]),
         ("backbone", ", ".join(f"{key}: {value}" for key, value in backbone.items()) or "none"),
+        ("images", ", ".join(f"{key}: {value}" for key, value in images.items()) or "none"),
         ("versions", ", ".join(f"{name} {number}" for name, number in report["versions"].items())),
     ]
 
@@ -124,5 +158,4 @@ def _text(value: Any) -> Any:
     """Return text as it is, without the control characters by which a file could rule a terminal."""
     from rich.text import Text
 
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(value))
-    return Text("".join(shown))
+    return Text(plain(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ _MAX_ASPECT = 4
 
 
 def decode(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | bytes,
     size: int,
     mode: Literal["RGB", "L"] = "RGB",
     crop: float = 1.0,
@@ -31,14 +32,16 @@ def decode(
 
     Parameters
     ----------
-    path : str or path-like
+    source : str, path-like or bytes
+        Path of a file, or its content.
     size : int
         Height and width of the result.
     mode : {"RGB", "L"}
         Colour or greyscale.
     crop : float, default=1
         Part of the shorter side that is kept: it is resized to ``size / crop``. ImageNet's protocol for
-        224 pixels (resize to 256, cut out 224) is ``crop=0.875``.
+        224 pixels (resize to 256, cut out 224) is ``crop=0.875``. An image that is too small for that is
+        not enlarged beyond ``size``: more of it is kept instead.
 
     Returns
     -------
@@ -60,18 +63,15 @@ def decode(
         raise InputError(f"size must be at least 1 and crop in (0, 1]. Got size={size}, crop={crop}.")
     if mode not in ("RGB", "L"):
         raise InputError(f"mode must be 'RGB' or 'L'. Got {mode!r}.")
-    square = _square(_read(Path(path), mode), size, max(size, round(size / crop)))
+    square = _square(_read(source, mode), size, max(size, round(size / crop)))
     pixels = torch.from_numpy(np.array(square))
     return pixels.permute(2, 0, 1).contiguous() if mode == "RGB" else pixels.unsqueeze(0)
 
 
-def _read(path: Path, mode: str) -> Image.Image:
+def _read(source: str | os.PathLike[str] | bytes, mode: str) -> Image.Image:
+    name = f"of {len(source):,} bytes" if isinstance(source, bytes) else os.fspath(source)
     try:
-        if path.exists() and not path.is_file():
-            raise InputError("it is not a regular file")
-        if path.stat().st_size == 0:
-            raise InputError("it is empty")
-        with Image.open(path, formats=_available()) as image:
+        with Image.open(_opened(source), formats=_available()) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise InputError(f"it has {width} x {height} pixels, more than {MAX_PIXELS}")
@@ -90,7 +90,22 @@ def _read(path: Path, mode: str) -> Image.Image:
     # Decoders of damaged files fail in too many ways to list: struct.error, SyntaxError, zlib.error …
     except Exception as error:
         cause = f"it is damaged ({type(error).__name__}: {error})"
-    raise InputError(f"Cannot read the image {path}: {cause}. Repair, replace or remove the file.")
+    raise InputError(f"Cannot read the image {name}: {cause}. Repair, replace or remove the file.")
+
+
+def _opened(source: str | os.PathLike[str] | bytes) -> Path | io.BytesIO:
+    """Return what Pillow may open, or say why it should not."""
+    if isinstance(source, bytes):
+        size = len(source)
+        opened: Path | io.BytesIO = io.BytesIO(source)
+    else:
+        opened = Path(source)
+        if opened.exists() and not opened.is_file():
+            raise InputError("it is not a regular file")
+        size = opened.stat().st_size
+    if size == 0:
+        raise InputError("it is empty")
+    return opened
 
 
 def _available() -> list[str]:
@@ -123,6 +138,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _square(image: Image.Image, size: int, shorter: int) -> Image.Image:
     width, height = image.size
     short = min(width, height)
+    # Nothing is enlarged in order to be cut off again.
+    shorter = max(size, min(shorter, short))
     if max(width, height) > _MAX_ASPECT * short:
         image = _centre(image, min(width, _MAX_ASPECT * short), min(height, _MAX_ASPECT * short))
         width, height = image.size

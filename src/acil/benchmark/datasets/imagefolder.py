@@ -16,14 +16,12 @@ from acil.benchmark.download import ProgressCallback
 from acil.benchmark.orders import IMAGENET_CLASSES, Subset, imagenet_subset
 from acil.errors import InputError
 from acil.vision.imageset import ImageSet
+from acil.vision.listing import SUFFIXES
 
 logger = logging.getLogger(__name__)
 
 #: Environment variable that names the folder for decoded images.
 CACHE_VARIABLE = "ACIL_CACHE"
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-)
 _SHOWN = 5
 
 

@@ -1,0 +1,201 @@
+"""ONNX: network, expansion and head in one graph, compared with PyTorch before it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import acil
+from acil.analytic import ACTIVATIONS
+from acil.atomic import replacing
+from acil.classifier import ACILClassifier
+from acil.errors import UnsupportedError
+from acil.vision.embedder import Embedder
+from acil.vision.onnxexport import export_module, require_onnx
+
+#: Largest difference of scores to PyTorch: the graph computes in float32, scores lie near 0 … 1.
+TOLERANCE = 1e-3
+#: Images that the graph is compared on when none are given.
+_CHECKED = 8
+_CLASSES_KEY = "acil_classes"
+#: Those of `acil.analytic`, without writing over their input.
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **ACTIVATIONS,
+    "relu": functional.relu,
+    "tanh": torch.tanh,
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes
+    ----------
+    bytes : int
+        Size of the file.
+    images : int
+        Number of images compared.
+    difference : float
+        Largest difference of a score to PyTorch.
+    """
+
+    bytes: int
+    images: int
+    difference: float
+
+
+class _Head(nn.Module):
+    """Expansion, scores and probabilities."""
+
+    def __init__(self, clf: ACILClassifier) -> None:
+        super().__init__()
+        model = clf._require_state().model
+        projection, self._activation = model.expansion.projection, model.expansion.activation
+        self.projection = None if projection is None else _constant(projection)
+        self.coef = _constant(torch.from_numpy(clf.coef_).mT)
+        self.intercept = _constant(torch.from_numpy(clf.intercept_))
+        self._temperature = clf.temperature_
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores and probabilities."""
+        rows = features
+        if self.projection is not None:
+            rows = _ACTIVATIONS[self._activation](rows @ self.projection)
+        scores = rows @ self.coef + self.intercept
+        return scores, torch.softmax(scores / self._temperature, dim=1)
+
+
+def _constant(values: Tensor) -> nn.Parameter:
+    return nn.Parameter(values.float().contiguous(), requires_grad=False)
+
+
+def export_onnx(
+    clf: ACILClassifier,
+    embedder: Embedder,
+    path: str | os.PathLike[str],
+    pixels: Tensor | None = None,
+) -> Exported:
+    """Write network and head as one ONNX file, after comparing it with PyTorch in onnxruntime.
+
+    Parameters
+    ----------
+    clf : ACILClassifier
+        Fitted on features of the network, every class with samples.
+    embedder : Embedder
+    path : str or path-like
+        A file there is replaced.
+    pixels : Tensor of shape (n, channels, size, size), uint8, optional
+        Images to compare on; by default a few drawn at random.
+
+    Returns
+    -------
+    Exported
+
+    Raises
+    ------
+    UnsupportedError
+        If the graph does not give the scores and classes of PyTorch; nothing is written.
+
+    Notes
+    -----
+    Input ``pixels``: uint8 of shape (n, channels, size, size), RGB. Outputs ``scores`` and
+    ``probabilities`` of shape (n, classes). The metadata has the names of the classes
+    (``acil_classes``, a JSON list) and the network's identity (``acil_backbone``).
+    """
+    require_onnx()
+    if (clf.class_count_ == 0).any():
+        raise UnsupportedError("A class without samples has no scores: learn or drop it first.")
+    content = _merged(clf, embedder)
+    if pixels is None:
+        needed = embedder.preprocessing
+        shape = (_CHECKED, len(needed.mean), needed.size, needed.size)
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    difference = _compare(content, clf, embedder, pixels)
+    with replacing(path) as draft:
+        draft.write_bytes(content)
+    return Exported(len(content), len(pixels), difference)
+
+
+def _merged(clf: ACILClassifier, embedder: Embedder) -> bytes:
+    import onnx
+    from onnx import compose
+
+    network = onnx.load_from_string(embedder.to_onnx())
+    opset = next(item.version for item in network.opset_import if item.domain in ("", "ai.onnx"))
+    example = torch.ones(2, embedder.num_features)
+    head = onnx.load_from_string(
+        export_module(_Head(clf).eval(), example, "features", ["scores", "probabilities"], opset)
+    )
+    head.ir_version = network.ir_version
+    # The two come from different exports, and may use the same names inside.
+    head = compose.add_prefix(head, "head/")
+    joint = [(network.graph.output[0].name, head.graph.input[0].name)]
+    whole: Any = compose.merge_models(network, head, io_map=joint)
+    _rename_outputs(whole, {"head/scores": "scores", "head/probabilities": "probabilities"})
+    onnx.helper.set_model_props(
+        whole,
+        {
+            _CLASSES_KEY: json.dumps(clf.classes_.tolist()),
+            "acil_backbone": json.dumps(embedder.identity),
+        },
+    )
+    whole.producer_name, whole.producer_version = "acil", acil.__version__
+    onnx.checker.check_model(whole)
+    content: bytes = whole.SerializeToString()
+    return content
+
+
+def _rename_outputs(model: Any, names: dict[str, str]) -> None:
+    for node in model.graph.node:
+        for values in (node.input, node.output):
+            for place, name in enumerate(values):
+                values[place] = names.get(name, name)
+    for output in model.graph.output:
+        output.name = names.get(output.name, output.name)
+
+
+def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Tensor) -> float:
+    """Return the largest difference of scores; raise if it, or a class, is wrong."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    # One by one, because a graph of a user may be made for one image.
+    rows = [session.run(["scores"], {name: image[None].numpy()})[0] for image in pixels]
+    found = np.concatenate(rows).astype(np.float64)
+    model = clf._require_state().model
+    features = embedder.embed(pixels).to(device=model.device, dtype=model.precision.products)
+    expected = torch.cat(list(model.scores([features]))).cpu().double().numpy()
+    difference = float(np.abs(found - expected).max())
+    ordered = np.sort(expected, axis=1)
+    # Two classes closer than rounding may swap.
+    clear = np.ones(len(expected), bool)
+    if expected.shape[1] > 1:
+        clear = ordered[:, -1] - ordered[:, -2] > 2 * difference
+    same = (found.argmax(1) == expected.argmax(1)) | ~clear
+    if not difference <= TOLERANCE or not same.all():
+        raise UnsupportedError(
+            f"The ONNX graph differs from PyTorch: scores by up to {difference:.2g} (allowed are "
+            f"{TOLERANCE:g}), classes of {int((~same).sum())} of {len(same)} images. It was not "
+            f"written. Take a larger gamma: the condition number is {_condition(clf)}."
+        )
+    return difference
+
+
+def _condition(clf: ACILClassifier) -> str:
+    try:
+        return f"{clf.condition_:.2g}"
+    except UnsupportedError:
+        return "not known"

@@ -1,0 +1,14 @@
+"""Own images in, a classifier that grows, out."""
+
+from acil.images.classifier import ImageClassifier
+from acil.images.results import Evaluation, Prediction, Report, Samples
+from acil.images.snapshot import UNKNOWN_ABOVE
+
+__all__ = [
+    "UNKNOWN_ABOVE",
+    "Evaluation",
+    "ImageClassifier",
+    "Prediction",
+    "Report",
+    "Samples",
+]

@@ -1,0 +1,382 @@
+"""ImageClassifier: a network and a closed-form head, for own images."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from acil.classifier import ACILClassifier
+from acil.errors import InputError, NotFittedError
+from acil.images.inputs import Given, listed, name_of, reopened, require_identity, settled
+from acil.images.results import Evaluation, Prediction, Report, Samples
+from acil.images.snapshot import UNKNOWN_ABOVE, Facts, Snapshot
+from acil.images.tracking import Tracker
+from acil.storage import load as load_head
+from acil.vision.embedder import Embedder
+from acil.vision.listing import check_class_name, first_of
+from acil.vision.networks import DEFAULT, open_network
+from acil.vision.pipeline import Progress, Source, embed_files
+
+
+class ImageClassifier:
+    """Classifier for image files that learns new classes in seconds and keeps no image.
+
+    Parameters
+    ----------
+    backbone : str or Embedder, default="efficientnet-lite0"
+        The frozen network; see `acil.vision.networks.open_network`.
+    expansion_size : int or None, default=None
+        Width of the random expansion. The default uses the features as they are: on few images a wider
+        model was not better, and its file grows with the square of the width.
+    gamma : float, default=0.1
+        Ridge strength, in units of the mean squared length of a sample: so it suits every network.
+    track : bool, default=False
+        Keep salted hashes of the images, refuse to learn one twice, and to forget one never learnt.
+    random_state : int, default=0
+        Seed of the expansion.
+    device : str, default="auto"
+        Of the head; networks in ONNX run on the CPU.
+
+    Notes
+    -----
+    Every change makes a new state beside the old one and then takes its place. So a call that fails
+    changes nothing, and predictions in other threads go on with the state they began with.
+
+    `forget` is exact for the head. The network was trained on other images and never saw these.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from PIL import Image
+    >>> from acil import ImageClassifier
+    >>> from acil.vision import build
+    >>> from acil.vision.embedder import TorchEmbedder
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> for name, level in (("dark", 20), ("light", 230)):
+    ...     place = pathlib.Path(folder.name, name); place.mkdir()
+    ...     for i in range(3):
+    ...         Image.new("L", (8, 8), level + i).save(place / f"{i}.png")
+    >>> model = ImageClassifier(TorchEmbedder(build("smallcnn")))
+    >>> model.learn(folder.name).totals
+    {'dark': 3, 'light': 3}
+    >>> model.predict([place / "0.png"])
+    ['light']
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        backbone: str | Embedder = DEFAULT,
+        *,
+        expansion_size: int | None = None,
+        gamma: float = 0.1,
+        track: bool = False,
+        random_state: int = 0,
+        device: str = "auto",
+    ) -> None:
+        self._embedder = backbone if isinstance(backbone, Embedder) else None
+        self._source = None if isinstance(backbone, Embedder) else settled(backbone)
+        self._gamma = gamma
+        self._settings = {
+            "expansion_size": expansion_size,
+            "gamma": gamma,
+            "random_state": random_state,
+            "device": device,
+        }
+        self._track = track
+        self._snapshot: Snapshot | None = None
+        #: One change at a time; readers take the snapshot and need no lock.
+        self._changing = threading.Lock()
+        self._opening = threading.Lock()
+
+    @property
+    def embedder(self) -> Embedder:
+        """The network, opened when it is first needed and compared with the one that was learnt with."""
+        with self._opening:
+            if self._embedder is None:
+                source = self._source if self._snapshot is None else self._snapshot.facts.source
+                self._embedder = reopened(source, self._snapshot)
+            if self._snapshot is not None:
+                require_identity(self._embedder.identity, self._snapshot.head.backbone_)
+            return self._embedder
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The present state, which never changes: later calls of `learn` and the like make new ones."""
+        if self._snapshot is None:
+            raise NotFittedError("This model has not learnt any image yet. Call 'learn' first.")
+        return self._snapshot
+
+    @property
+    def classes_(self) -> list[str]:
+        """Names of the classes, sorted."""
+        return list(self.snapshot.totals)
+
+    @property
+    def counts_(self) -> dict[str, int]:
+        """Number of images learnt of each class."""
+        return self.snapshot.totals
+
+    def prepare(
+        self,
+        source: Given,
+        labels: str | Sequence[str] | None = None,
+        *,
+        skip_bad: bool = False,
+        progress: Progress | None = None,
+    ) -> Samples:
+        """Turn images into samples, which `learn` and `forget` take; the model is not changed.
+
+        Parameters
+        ----------
+        source : str, path-like or sequence of str, path-like or bytes
+            A folder with one folder for each class, or a CSV file of path and label; with ``labels``,
+            images or a folder of images.
+        labels : str or sequence of str, optional
+            Class of all images, or of each.
+        skip_bad : bool, default=False
+            Leave out files that cannot be read, instead of refusing all.
+        progress : callable, optional
+            Called with the number of images done and the number of all.
+        """
+        start = time.perf_counter()
+        sources, names = listed(source, labels)
+        embedder = self.embedder
+        found = embed_files(sources, embedder, skip_bad, progress)
+        return Samples(
+            found.features.numpy(),
+            np.array([names[i] for i in found.kept], dtype=np.str_),
+            tuple(found.digests),
+            tuple(found.bad.values()),
+            embedder.identity,
+            time.perf_counter() - start,
+        )
+
+    def learn(
+        self,
+        source: Given | Samples,
+        labels: str | Sequence[str] | None = None,
+        *,
+        skip_bad: bool = False,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Learn images of new or known classes, or raise and change nothing.
+
+        Parameters
+        ----------
+        source, labels, skip_bad, progress
+            As in `prepare`; or samples that it returned.
+        """
+        samples = self._samples(source, labels, skip_bad, progress)
+        with self._changing:
+            start = time.perf_counter()
+            before = self._snapshot
+            tracker = Tracker() if before is None else before.tracker
+            if self._track and not tracker.active:
+                tracker = Tracker.new()
+            if tracker.active:
+                tracker = tracker.with_added(samples.digests)
+            if before is None:
+                head = ACILClassifier(**self._settings)  # type: ignore[arg-type]
+                head.backbone_ = samples.identity
+            else:
+                require_identity(samples.identity, before.head.backbone_)
+                head = before.twin()
+            head.partial_fit(samples.features, samples.labels)
+            return self._replace(head, tracker, samples, start)
+
+    def forget(
+        self,
+        source: Given | Samples,
+        labels: str | Sequence[str] | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Forget images: the head becomes the one that never learnt them; or raise and change nothing.
+
+        Parameters
+        ----------
+        source, labels, progress
+            The same images and labels that were learnt. A class of which none is left disappears.
+        """
+        samples = self._samples(source, labels, False, progress)
+        with self._changing:
+            start = time.perf_counter()
+            before = self.snapshot
+            require_identity(samples.identity, before.head.backbone_)
+            if len(samples.labels) >= before.head.n_samples_:
+                raise InputError(
+                    f"These are {len(samples.labels)} images, and the model has learnt "
+                    f"{before.head.n_samples_}: nothing would be left. Delete the model instead."
+                )
+            if len(before.tracker) == before.head.n_samples_:
+                before.tracker.require_learnt(samples.digests)
+            head = before.twin()
+            head.forget(samples.features, samples.labels)
+            return self._replace(head, before.tracker.without(samples.digests), samples, start)
+
+    def merge(self, other: ImageClassifier) -> ImageClassifier:
+        """Add everything that another model has learnt, as if this one had seen its images.
+
+        Parameters
+        ----------
+        other : ImageClassifier
+            With the same network and expansion; it is not changed.
+        """
+        theirs = other.snapshot
+        with self._changing:
+            before = self.snapshot
+            require_identity(theirs.head.backbone_, before.head.backbone_)
+            tracker = before.tracker.merged(theirs.tracker)
+            head = before.twin()
+            head.merge(theirs.head)
+            head.set_gamma(before.facts.gamma, relative=True)
+            self._snapshot = Snapshot.of(head, tracker, before.facts)
+        return self
+
+    def predict(self, sources: Sequence[Source], unknown_above: float | None = None) -> list[str]:
+        """Return the likeliest class of each image.
+
+        Parameters
+        ----------
+        sources : sequence of str, path-like or bytes
+            Image files, or their content.
+        unknown_above : float, optional
+            Say ``"unknown"`` beyond this novelty; by default a class is always named.
+        """
+        return [p.label for p in self.classify(sources, 1, unknown_above)]
+
+    def classify(
+        self,
+        sources: Sequence[Source],
+        top: int = 3,
+        unknown_above: float | None = UNKNOWN_ABOVE,
+        progress: Progress | None = None,
+    ) -> list[Prediction]:
+        """Return what the model says of each image.
+
+        Parameters
+        ----------
+        sources : sequence of str, path-like or bytes
+        top : int, default=3
+            Number of classes to name.
+        unknown_above : float or None, default=1.7
+            Images of a larger novelty are unknown; None calls none so.
+        progress : callable, optional
+        """
+        if isinstance(sources, str | os.PathLike | bytes):
+            raise InputError("Give a list of images, even for one.")
+        if top < 1:
+            raise InputError(f"top must be at least 1, got {top}.")
+        snapshot = self.snapshot
+        found = embed_files(sources, self.embedder, progress=progress)
+        judged = snapshot.judge(found.features.numpy(), top, unknown_above)
+        return [
+            Prediction(name_of(source, number), *judgement)
+            for number, (source, judgement) in enumerate(zip(sources, judged, strict=True))
+        ]
+
+    def evaluate(
+        self,
+        source: Given,
+        labels: str | Sequence[str] | None = None,
+        *,
+        unknown_above: float | None = UNKNOWN_ABOVE,
+        progress: Progress | None = None,
+    ) -> Evaluation:
+        """Compare predictions with the true classes of images.
+
+        Parameters
+        ----------
+        source, labels, progress
+            As in `prepare`.
+        unknown_above : float or None, default=1.7
+        """
+        sources, names = listed(source, labels)
+        snapshot = self.snapshot
+        classes = list(snapshot.totals)
+        if not set(names) & set(classes):
+            raise InputError(
+                f"None of these classes has been learnt: {first_of(sorted(set(names)))}. Known are "
+                f"{first_of(classes)}."
+            )
+        return Evaluation.of(classes, names, self.classify(sources, 1, unknown_above, progress))
+
+    def save(self, path: str | os.PathLike[str], *, inference: bool = False) -> None:
+        """Write the model to one file, completely or not at all.
+
+        Parameters
+        ----------
+        path : str or path-like
+        inference : bool, default=False
+            Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
+            unknown.
+        """
+        self.snapshot.save(path, inference)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        backbone: str | Embedder | None = None,
+        inference: bool = False,
+        track: bool = False,
+    ) -> ImageClassifier:
+        """Read a model that `save` has written.
+
+        Parameters
+        ----------
+        path : str or path-like
+        backbone : str or Embedder, optional
+            The network; by default the one that the model names. A network that is Python code of a user
+            (``module:…``) has to be given: a file does not decide which code runs.
+        inference : bool, default=False
+            Read only what prediction needs.
+        track : bool, default=False
+            Track images from now on, also where the model has not done so.
+        """
+        head = load_head(path, inference=inference)
+        stored = getattr(head, "images_", None)
+        if stored is None or getattr(head, "backbone_", None) is None:
+            raise InputError(
+                f"{path} was learnt from features, not from images: it names no network. Use acil.load."
+            )
+        for name in head.classes_:
+            check_class_name(str(name))
+        facts = Facts.read(stored)
+        if isinstance(backbone, str):
+            facts = replace(facts, source=settled(backbone))
+        model = cls(backbone if isinstance(backbone, Embedder) else DEFAULT, track=track)
+        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked")), facts)
+        if isinstance(backbone, str):
+            model._embedder = open_network(backbone)
+        if backbone is not None:
+            model.embedder  # noqa: B018 (a wrong network is told at once)
+        return model
+
+    def _samples(
+        self,
+        source: Given | Samples,
+        labels: str | Sequence[str] | None,
+        skip_bad: bool,
+        progress: Progress | None,
+    ) -> Samples:
+        if isinstance(source, Samples):
+            return source
+        return self.prepare(source, labels, skip_bad=skip_bad, progress=progress)
+
+    def _replace(self, head: ACILClassifier, tracker: Tracker, samples: Samples, start: float) -> Report:
+        before = self._snapshot
+        facts = Facts(self._source, self._gamma) if before is None else before.facts
+        head.set_gamma(facts.gamma, relative=True)
+        made = Snapshot.of(head, tracker, facts)
+        self._snapshot = made
+        return Report(
+            samples.counts, made.totals, samples.skipped, samples.seconds, time.perf_counter() - start
+        )

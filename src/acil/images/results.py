@@ -1,0 +1,188 @@
+"""What goes into an image classifier and what comes out of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images as a model learns or forgets them.
+
+    Attributes
+    ----------
+    features : ndarray of shape (n, features), float32
+    labels : ndarray of shape (n,), str
+    digests : tuple of str
+        Hash of the pixels of each image.
+    skipped : tuple of str
+        Messages about images that were left out.
+    identity : dict
+        Of the network that the features come from.
+    seconds : float
+        Spent on decoding and features.
+    """
+
+    features: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.str_]
+    digests: tuple[str, ...]
+    skipped: tuple[str, ...]
+    identity: dict[str, Any]
+    seconds: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of images of each class, by name."""
+        return dict(sorted(Counter(self.labels.tolist()).items()))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What learning or forgetting did.
+
+    Attributes
+    ----------
+    counts : dict of str to int
+        Images of each class in this call.
+    totals : dict of str to int
+        Images of each class in the model afterwards.
+    skipped : tuple of str
+        Messages about images that were left out.
+    feature_seconds, head_seconds : float
+        Spent on decoding and features, and on the head.
+    """
+
+    counts: dict[str, int]
+    totals: dict[str, int]
+    skipped: tuple[str, ...]
+    feature_seconds: float
+    head_seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as JSON has them."""
+        return {**asdict(self), "skipped": list(self.skipped)}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of one image.
+
+    Attributes
+    ----------
+    image : str
+        Path of the image, or its number for images given as bytes.
+    label : str
+        The likeliest class, or ``"unknown"``.
+    unknown : bool
+        Whether the image is unlike everything learnt.
+    top : tuple of (str, float)
+        The likeliest classes and their probabilities, best first.
+    novelty : float or None
+        How unlike everything learnt the image is: about 1 for images like those learnt, more for
+        others. None for models that can only predict.
+    """
+
+    image: str
+    label: str
+    unknown: bool
+    top: tuple[tuple[str, float], ...]
+    novelty: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as JSON has them."""
+        top = [{"label": label, "probability": probability} for label, probability in self.top]
+        return {**asdict(self), "top": top}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a model does on images whose classes are known.
+
+    Attributes
+    ----------
+    classes : tuple of str
+        Of the model, in the order of the confusion matrix.
+    confusion : ndarray of shape (n_classes, n_classes), int64
+        Images by their class (rows) and the likeliest class (columns).
+    unknown : dict of str to int
+        Images of each class that were called unknown; they count by their likeliest class above.
+    not_learnt : dict of str to int
+        Images of classes that the model has not learnt. They count nowhere else.
+    not_learnt_unknown : int
+        How many of these were called unknown.
+    """
+
+    classes: tuple[str, ...]
+    confusion: npt.NDArray[np.int64]
+    unknown: dict[str, int]
+    not_learnt: dict[str, int]
+    not_learnt_unknown: int
+
+    @classmethod
+    def of(
+        cls, classes: Sequence[str], names: Sequence[str], predictions: Sequence[Prediction]
+    ) -> Evaluation:
+        """Count predictions.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            Of the model.
+        names : sequence of str
+            True class of each image.
+        predictions : sequence of Prediction
+        """
+        place = {name: column for column, name in enumerate(classes)}
+        confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
+        unknown: Counter[str] = Counter()
+        not_learnt: Counter[str] = Counter()
+        not_learnt_unknown = 0
+        for name, prediction in zip(names, predictions, strict=True):
+            if name in place:
+                confusion[place[name], place[prediction.top[0][0]]] += 1
+                unknown[name] += prediction.unknown
+            else:
+                not_learnt[name] += 1
+                not_learnt_unknown += prediction.unknown
+        called = {name: count for name, count in sorted(unknown.items()) if count}
+        left_out = dict(sorted(not_learnt.items()))
+        return cls(tuple(classes), confusion, called, left_out, not_learnt_unknown)
+
+    @property
+    def images(self) -> int:
+        """Number of images of classes that the model has learnt."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Right images, in percent of those whose class the model has learnt."""
+        return 100.0 * float(np.trace(self.confusion)) / self.images
+
+    @property
+    def per_class(self) -> dict[str, float]:
+        """Right images of each class, in percent; classes without images are left out."""
+        totals = self.confusion.sum(axis=1)
+        return {
+            name: 100.0 * float(self.confusion[i, i]) / float(totals[i])
+            for i, name in enumerate(self.classes)
+            if totals[i]
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as JSON has them."""
+        return {
+            "accuracy": self.accuracy,
+            "images": self.images,
+            "per_class": self.per_class,
+            "classes": list(self.classes),
+            "confusion": self.confusion.tolist(),
+            "unknown": self.unknown,
+            "not_learnt": self.not_learnt,
+            "not_learnt_unknown": self.not_learnt_unknown,
+        }

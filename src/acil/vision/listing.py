@@ -1,0 +1,217 @@
+"""Which images, of which classes: folders, files and CSV lists as pairs of path and label."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from acil.errors import InputError
+
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+)
+#: What a prediction says of an image that is like nothing learnt; so no class may be called that.
+UNKNOWN = "unknown"
+_MAX_NAME = 200
+_SHOWN = 5
+
+
+@dataclass
+class Listing:
+    """Image files and their labels.
+
+    Attributes
+    ----------
+    paths : list of Path
+    labels : list of str
+        One for each path.
+    ignored : list of Path
+        Entries of class folders that are no images by their name.
+    """
+
+    paths: list[Path] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    ignored: list[Path] = field(default_factory=list)
+
+    def add(self, paths: Iterable[Path], label: str) -> None:
+        """Add files of one class."""
+        found = list(paths)
+        self.paths += found
+        self.labels += [label] * len(found)
+
+
+def check_class_name(name: str) -> str:
+    """Return the name of a class, or say why it cannot be one.
+
+    Names are shown on terminals and web pages and are names of folders, so that separators, control
+    characters and the like are refused.
+
+    Examples
+    --------
+    >>> check_class_name("gas pump")
+    'gas pump'
+    """
+    fault = None
+    if not name or name != name.strip():
+        fault = "is empty, or begins or ends with a space"
+    elif len(name) > _MAX_NAME:
+        fault = f"has {len(name)} characters, more than {_MAX_NAME}"
+    elif not name.isprintable():
+        fault = "has characters that cannot be printed"
+    elif "/" in name or "\\" in name or name in (".", ".."):
+        fault = "reads like a path"
+    elif name == UNKNOWN:
+        fault = "is what predictions call images that are like nothing learnt"
+    if fault is not None:
+        raise InputError(f"The class name {name[:_MAX_NAME]!r} {fault}. Rename the class.")
+    return name
+
+
+def list_images(source: str | os.PathLike[str], label: str | None = None) -> Listing:
+    """Return the images of a folder, a CSV file or one image file.
+
+    Parameters
+    ----------
+    source : str or path-like
+        With ``label``: a folder of images, or an image. Without: a folder with one folder for each
+        class, or a CSV file. Class folders may be symbolic links; hidden entries are left out.
+    label : str, optional
+        Class of all these images.
+    """
+    path = Path(source)
+    if label is not None:
+        check_class_name(label)
+        listing = Listing()
+        if path.is_dir():
+            _add_folder(listing, path, label)
+        else:
+            listing.add([_existing(path)], label)
+        return listing
+    if path.is_dir():
+        return _class_folders(path)
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return _read_csv(_existing(path))
+    if path.suffix.lower() in SUFFIXES:
+        raise InputError(f"{path} is one image: say which class it belongs to (--class NAME).")
+    _existing(path)
+    raise InputError(
+        f"{path} is neither a folder with one folder for each class, nor a CSV file of path and label. "
+        "Give one of these, or images with --class NAME."
+    )
+
+
+def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return image files for prediction: files as they are, of folders all images in them, at any depth.
+
+    Parameters
+    ----------
+    sources : sequence of str or path-like
+    """
+    found: list[Path] = []
+    for source in sources:
+        path = Path(source)
+        if not path.is_dir():
+            found.append(_existing(path))
+            continue
+        inside = _walked(path)
+        if not inside:
+            raise InputError(f"{path} holds no images ({', '.join(sorted(SUFFIXES))}).")
+        found += inside
+    return found
+
+
+def _walked(folder: Path) -> list[Path]:
+    found = []
+    # Linked class folders count; a link to a folder above would lead round in circles.
+    seen: set[str] = set()
+    for root, folders, files in os.walk(folder, followlinks=True):
+        real = str(Path(root).resolve())
+        folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
+        if real not in seen:
+            found += [Path(root, name) for name in sorted(files) if _is_image(name)]
+        seen.add(real)
+    return found
+
+
+def _class_folders(folder: Path) -> Listing:
+    listing = Listing()
+    names = sorted(
+        entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")
+    )
+    if not names:
+        raise InputError(
+            f"{folder} has no class folders. Put the images of each class into a folder of its name, or "
+            "say which class all its images belong to (--class NAME)."
+        )
+    for name in names:
+        check_class_name(name)
+    for name in names:
+        _add_folder(listing, folder / name, name)
+    return listing
+
+
+def _add_folder(listing: Listing, folder: Path, label: str) -> None:
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    images = [entry for entry in entries if _is_image(entry.name) and not entry.is_dir()]
+    if not images:
+        raise InputError(
+            f"The class folder {folder} holds no images ({len(entries)} other entries). Images must "
+            "lie directly in it; remove the folder if the class has none."
+        )
+    listing.add(images, label)
+    listing.ignored += sorted(set(entries) - set(images))
+
+
+def _is_image(name: str) -> bool:
+    return Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+
+
+def _read_csv(path: Path) -> Listing:
+    """Read lines of path and label; paths are relative to the file's folder and stay inside it."""
+    listing = Listing()
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"Cannot read {path}: {error}. Give a CSV file in UTF-8.") from None
+    for number, row in enumerate(rows, start=1):
+        if not row or (number == 1 and [cell.strip().lower() for cell in row] == ["path", "label"]):
+            continue
+        if len(row) != 2:
+            raise InputError(f"{path}, line {number}: expected path and label, got {len(row)} cells.")
+        name, label = row[0].strip(), row[1].strip()
+        try:
+            check_class_name(label)
+            listing.add([_inside(path.parent, name)], label)
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from None
+    if not listing.paths:
+        raise InputError(f"{path} names no images. Write one line of path and label for each.")
+    return listing
+
+
+def _inside(folder: Path, name: str) -> Path:
+    relative = Path(name)
+    if not name.isprintable() or relative.is_absolute() or ".." in relative.parts:
+        raise InputError(
+            f"the path {name[:_MAX_NAME]!r} leaves the folder of the list. Put the list beside or above "
+            "the images."
+        )
+    return _existing(folder / relative)
+
+
+def _existing(path: Path) -> Path:
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(path)[:_MAX_NAME]!r} is not a usable path ({error}).") from None
+    raise InputError(f"There is no file {path}. Check the path.")
+
+
+def first_of(items: Sequence[object]) -> str:
+    """Return the first few items as text."""
+    return ", ".join(map(str, items[:_SHOWN])) + (" …" if len(items) > _SHOWN else "")

@@ -1,0 +1,155 @@
+"""Networks for own images by name: one line of the table for each kind."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from acil.errors import InputError, MissingExtraError
+from acil.vision.backbones import load_backbone
+from acil.vision.base import Backbone, Preprocessing
+from acil.vision.efficientnet import NAME as EFFICIENTNET
+from acil.vision.efficientnet import open_efficientnet
+from acil.vision.embedder import Embedder, TorchEmbedder
+from acil.vision.onnxengine import IMAGENET, IMAGENET_CROP, open_onnx
+from acil.vision.wrapped import WrappedBackbone
+
+DEFAULT = EFFICIENTNET
+#: Plain names only: the libraries also take addresses, from which they would fetch anything.
+_PLAIN = re.compile(r"[A-Za-z0-9_.\-]+")
+#: Where torchvision's networks have their classifier.
+_CLASSIFIERS = ("fc", "classifier", "heads", "head")
+
+
+def open_network(spec: str, device: str | torch.device = "cpu") -> Embedder:
+    """Return the network that a text names.
+
+    Parameters
+    ----------
+    spec : str
+        ``efficientnet-lite0``, ``timm:NAME``, ``torchvision:NAME``, ``onnx:FILE``,
+        ``module:PACKAGE.MODULE.NAME`` (an `nn.Module`, or a function that returns one), or a safetensors
+        file that `acil.vision.save_backbone` has written.
+    device : str or torch.device, default="cpu"
+        Where networks of torch run; those in ONNX run on the CPU.
+    """
+    if spec == EFFICIENTNET:
+        return open_efficientnet()
+    kind, separator, rest = spec.partition(":")
+    if separator and kind in _KINDS and rest:
+        return _KINDS[kind](rest, device)
+    if spec.endswith(".safetensors"):
+        backbone, _ = load_backbone(spec)
+        return TorchEmbedder(backbone, 1.0, device)
+    raise InputError(
+        f"There is no backbone {spec!r}. Give {EFFICIENTNET}, timm:NAME, torchvision:NAME, onnx:FILE, "
+        "module:PACKAGE.MODULE.NAME or a .safetensors file."
+    )
+
+
+def _open_onnx(path: str, device: str | torch.device) -> Embedder:
+    return open_onnx(path)
+
+
+def _open_timm(name: str, device: str | torch.device) -> Embedder:
+    timm = _library("timm", "timm:" + name, "acil[timm]")
+    _require_plain(name)
+    module = _built(lambda: timm.create_model(name, pretrained=True, num_classes=0), f"timm:{name}")
+    data = timm.data.resolve_model_data_config(module)
+    preprocessing = Preprocessing(tuple(data["mean"]), tuple(data["std"]), int(data["input_size"][-1]))
+    return _wrapped(module, f"timm:{name}", preprocessing, float(data.get("crop_pct", 1.0)), device)
+
+
+def _open_torchvision(name: str, device: str | torch.device) -> Embedder:
+    torchvision = _library("torchvision.models", "torchvision:" + name, "torchvision")
+    _require_plain(name)
+    spec = f"torchvision:{name}"
+    weights = _built(lambda: torchvision.get_model_weights(name).DEFAULT, spec)
+    module = _built(lambda: torchvision.get_model(name, weights=weights), spec)
+    classifier = next((part for part in _CLASSIFIERS if hasattr(module, part)), None)
+    if classifier is None:
+        raise InputError(
+            f"{spec} has its classifier in none of {', '.join(_CLASSIFIERS)}, so that its features "
+            "cannot be reached. Wrap it in a module of your own (module:PACKAGE.MODULE.NAME)."
+        )
+    setattr(module, classifier, nn.Identity())
+    preset = weights.transforms()
+    size, resize = int(preset.crop_size[0]), int(preset.resize_size[0])
+    preprocessing = Preprocessing(tuple(preset.mean), tuple(preset.std), size)
+    return _wrapped(module, spec, preprocessing, min(1.0, size / resize), device)
+
+
+def _open_module(path: str, device: str | torch.device) -> Embedder:
+    place, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(place), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"Cannot import {path!r} ({error}). Give module:PACKAGE.MODULE.NAME of something that "
+            "Python can import here."
+        ) from error
+    module = found if isinstance(found, nn.Module) else _built(found, f"module:{path}")
+    if not isinstance(module, nn.Module):
+        raise InputError(f"module:{path} is {type(module).__name__}, not an nn.Module.")
+    if isinstance(module, Backbone):
+        return TorchEmbedder(module.eval(), 1.0, device)
+    given = getattr(module, "preprocessing", IMAGENET)
+    preprocessing = given if isinstance(given, Preprocessing) else Preprocessing.from_dict(given)
+    crop = float(getattr(module, "crop", IMAGENET_CROP if given is IMAGENET else 1.0))
+    return _wrapped(module, f"module:{path}", preprocessing, crop, device)
+
+
+_KINDS: dict[str, Callable[[str, str | torch.device], Embedder]] = {
+    "timm": _open_timm,
+    "torchvision": _open_torchvision,
+    "onnx": _open_onnx,
+    "module": _open_module,
+}
+
+
+def _wrapped(
+    module: nn.Module,
+    name: str,
+    preprocessing: Preprocessing,
+    crop: float,
+    device: str | torch.device,
+) -> Embedder:
+    module.eval()
+    shape = (1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
+    with torch.no_grad():
+        output = module(torch.zeros(shape, device=next((p.device for p in module.parameters()), None)))
+    if not isinstance(output, torch.Tensor) or output.ndim != 2:
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise InputError(
+            f"{name} must return features of shape (n, features). Got {got} for an input "
+            f"of shape {shape}."
+        )
+    backbone = WrappedBackbone(module, name, output.shape[1], preprocessing)
+    return TorchEmbedder(backbone.eval(), crop, device)
+
+
+def _library(name: str, spec: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"The backbone {spec!r} needs {name.partition('.')[0]}, which is not installed. Install it "
+            f"with: pip install '{package}'"
+        ) from error
+
+
+def _require_plain(name: str) -> None:
+    if not _PLAIN.fullmatch(name):
+        raise InputError(f"{name!r} is no plain name of a network: letters, digits, '_', '-' and '.'.")
+
+
+def _built(make: Callable[[], Any], spec: str) -> Any:
+    try:
+        return make()
+    except Exception as error:  # unknown names, downloads and constructors fail in their own ways
+        raise InputError(f"Cannot make the network {spec}: {error}") from error

@@ -1,0 +1,182 @@
+"""Networks in ONNX files, run by onnxruntime: several times faster than torch's eager mode on a CPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acil.errors import InputError, MissingExtraError, ModelFileError
+from acil.vision.base import Preprocessing, normalise
+from acil.vision.embedder import Embedder
+
+#: Entry of an ONNX file's metadata that says how pixels are normalised.
+METADATA_KEY = "acil_preprocessing"
+#: What networks trained on ImageNet expect unless their file says otherwise.
+IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
+IMAGENET_CROP = 0.875
+_ELEMENTS = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
+
+
+class OnnxEmbedder(Embedder):
+    """An ONNX model from images to features.
+
+    Parameters
+    ----------
+    content : bytes
+        The model: one input of shape (n or 1, channels, size, size), uint8 pixels or normalised float32;
+        one output, or the first, of shape (n, features).
+    name : str
+    weights : str, optional
+        Hash of the weights; by default that of ``content``.
+    preprocessing : Preprocessing, optional
+    crop : float, optional
+        By default both are what the file's metadata says (``acil_preprocessing``: mean, std, size, crop
+        as JSON), else those of ImageNet, with the size of the model's input.
+
+    Notes
+    -----
+    Images run one at a time, so any model gives features that do not depend on the batch; on two
+    cores batches were not faster.
+    """
+
+    def __init__(
+        self,
+        content: bytes,
+        name: str,
+        weights: str | None = None,
+        preprocessing: Preprocessing | None = None,
+        crop: float | None = None,
+    ) -> None:
+        self._content = content
+        self._session = _session(content, name)
+        self._input, self._output = self._session.get_inputs()[0], self._session.get_outputs()[0]
+        self._dtype = _element_type(self._session, name)
+        found, found_crop = _preprocessing(self._session, self._input.shape, name)
+        super().__init__(
+            name,
+            weights or hashlib.sha256(content).hexdigest(),
+            preprocessing or found,
+            crop if crop is not None else found_crop,
+            "onnxruntime",
+        )
+        needed = self.preprocessing
+        blank = torch.zeros(1, len(needed.mean), needed.size, needed.size, dtype=torch.uint8)
+        self._num_features = self._row(blank).shape[1]
+
+    @property
+    def num_features(self) -> int:
+        """Number of features of an image."""
+        return self._num_features
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Return the features of images."""
+        rows = [self._row(pixels[i : i + 1]) for i in range(len(pixels))]
+        return torch.cat(rows) if rows else torch.empty(0, self._num_features)
+
+    def to_onnx(self) -> bytes:
+        """Return the model as it is in its file."""
+        if self._dtype != np.uint8:
+            raise InputError(
+                f"The network {self.name!r} takes normalised images, and a model that is exported takes "
+                "pixels. Export the network again with an input of type uint8 that it normalises itself."
+            )
+        return self._content
+
+    def _row(self, pixels: Tensor) -> Tensor:
+        x = pixels if self._dtype == np.uint8 else normalise(pixels, self.preprocessing)
+        try:
+            (found,) = self._session.run([self._output.name], {self._input.name: x.numpy()})
+        except Exception as error:  # onnxruntime has its own classes for what models do at run time
+            raise InputError(
+                f"The network {self.name!r} cannot run on an image of shape {tuple(x.shape[1:])}: "
+                f"{str(error).splitlines()[0]}"
+            ) from None
+        features = torch.from_numpy(np.asarray(found, dtype=np.float32))
+        if features.ndim != 2 or len(features) != 1:
+            raise InputError(
+                f"The network {self.name!r} must return one row of features for an image. Got an output "
+                f"of shape {tuple(features.shape)}. Add pooling and flattening to it."
+            )
+        return features
+
+
+def open_onnx(path: str, name: str = "onnx") -> OnnxEmbedder:
+    """Open an ONNX file as an embedder; the hash of the file is its identity, not its place.
+
+    Parameters
+    ----------
+    path : str
+    name : str
+    """
+    file = Path(path)
+    try:
+        if file.exists() and not file.is_file():
+            raise ModelFileError(f"Cannot read {path}: it is not a regular file. Give an ONNX file.")
+        return OnnxEmbedder(file.read_bytes(), name)
+    except OSError as error:
+        raise ModelFileError(
+            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
+        ) from error
+
+
+def _session(content: bytes, name: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError(
+            f"The network {name!r} runs in onnxruntime, which is not installed. Install it with: "
+            "pip install 'acil[onnx]'"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    # The library would write its own warnings to stderr.
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises classes of its own for each kind of damage
+        raise ModelFileError(
+            f"Cannot use {name!r} as an ONNX model: {str(error).splitlines()[0]} Give another "
+            "copy of it."
+        ) from None
+
+
+def _element_type(session: Any, name: str) -> Any:
+    inputs = session.get_inputs()
+    if len(inputs) != 1 or inputs[0].type not in _ELEMENTS or len(inputs[0].shape) != 4:
+        described = ", ".join(f"{i.name}: {i.type} {i.shape}" for i in inputs)
+        raise InputError(
+            f"The network {name!r} must have one input of shape (n, channels, height, width), uint8 or "
+            f"float32. Got {described}."
+        )
+    return _ELEMENTS[inputs[0].type]
+
+
+def _preprocessing(session: Any, shape: list[Any], name: str) -> tuple[Preprocessing, float]:
+    text = session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
+    if text is not None:
+        try:
+            values = json.loads(text)
+            return Preprocessing.from_dict(values), _crop(values.get("crop", 1.0))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"The entry {METADATA_KEY!r} of the network {name!r} is no preprocessing: {error}"
+            ) from None
+    height = shape[2] if isinstance(shape[2], int) else IMAGENET.size
+    channels = shape[1] if isinstance(shape[1], int) else 3
+    if channels not in (1, 3):
+        raise InputError(f"The network {name!r} takes images of {channels} channels, not of 1 or 3.")
+    mean = IMAGENET.mean if channels == 3 else (sum(IMAGENET.mean) / 3,)
+    std = IMAGENET.std if channels == 3 else (sum(IMAGENET.std) / 3,)
+    return Preprocessing(mean, std, height), IMAGENET_CROP
+
+
+def _crop(value: Any) -> float:
+    crop = float(value)
+    if not 0 < crop <= 1:
+        raise ValueError(f"crop must be in (0, 1], got {value!r}")
+    return crop

@@ -1,0 +1,115 @@
+"""Image files to features: files are decoded in threads while the network runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acil.errors import InputError
+from acil.vision.decode import decode
+from acil.vision.embedder import Embedder
+from acil.vision.listing import first_of
+
+#: Path of an image file, or its content.
+Source = str | os.PathLike[str] | bytes
+#: Called with the number of images done and the number of all.
+Progress = Callable[[int, int], None]
+
+#: Decoded images that may wait for the network, for each thread.
+_AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Features of images, in the order in which they were given.
+
+    Attributes
+    ----------
+    features : Tensor of shape (n, features), float32
+    digests : list of str
+        Hash of the pixels of each, as the network saw them.
+    kept : list of int
+        Which of the sources these are.
+    bad : dict of int to str
+        The other sources, and why each could not be read.
+    """
+
+    features: Tensor
+    digests: list[str]
+    kept: list[int]
+    bad: dict[int, str]
+
+
+def embed_files(
+    sources: Sequence[Source],
+    embedder: Embedder,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Embedded:
+    """Return the features of image files.
+
+    Parameters
+    ----------
+    sources : sequence of str, path-like or bytes
+    embedder : Embedder
+    skip_bad : bool, default=False
+        Leave out files that cannot be read; otherwise they are an error that names them.
+    progress : callable, optional
+
+    Raises
+    ------
+    InputError
+        If files cannot be read, or if all of them cannot.
+    """
+    features, digests, kept, bad = [], [], [], {}
+    waiting: list[Tensor] = []
+    for index, result in enumerate(_decoded(sources, embedder)):
+        if isinstance(result, InputError):
+            bad[index] = str(result)
+        else:
+            kept.append(index)
+            digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
+            waiting.append(result)
+        if waiting and (len(waiting) == embedder.batch_size or index + 1 == len(sources)):
+            features.append(embedder.embed(torch.stack(waiting)))
+            waiting.clear()
+        if progress is not None:
+            progress(index + 1, len(sources))
+    if bad and (not skip_bad or not kept):
+        raise InputError(
+            f"{len(bad)} of {len(sources)} images cannot be used; nothing was changed. "
+            f"{first_of(list(bad.values()))}" + ("" if not kept else " Or leave them out (--skip-bad).")
+        )
+    empty = torch.empty(0, embedder.num_features)
+    return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
+
+
+def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor | InputError]:
+    """Yield each image or what is wrong with it, in order, with a bounded number decoded ahead."""
+    n_threads = min(8, os.cpu_count() or 1)
+    pending: deque[Future[Tensor | InputError]] = deque()
+
+    def read(source: Source) -> Tensor | InputError:
+        try:
+            return decode(source, embedder.preprocessing.size, embedder.mode, embedder.crop)
+        except InputError as error:
+            return error
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        try:
+            for source in sources:
+                pending.append(pool.submit(read, source))
+                if len(pending) >= n_threads * _AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

@@ -1,0 +1,247 @@
+"""The commands for own images, end to end on small generated pictures."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from acil import ImageClassifier, load
+from acil.cli import app
+from acil.storage import describe
+from pictures import draw, network_file
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+def acil(*arguments, code=0):
+    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [*map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def start(*arguments):
+    """Start the command as a process of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "acil", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("commands")
+    draw(folder / "train", 5)
+    draw(folder / "test", 3, seed=1)
+    network_file(folder / "network.onnx")
+    acil(
+        "learn",
+        folder / "train",
+        "--model",
+        folder / "all.acil",
+        "--backbone",
+        f"onnx:{folder / 'network.onnx'}",
+    )
+    return folder
+
+
+@pytest.fixture
+def model(place, tmp_path):
+    copy = tmp_path / "m.acil"
+    copy.write_bytes((place / "all.acil").read_bytes())
+    return copy
+
+
+def test_learn_reports_classes_time_and_speed(place, model):
+    result = acil("learn", place / "test" / "red", "--class", "red", "--model", model, "--json")
+    report = json.loads(result.stdout)
+    assert report["counts"] == {"red": 3}
+    assert report["totals"] == {"blue": 5, "green": 5, "red": 8, "white": 5}
+    assert report["images_per_second"] > 0
+    assert report["seconds"] > 0
+    assert describe(model)["n_samples"] == 23
+
+
+def test_learning_in_phases_equals_learning_at_once(place, tmp_path):
+    model = tmp_path / "phased.acil"
+    network = f"onnx:{place / 'network.onnx'}"
+    for name in ("white", "green", "blue", "red"):
+        acil("learn", place / "train" / name, "--class", name, "--model", model, "--backbone", network)
+    features = ImageClassifier.load(model).prepare(place / "test").features
+    found, expected = (load(path).predict_proba(features) for path in (model, place / "all.acil"))
+    assert abs(found - expected).max() < 1e-9
+
+
+def test_csv_lists_and_single_files_are_learnt(place, tmp_path):
+    rows = [f"train/{name}/0-{i}.png,{name}" for name in ("red", "blue") for i in range(3)]
+    (place / "list.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+    model = tmp_path / "m.acil"
+    network = f"onnx:{place / 'network.onnx'}"
+    acil("learn", place / "list.csv", "--model", model, "--backbone", network)
+    files = sorted((place / "train" / "green").iterdir())[:2]
+    acil("learn", *files, "--class", "green", "--model", model)
+    assert dict(zip(describe(model)["classes"], describe(model)["counts"], strict=True)) == {
+        "blue": 3,
+        "green": 2,
+        "red": 3,
+    }
+
+
+def test_settings_of_a_model_cannot_be_changed_by_learning_more(place, model):
+    before = model.read_bytes()
+    result = acil("learn", place / "train", "--model", model, "--gamma", "2", code=1)
+    assert "chosen when it was made" in result.stderr
+    assert model.read_bytes() == before
+
+
+def test_missing_folder_of_the_model_is_told_before_any_work(place, tmp_path):
+    result = acil("learn", place / "train", "--model", tmp_path / "no" / "m.acil", code=1)
+    assert "Create it first" in result.stderr
+
+
+def test_predict_in_every_format(place, model):
+    images = sorted((place / "test" / "red").iterdir())
+    for found in (
+        json.loads(acil("predict", model, *images, "--json", "--unknown-above", 0).stdout),
+        json.loads(acil("predict", model, *images, "--format", "json", "--unknown-above", 0).stdout),
+    ):
+        assert [row["label"] for row in found] == ["red"] * 3
+        assert [row["image"] for row in found] == [*map(str, images)]
+        assert sum(top["probability"] for top in found[0]["top"]) <= 1 + 1e-9
+    text = acil("predict", model, place / "test", "--format", "csv", "--top", 2).stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 12
+    assert list(rows[0]) == [
+        "image",
+        "label",
+        "novelty",
+        *("class1", "probability1", "class2", "probability2"),
+    ]
+    table = acil("predict", model, images[0]).stdout
+    assert "red" in table
+    assert "novelty" in table
+
+
+def test_evaluate_counts_linked_folders_and_draws(place, model, tmp_path):
+    for name in ("red", "blue"):
+        (tmp_path / "linked" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "linked" / name).symlink_to(place / "test" / name)
+    plot = tmp_path / "confusion.png"
+    report = json.loads(acil("evaluate", model, tmp_path / "linked", "--json", "--plot", plot).stdout)
+    assert report["accuracy"] == 100.0
+    assert report["per_class"] == {"blue": 100.0, "red": 100.0}
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "exists" in acil("evaluate", model, tmp_path / "linked", "--plot", plot, code=1).stderr
+    acil("evaluate", model, tmp_path / "linked", "--plot", plot, "--force")
+    assert "accuracy 100.00 %" in acil("evaluate", model, tmp_path / "linked").stdout
+
+
+def test_forget_says_what_is_gone_and_that_the_network_never_saw_it(place, model):
+    result = acil("forget", model, place / "train" / "red", "--class", "red")
+    assert "no longer known: red" in result.stdout
+    assert "network never saw them" in result.stdout
+    assert describe(model)["classes"] == ["blue", "green", "white"]
+    again = acil("forget", model, place / "train" / "red", "--class", "red", code=1)
+    assert "never learnt" in again.stderr
+
+
+def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path):
+    out = tmp_path / "merged.acil"
+    report = json.loads(acil("merge", model, place / "all.acil", "-o", out, "--json").stdout)
+    assert report["totals"] == dict.fromkeys(("blue", "green", "red", "white"), 10)
+    assert "exists" in acil("merge", model, model, "-o", out, code=1).stderr
+    assert "at least two" in acil("merge", model, "-o", tmp_path / "x.acil", code=1).stderr
+
+
+def test_tracked_model_refuses_an_image_it_knows(place, tmp_path):
+    model = tmp_path / "m.acil"
+    network = f"onnx:{place / 'network.onnx'}"
+    acil("learn", place / "train", "--model", model, "--track", "--backbone", network)
+    before = model.read_bytes()
+    result = acil("learn", place / "train" / "red", "--class", "red", "--model", model, code=1)
+    assert "learnt already" in result.stderr
+    assert model.read_bytes() == before
+    assert json.loads(acil("inspect", model, "--json").stdout)["images"]["tracked"] == 20
+
+
+def test_inspect_says_when_embeddings_would_be_smaller(place):
+    result = acil("inspect", place / "all.acil")
+    assert "fewer bytes (1,920) than these sums (3,168)" in " ".join(result.stdout.split())
+
+
+def test_inference_file_is_small_and_predicts(place, model, tmp_path):
+    small = tmp_path / "small.acil"
+    acil("export", model, "--inference", small)
+    assert small.stat().st_size < model.stat().st_size / 2
+    found = acil("predict", small, place / "test" / "red", "--json")
+    assert [row["label"] for row in json.loads(found.stdout)] == ["red"] * 3
+    assert "cannot tell what is unknown" in found.stderr
+    assert "exists" in acil("export", model, "--inference", small, code=1).stderr
+    assert "Say what to write" in acil("export", model, code=1).stderr
+
+
+def test_bad_image_is_named_and_may_be_left_out(place, model, tmp_path):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "good.png").write_bytes((place / "test" / "red" / "1-0.png").read_bytes())
+    (folder / "bad.png").write_bytes(b"")
+    before = model.read_bytes()
+    result = acil("learn", folder, "--class", "red", "--model", model, code=1)
+    assert "bad.png" in result.stderr
+    assert model.read_bytes() == before
+    result = acil("learn", folder, "--class", "red", "--model", model, "--skip-bad")
+    assert "left out" in result.stderr
+    assert describe(model)["n_samples"] == 21
+
+
+def test_two_commands_at_once_give_both_results(place, tmp_path):
+    model = tmp_path / "m.acil"
+    network = f"onnx:{place / 'network.onnx'}"
+    running = [
+        start("learn", place / "train" / name, "--class", name, "--model", model, "--backbone", network)
+        for name in ("red", "blue")
+    ]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert dict(zip(describe(model)["classes"], describe(model)["counts"], strict=True)) == {
+        "blue": 5,
+        "red": 5,
+    }
+
+
+@pytest.mark.slow
+def test_kill_at_any_moment_leaves_the_old_or_the_new_model(place, model):
+    """Twenty kills, spread over the time the command takes."""
+    import random
+    import signal
+    import time
+
+    begin = time.perf_counter()
+    first = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+    first.communicate(timeout=300)
+    duration = time.perf_counter() - begin
+    chance = random.Random(0)
+    outcomes = set()
+    for _ in range(20):
+        before = describe(model)["n_samples"]
+        process = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+        time.sleep(duration * chance.uniform(0.3, 1.1))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        after = ImageClassifier.load(model).snapshot.head.n_samples_
+        assert after in (before, before + 3)
+        outcomes.add(after - before)
+    assert 0 in outcomes
+    process = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+    process.communicate(timeout=300)
+    assert not list(model.parent.glob(".acil-*.tmp"))

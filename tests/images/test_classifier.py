@@ -1,0 +1,290 @@
+"""ImageClassifier: grows, forgets, merges and saves exactly, and never changes on bad input."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from acil import ImageClassifier, load
+from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
+from acil.images import UNKNOWN_ABOVE
+from acil.vision import WrappedBackbone
+from acil.vision.embedder import TorchEmbedder
+from pictures import PREPROCESSING, Pooled, draw
+
+#: Rounding of sums in another order; κ is below 1e4 here.
+SCORES = 1e-9
+
+
+def network(seed=0):
+    return TorchEmbedder(WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING))
+
+
+def scores(model, features):
+    return model.snapshot.head.predict_proba(features), model.snapshot.head.coef_
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    return draw(folder / "train", 6), draw(folder / "test", 4, seed=1)
+
+
+@pytest.fixture
+def joint(pictures):
+    model = ImageClassifier(network())
+    model.learn(pictures[0])
+    return model
+
+
+def test_learning_class_by_class_equals_learning_all_at_once(pictures, joint):
+    train, test = pictures
+    phased = ImageClassifier(network())
+    for name in ("white", "blue", "red", "green"):
+        report = phased.learn(train / name, name)
+        assert report.counts == {name: 6}
+    features = phased.prepare(test).features
+    for found, expected in zip(scores(phased, features), scores(joint, features), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=SCORES, atol=SCORES)
+    assert phased.counts_ == joint.counts_ == dict.fromkeys(("blue", "green", "red", "white"), 6)
+    assert phased.snapshot.head.gamma_ == pytest.approx(joint.snapshot.head.gamma_, rel=1e-12)
+
+
+def test_classes_are_told_apart(pictures, joint):
+    found = joint.evaluate(pictures[1])
+    assert found.accuracy == 100.0
+    assert found.per_class == dict.fromkeys(joint.classes_, 100.0)
+    assert found.images == 16
+    assert found.confusion.trace() == 16
+
+
+def test_forgotten_class_was_never_learnt(pictures, joint):
+    train, test = pictures
+    report = joint.forget(train / "red", "red")
+    assert report.counts == {"red": 6}
+    assert joint.classes_ == ["blue", "green", "white"]
+    never = ImageClassifier(network())
+    for name in joint.classes_:
+        never.learn(train / name, name)
+    features = never.prepare(test).features
+    for found, expected in zip(scores(joint, features), scores(never, features), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=SCORES, atol=SCORES)
+
+
+def test_forgetting_one_image_of_a_batch_leaves_the_rest(pictures, joint):
+    image = pictures[0] / "red" / "0-3.png"
+    joint.forget([image], "red")
+    rest = ImageClassifier(network())
+    kept = [path for path in sorted(pictures[0].glob("*/*.png")) if path != image]
+    rest.learn(kept, [path.parent.name for path in kept])
+    np.testing.assert_allclose(
+        joint.snapshot.head.coef_, rest.snapshot.head.coef_, rtol=SCORES, atol=SCORES
+    )
+
+
+def test_merged_model_has_seen_both(pictures, joint):
+    train, _ = pictures
+    first, second = ImageClassifier(network()), ImageClassifier(network())
+    for name in ("red", "blue"):
+        first.learn(train / name, name)
+    for name in ("white", "green"):
+        second.learn(train / name, name)
+    before = second.snapshot
+    first.merge(second)
+    np.testing.assert_allclose(
+        first.snapshot.head.coef_, joint.snapshot.head.coef_, rtol=SCORES, atol=SCORES
+    )
+    assert second.snapshot is before
+
+
+def test_saved_model_goes_on_as_if_never_saved(pictures, joint, tmp_path):
+    train, _ = pictures
+    part = ImageClassifier(network())
+    part.learn(train / "red", "red")
+    part.save(tmp_path / "m.acil")
+    again = ImageClassifier.load(tmp_path / "m.acil", backbone=network())
+    for name in ("blue", "green", "white"):
+        again.learn(train / name, name)
+    np.testing.assert_allclose(
+        again.snapshot.head.coef_, joint.snapshot.head.coef_, rtol=SCORES, atol=SCORES
+    )
+    assert load(tmp_path / "m.acil").classes_.tolist() == ["red"]
+
+
+def test_inference_file_predicts_the_same_and_cannot_learn(pictures, joint, tmp_path):
+    joint.save(tmp_path / "small.acil", inference=True)
+    small = ImageClassifier.load(tmp_path / "small.acil", backbone=network())
+    images = sorted(pictures[1].glob("*/*.png"))
+    assert small.predict(images) == joint.predict(images)
+    assert small.classify(images[:1])[0].novelty is None
+    with pytest.raises(UnsupportedError, match="can only predict"):
+        small.learn(pictures[0])
+
+
+def test_bytes_and_paths_of_an_image_give_the_same(pictures, joint):
+    image = next(iter(sorted(pictures[1].glob("red/*.png"))))
+    from_path, from_bytes = joint.classify([image])[0], joint.classify([image.read_bytes()])[0]
+    assert from_path.top == from_bytes.top
+    assert (from_path.image, from_bytes.image) == (str(image), "image 1")
+
+
+@pytest.mark.parametrize("size", [1, 7, 16])
+def test_features_do_not_depend_on_what_runs_beside(pictures, size):
+    model = ImageClassifier(network())
+    images = sorted(pictures[1].glob("*/*.png"))
+    whole = model.prepare(images, "red").features
+    parts = [model.prepare(images[i : i + size], "red").features for i in range(0, 16, size)]
+    assert np.array_equal(np.concatenate(parts), whole)
+
+
+def test_other_network_is_refused_and_nothing_changes(pictures, joint, tmp_path):
+    joint.save(tmp_path / "m.acil")
+    with pytest.raises(InputError, match=r"another network .*weights"):
+        ImageClassifier.load(tmp_path / "m.acil", backbone=network(seed=1))
+    strange = ImageClassifier(network(seed=1)).prepare(pictures[0])
+    before = joint.snapshot
+    with pytest.raises(InputError, match="another network"):
+        joint.learn(strange)
+    other = ImageClassifier(network(seed=1))
+    other.learn(strange)
+    with pytest.raises(InputError, match="another network"):
+        joint.merge(other)
+    assert joint.snapshot is before
+
+
+def test_file_of_a_feature_model_is_no_image_model(tmp_path):
+    from acil import ACILClassifier, save
+
+    save(ACILClassifier(expansion_size=4).fit(np.eye(3), ["a", "b", "c"]), tmp_path / "m.acil")
+    with pytest.raises(InputError, match="learnt from features"):
+        ImageClassifier.load(tmp_path / "m.acil")
+
+
+def test_file_does_not_decide_which_code_runs(pictures, tmp_path):
+    model = ImageClassifier("module:pictures.Pooled")
+    model.learn(pictures[0])
+    model.save(tmp_path / "m.acil")
+    again = ImageClassifier.load(tmp_path / "m.acil")
+    with pytest.raises(InputError, match="which is Python code"):
+        again.predict([pictures[1] / "red" / "1-0.png"])
+    named = ImageClassifier.load(tmp_path / "m.acil", backbone="module:pictures.Pooled")
+    assert named.predict([pictures[1] / "red" / "1-0.png"]) == ["red"]
+
+
+def test_nothing_learnt_is_told(tmp_path):
+    model = ImageClassifier(network())
+    for call in (lambda: model.classes_, lambda: model.predict([]), lambda: model.save(tmp_path / "m")):
+        with pytest.raises(NotFittedError, match="not learnt any image"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("source", "labels", "words"),
+    [
+        ([], "a", "no images"),
+        (b"x", "a", "list of images"),
+        (["x.png"], None, "needs labels"),
+        (["x.png"], ["a", "b"], "1 images but 2 labels"),
+        (["x.png"], "a/b", "reads like a path"),
+        (["x.png"], "unknown", "like nothing learnt"),
+        (["x.png"], "a", "Cannot read the image"),
+    ],
+)
+def test_bad_calls_change_nothing(joint, source, labels, words):
+    before = joint.snapshot
+    with pytest.raises(InputError, match=words):
+        joint.learn(source, labels)
+    assert joint.snapshot is before
+
+
+def test_forgetting_everything_or_too_much_is_refused(pictures, joint):
+    before = joint.snapshot
+    with pytest.raises(InputError, match="nothing would be left"):
+        joint.forget(pictures[0])
+    with pytest.raises(InputError, match="never learnt"):
+        joint.forget(pictures[0] / "red", "violet")
+    with pytest.raises(InputError, match="only 6 were learnt"):
+        joint.forget([*sorted((pictures[0] / "red").iterdir())] * 2, "red")
+    assert joint.snapshot is before
+
+
+def test_predictions_go_on_while_the_model_learns(pictures):
+    """Readers see the old state or the new one, never anything between."""
+    train, test = pictures
+    model = ImageClassifier(network())
+    model.learn(train / "red", "red")
+    model.learn(train / "blue", "blue")
+    samples = {name: model.prepare(train / name, name) for name in ("green", "white")}
+    features = model.prepare(test).features
+    states, failures, stop = [], [], threading.Event()
+
+    def read():
+        try:
+            while not stop.is_set():
+                snapshot = model.snapshot
+                rows = snapshot.judge(features, 4, None)
+                states.append((len(snapshot.totals), len(rows[0][2])))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        for sample in samples.values():
+            model.learn(sample)
+        for sample in samples.values():
+            model.forget(sample)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert all(known == named for known, named in states)
+
+
+def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
+    images = sorted(pictures[1].glob("*/*.png"))
+    known = [prediction.novelty for prediction in joint.classify(images)]
+    assert 0.5 < np.median(known) < UNKNOWN_ABOVE
+    for name in ("red", "green"):
+        joint.forget(pictures[0] / name, name)
+    strange = joint.classify(sorted((pictures[1] / "green").iterdir()))
+    assert all(prediction.unknown and prediction.label == "unknown" for prediction in strange)
+    assert min(prediction.novelty for prediction in strange) > 2 * max(known)
+    assert joint.predict([pictures[1] / "green" / "1-0.png"]) != ["unknown"]
+
+
+def test_novelty_is_the_same_in_any_order_of_learning(pictures, joint):
+    train, test = pictures
+    other = ImageClassifier(network())
+    for name in ("white", "red", "blue", "green", "red"):
+        other.learn(train / name, name)
+    other.forget(train / "red", "red")
+    features = joint.prepare(test).features
+    np.testing.assert_allclose(
+        other.snapshot.head.relative_novelty(features),
+        joint.snapshot.head.relative_novelty(features),
+        rtol=1e-8,  # leverages are solved from sums that were added and subtracted: eps · κ
+    )
+
+
+def test_evaluation_leaves_out_and_names_what_was_not_learnt(pictures, joint):
+    joint.forget(pictures[0] / "red", "red")
+    found = joint.evaluate(pictures[1])
+    assert (found.images, found.not_learnt) == (12, {"red": 4})
+    assert "red" not in found.per_class
+    with pytest.raises(InputError, match="None of these classes"):
+        joint.evaluate(pictures[1] / "red", "red")
+
+
+@pytest.mark.parametrize(
+    "images", [{"source": 3, "gamma": 0.1}, {"source": None, "gamma": "x"}, {"source": None}]
+)
+def test_damaged_facts_in_a_file_are_told(joint, tmp_path, images):
+    from acil import save
+
+    head = joint.snapshot.twin()
+    head.images_ = {**images, "tracked": []}
+    save(head, tmp_path / "m.acil")
+    with pytest.raises(ModelFileError):
+        ImageClassifier.load(tmp_path / "m.acil")

@@ -1,0 +1,217 @@
+"""Hostile and broken files: each is refused with a message, and the model stays as it was."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from acil import ImageClassifier
+from acil.errors import ACILError, InputError
+from acil.vision import WrappedBackbone
+from acil.vision.embedder import TorchEmbedder
+from acil.vision.listing import check_class_name, list_images
+from pictures import PREPROCESSING, Pooled, draw
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    checksum = struct.pack(">I", zlib.crc32(kind + body))
+    return struct.pack(">I", len(body)) + kind + body + checksum
+
+
+def png(width: int, height: int, body: bytes = b"") -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+GOOD = png(4, 4, zlib.compress((b"\0" + b"\x90" * 12) * 4))
+BOMB = png(60_000, 60_000, zlib.compress(b"\0" * 10_000_000))
+TEXT_BOMB = GOOD[:33] + chunk(b"zTXt", b"a\0\0" + zlib.compress(b"x" * 90_000_000)) + GOOD[33:]
+
+FILES = {
+    "empty": b"",
+    "one byte": b"\xff",
+    "zeros": bytes(4096),
+    "text": b"this is not an image\n",
+    "html": b"<html><body>404</body></html>",
+    "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "script": b"#!/bin/sh\nrm -rf /\n",
+    "pdf": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3",
+    "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n",
+    "zip": b"PK\x03\x04" + bytes(60),
+    "elf": b"\x7fELF" + bytes(60),
+    "signature only": b"\x89PNG\r\n\x1a\n",
+    "header only": GOOD[:33],
+    "cut in the data": GOOD[:45],
+    "cut near the end of the data": GOOD[:-26],
+    "wrong checksum": GOOD[:29] + b"\0\0\0\0" + GOOD[33:],
+    "chunk longer than the file": GOOD[:33] + struct.pack(">I", 2**31 - 1) + b"IDAT" + b"x" * 9,
+    "no pixels": png(0, 0, zlib.compress(b"")),
+    "no width": png(0, 7, zlib.compress(b"")),
+    "negative size": png(2**31, 2**31, zlib.compress(b"")),
+    "bomb": BOMB,
+    "largest header": png(2**31 - 1, 2**31 - 1, zlib.compress(b"\0")),
+    "text bomb": TEXT_BOMB,
+    "gif without frames": b"GIF89a\x05\x00\x05\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff;",
+    "gif bomb": b"GIF89a\xff\xff\xff\xff\x80\x00\x00"
+    + bytes(6)
+    + b",\0\0\0\0\xff\xff\xff\xff\0\x02\x02L\x01\0;",
+    "bmp bomb": b"BM"
+    + struct.pack("<IHHIIiiHHIIiiII", 99, 0, 0, 54, 40, 2**30, 2**30, 1, 24, 0, 0, 0, 0, 0, 0),
+    "tiff loop": b"II*\0\x08\0\0\0\x01\0\0\x01\x03\0\x01\0\0\0\x01\0\0\0\x08\0\0\0",
+    "jpeg of a header": b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01",
+    "jpeg without data": b"\xff\xd8\xff\xd9",
+    "webp of a header": b"RIFF\x1a\0\0\0WEBPVP8L",
+    "ppm bomb": b"P6\n100000 100000\n255\n",
+    "ppm cut": b"P6\n10 10\n255\nabc",
+    "numpy": b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'}",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    pictures = draw(tmp_path_factory.mktemp("hostile"), 3)
+    made = ImageClassifier(TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING)))
+    made.learn(pictures)
+    return made
+
+
+def test_the_good_file_is_good(model, tmp_path):
+    (tmp_path / "good.png").write_bytes(GOOD)
+    assert len(model.predict([tmp_path / "good.png"])) == 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_is_refused_and_the_model_unchanged(model, tmp_path, name):
+    path = tmp_path / "image.png"
+    path.write_bytes(FILES[name])
+    before = model.snapshot
+    for call in (
+        lambda: model.learn([path], "red"),
+        lambda: model.forget([path], "red"),
+        lambda: model.predict([path]),
+        lambda: model.predict([FILES[name]]),
+    ):
+        with pytest.raises(InputError, match="Cannot read the image"):
+            call()
+    assert model.snapshot is before
+
+
+def test_one_bad_file_among_good_ones_changes_nothing(model, tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.png").write_bytes(GOOD)
+    (tmp_path / "bad.png").write_bytes(GOOD[:40])
+    before = model.snapshot
+    with pytest.raises(InputError, match=r"1 of 4 images cannot be used.*bad\.png"):
+        model.learn(tmp_path, "red")
+    assert model.snapshot is before
+    report = model.learn(tmp_path, "red", skip_bad=True)
+    assert len(report.skipped) == 1
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.new("F", (4, 4), 0.5),
+        Image.fromarray(np.full((4, 4), 70_000, np.int32)),
+    ],
+    ids=["floating point", "32 bits"],
+)
+def test_pixels_of_unknown_range_are_refused(model, tmp_path, image):
+    image.save(tmp_path / "a.tiff")
+    with pytest.raises(InputError, match="its pixels"):
+        model.learn([tmp_path / "a.tiff"], "red")
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "dangling link", "link to itself"])
+def test_what_is_no_file_is_refused(model, tmp_path, kind):
+    import os
+
+    path = tmp_path / "a.png"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "dangling link":
+        path.symlink_to(tmp_path / "nowhere")
+    elif kind == "link to itself":
+        path.symlink_to(path)
+    before = model.snapshot
+    with pytest.raises(InputError):
+        model.learn([path], "red")
+    assert model.snapshot is before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", " ", " a", "a ", ".", "..", "a/b", "../a", "/etc", "a\\b", "..\\a", "unknown"),
+        *("a\nb", "a\tb", "a\0b", "\x1b[31mred", "a\x7f", "a\u200bb", "a\u202eb", "\ud800", "x" * 201),
+    ],
+)
+def test_class_name_is_refused(model, tmp_path, name):
+    (tmp_path / "good.png").write_bytes(GOOD)
+    before = model.snapshot
+    with pytest.raises(InputError, match="class name"):
+        check_class_name(name)
+    with pytest.raises(InputError):
+        model.learn([tmp_path / "good.png"], name)
+    assert model.snapshot is before
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "gas pump", "Grüße", "犬", "a.b", "-x", "50 %", "$HOME", "x" * 200]
+)
+def test_ordinary_class_name_is_taken(name):
+    assert check_class_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "path,label\n",
+        "a.png\n",
+        "a.png,x,y\n",
+        "../a.png,x\n",
+        "b/../../a.png,x\n",
+        "/etc/passwd,x\n",
+        "missing.png,x\n",
+        "a.png,../x\n",
+        "a.png,\n",
+        "a.png,x\x1b[2J\n",
+        "a\0.png,x\n",
+        '"a.png,x\n',
+        "a" * 5000 + ".png,x\n",
+    ],
+)
+def test_list_is_refused(tmp_path, text):
+    (tmp_path / "a.png").write_bytes(GOOD)
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(InputError):
+        list_images(tmp_path / "list.csv")
+
+
+def test_list_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "list.csv").write_bytes("a.png,ä\n".encode("utf-16"))
+    with pytest.raises(InputError, match="UTF-8"):
+        list_images(tmp_path / "list.csv")
+
+
+def test_folder_name_with_control_characters_is_refused(tmp_path):
+    place = tmp_path / "a\x1b[31m"
+    place.mkdir()
+    (place / "a.png").write_bytes(GOOD)
+    with pytest.raises(InputError, match="cannot be printed"):
+        list_images(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8, 100, 0.5, 0.99])
+def test_truncated_model_is_refused(model, tmp_path, cut):
+    path = tmp_path / "m.acil"
+    model.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(cut * len(content)) if isinstance(cut, float) else cut])
+    with pytest.raises(ACILError):
+        ImageClassifier.load(path)

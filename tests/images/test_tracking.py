@@ -1,0 +1,103 @@
+"""Tracked images: none is learnt twice, none is forgotten that was not learnt."""
+
+import pytest
+
+from acil import ImageClassifier
+from acil.errors import InputError, ModelFileError
+from acil.images.tracking import Tracker
+from acil.vision import WrappedBackbone
+from acil.vision.embedder import TorchEmbedder
+from pictures import PREPROCESSING, Pooled, draw
+
+
+def network():
+    return TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return draw(tmp_path_factory.mktemp("tracked"), 4)
+
+
+@pytest.fixture
+def model(pictures):
+    tracked = ImageClassifier(network(), track=True)
+    tracked.learn(pictures)
+    return tracked
+
+
+def test_image_learnt_twice_is_refused_under_any_name(model, pictures, tmp_path):
+    before = model.snapshot
+    copy = tmp_path / "renamed.png"
+    copy.write_bytes((pictures / "red" / "0-0.png").read_bytes())
+    with pytest.raises(InputError, match="learnt already"):
+        model.learn([copy], "red")
+    with pytest.raises(InputError, match="given twice"):
+        ImageClassifier(network(), track=True).learn([copy, copy], "red")
+    assert model.snapshot is before
+
+
+def test_without_tracking_an_image_may_come_twice(pictures):
+    model = ImageClassifier(network())
+    model.learn(pictures)
+    model.learn(pictures)
+    assert model.counts_["red"] == 8
+
+
+def test_forgotten_images_may_be_learnt_again(model, pictures, tmp_path):
+    model.forget(pictures / "red", "red")
+    assert len(model.snapshot.tracker) == 12
+    model.save(tmp_path / "m.acil")
+    again = ImageClassifier.load(tmp_path / "m.acil", backbone=network())
+    again.learn(pictures / "red", "red")
+    assert len(again.snapshot.tracker) == 16
+    with pytest.raises(InputError, match="learnt already"):
+        again.learn(pictures / "red", "red")
+
+
+def test_image_never_learnt_cannot_be_forgotten(model, tmp_path):
+    before = model.snapshot
+    strange = draw(tmp_path, 1, ("red",), seed=7)
+    with pytest.raises(InputError, match="1 of 1 images were never learnt"):
+        model.forget(strange / "red", "red")
+    assert model.snapshot is before
+
+
+def test_merged_models_refuse_the_images_of_both(pictures):
+    models = []
+    for names in (("red", "blue"), ("green", "white")):
+        models.append(ImageClassifier(network(), track=True))
+        for name in names:
+            models[-1].learn(pictures / name, name)
+    merged = models[0].merge(models[1])
+    assert len(merged.snapshot.tracker.groups) == 2
+    for name in ("red", "white"):
+        with pytest.raises(InputError, match="learnt already"):
+            merged.learn(pictures / name, name)
+
+
+def test_models_with_a_common_past_cannot_be_merged(model, tmp_path):
+    model.save(tmp_path / "m.acil")
+    with pytest.raises(InputError, match="common past"):
+        model.merge(ImageClassifier.load(tmp_path / "m.acil", backbone=network()))
+
+
+def test_same_image_has_other_hashes_in_another_model():
+    digests = ["aa", "bb"]
+    one, two = (Tracker.new().with_added(digests) for _ in range(2))
+    assert not one.groups[0][1] & two.groups[0][1]
+
+
+def test_file_for_prediction_has_no_hashes(model, tmp_path):
+    model.save(tmp_path / "small.acil", inference=True)
+    salt = model.snapshot.tracker.groups[0][0]
+    assert salt.encode() not in (tmp_path / "small.acil").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [None, 3, [3], [{}], [{"salt": "x", "hashes": []}], [{"salt": "0" * 32, "hashes": ["zz"]}]],
+)
+def test_damaged_hashes_are_told(groups):
+    with pytest.raises(ModelFileError, match="damaged"):
+        Tracker.from_list(groups)

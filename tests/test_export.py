@@ -1,0 +1,97 @@
+"""ONNX: one graph from pixels to scores that gives what PyTorch gives, or nothing is written."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from acil import ImageClassifier
+from acil.errors import UnsupportedError
+from acil.vision import WrappedBackbone
+from acil.vision.pipeline import embed_files
+from pictures import PREPROCESSING, Pooled, draw
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+@pytest.fixture(scope="module")
+def network():
+    """The small network, exported once: exporting takes seconds."""
+    from acil.vision.onnxengine import OnnxEmbedder
+    from acil.vision.onnxexport import exported_network
+
+    content = exported_network(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
+    return OnnxEmbedder(content, "pooled", None, PREPROCESSING, 1.0)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return draw(tmp_path_factory.mktemp("export"), 5)
+
+
+def decoded(folder):
+    import torch
+
+    from acil.vision.decode import decode
+
+    return torch.stack([decode(path, 8) for path in sorted(folder.glob("*/*.png"))])
+
+
+@pytest.mark.parametrize("expansion_size", [None, 32])
+def test_graph_gives_the_scores_and_classes_of_torch(network, pictures, tmp_path, expansion_size):
+    from acil.export import TOLERANCE, export_onnx
+
+    model = ImageClassifier(network, expansion_size=expansion_size)
+    model.learn(pictures)
+    pixels = decoded(pictures)
+    path = tmp_path / "m.onnx"
+    done = export_onnx(model.snapshot.head, model.embedder, path, pixels)
+    assert (done.images, done.bytes) == (20, path.stat().st_size)
+    assert done.difference < TOLERANCE
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert [output.name for output in session.get_outputs()] == ["scores", "probabilities"]
+    scores, probabilities = session.run(None, {"pixels": pixels.numpy()})
+    features = embed_files(sorted(pictures.glob("*/*.png")), model.embedder).features.numpy()
+    expected = model.snapshot.head.decision_function(features)
+    np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
+    assert (scores.argmax(1) == expected.argmax(1)).all()
+    np.testing.assert_allclose(
+        probabilities, model.snapshot.head.predict_proba(features), atol=TOLERANCE
+    )
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["acil_classes"]) == model.classes_
+    assert json.loads(facts["acil_backbone"]) == model.embedder.identity
+
+
+def test_graph_that_differs_is_not_written(network, pictures, tmp_path, monkeypatch):
+    from acil import export
+
+    model = ImageClassifier(network)
+    model.learn(pictures)
+    monkeypatch.setattr(export, "TOLERANCE", -1.0)
+    path = tmp_path / "m.onnx"
+    path.write_text("old")
+    with pytest.raises(UnsupportedError, match="It was not written"):
+        export.export_onnx(model.snapshot.head, model.embedder, path)
+    assert path.read_text() == "old"
+
+
+def test_command_writes_and_says_how_well_it_agrees(pictures, tmp_path):
+    from typer.testing import CliRunner
+
+    from acil.cli import app
+
+    backbone = ["--backbone", "module:pictures.Pooled"]
+    model, graph = tmp_path / "m.acil", tmp_path / "m.onnx"
+    shutil.copytree(pictures, tmp_path / "images")
+    learn = ["learn", str(tmp_path / "images"), "--model", str(model), *backbone]
+    assert CliRunner().invoke(app, learn).exit_code == 0
+    export = ["export", str(model), "--onnx", str(graph), "--check", str(tmp_path / "images"), *backbone]
+    result = CliRunner().invoke(app, export)
+    assert result.exit_code == 0, result.output
+    (difference,) = re.findall(r"agree on 20 images: .* within (\S+)", result.stdout)
+    assert float(difference) < 1e-3
+    assert "exists" in CliRunner().invoke(app, export).stderr

