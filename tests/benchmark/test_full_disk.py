@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 def without_plots():
     """Drawing takes longer than all the rest, and writes its files like any other."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acil.benchmark.report._draw", lambda collection: [])
+        patch.setattr("acil.benchmark.report._draw", lambda *_: [])
         yield
 
 

@@ -22,7 +22,7 @@ TINY = (
 @pytest.fixture(autouse=True, scope="module")
 def without_plots():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acil.benchmark.report._draw", lambda collection: [])
+        patch.setattr("acil.benchmark.report._draw", lambda *_: [])
         yield
 
 

@@ -69,7 +69,7 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "own_methods.py").write_text(OWN)
     monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("acil.benchmark.report._draw", lambda collection: [])
+    monkeypatch.setattr("acil.benchmark.report._draw", lambda *_: [])
     # What the file replaces when it is imported.
     monkeypatch.setattr(
         "acil.methods.pretrain.train", __import__("acil.training.loop").training.loop.train
