@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from acil.methods.base import Context, MemoryUse
+from acil.methods.class_means import ScatteredMeans
+from acil.methods.frozen import FrozenMethod, highest
 
 
 def linear_discriminant(covariance: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,3 +57,46 @@ def oas_covariance(scatter: Tensor, n: int) -> Tensor:
     shrunk = empirical * (1 - rho)
     shrunk.diagonal().add_(rho * mu)
     return shrunk
+
+
+class DiscriminantMethod(FrozenMethod):
+    """A method whose state is class means and one scatter, from which linear scores are solved.
+
+    Parameters
+    ----------
+    context : Context
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.sums = ScatteredMeans(context.device)
+        #: What `solve` returned; None when the sums have changed since.
+        self.solved: tuple[Tensor, Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counts, means and scatter; the weights follow from them."""
+        return {**self.sums.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; the network comes from the base phase's checkpoint."""
+        self.sums.load_state_dict(state)
+        self.solved = None
+
+    @abstractmethod
+    def solve(self) -> tuple[Tensor, Tensor]:
+        """Return W of shape (classes, d) and b of shape (classes,)."""
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return w_c·x + b_c for rows of shape (n, d), (n, classes)."""
+        if self.solved is None:
+            self.solved = self.solve()
+        W, b = self.solved
+        return rows @ W.mT + b
+
+    def _predict(self, features: Tensor) -> Tensor:
+        return highest(self.scores, self.sums.labels, features, self.context.device)
+
+    def _memory(self) -> MemoryUse:
+        """Count means, one triangle of the scatter, and the weights solved from them."""
+        weights = 8 * (self.sums.means.numel() + len(self.sums.labels))
+        return MemoryUse(statistics=self.sums.nbytes, weights=weights)

@@ -23,18 +23,16 @@ Discriminant Analysis*, CVPR workshops 2020):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from acil.errors import InputError
-from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.class_means import ScatteredMeans, by_class
-from acil.methods.discriminant import linear_discriminant
-from acil.methods.frozen import FrozenMethod, highest
+from acil.methods.base import Context, Phase
+from acil.methods.class_means import by_class
+from acil.methods.discriminant import DiscriminantMethod, linear_discriminant
 from acil.methods.settings import read_settings
 
 
@@ -57,7 +55,7 @@ class LDASettings:
             raise InputError(f"lda_shrinkage must be from 0 to 1. Got {self.lda_shrinkage}.")
 
 
-class LDA(FrozenMethod):
+class LDA(DiscriminantMethod):
     """Linear discriminant analysis on frozen features, from sums.
 
     Parameters
@@ -70,46 +68,20 @@ class LDA(FrozenMethod):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.settings = read_settings(LDASettings, context.settings)
-        self.sums = ScatteredMeans(context.device)
-        self._weights: tuple[Tensor, Tensor] | None = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return counts, means and scatter; the weights follow from them."""
-        return {**self.sums.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved sums; the network comes from the base phase's checkpoint."""
-        self.sums.load_state_dict(state)
-        self._weights = None
-
-    def weights(self) -> tuple[Tensor, Tensor]:
-        """Return W of shape (classes, d) and b of shape (classes,), solved when first needed."""
-        if self._weights is None:
-            share = self.settings.lda_shrinkage
-            covariance = self.sums.full_scatter() / self.sums.n_samples
-            # 1 where there is no variance at all: then the nearest mean is the best guess.
-            unit = float(covariance.diagonal().mean()) or 1.0
-            covariance.mul_(1 - share).diagonal().add_(share * unit)
-            W, b = linear_discriminant(covariance, self.sums.means)
-            if self.settings.lda_priors == "empirical":
-                b = b + torch.log(self.sums.counts.to(b) / self.sums.n_samples)
-            self._weights = W, b
-        return self._weights
-
-    def scores(self, rows: Tensor) -> Tensor:
-        """Return w_c·x + b_c for rows of shape (n, d), (n, classes)."""
-        W, b = self.weights()
-        return rows @ W.mT + b
+    def solve(self) -> tuple[Tensor, Tensor]:
+        """Return W of shape (classes, d) and b of shape (classes,)."""
+        share = self.settings.lda_shrinkage
+        covariance = self.sums.full_scatter() / self.sums.n_samples
+        # 1 where there is no variance at all: then the nearest mean is the best guess.
+        unit = float(covariance.diagonal().mean()) or 1.0
+        covariance.mul_(1 - share).diagonal().add_(share * unit)
+        W, b = linear_discriminant(covariance, self.sums.means)
+        if self.settings.lda_priors == "empirical":
+            b = b + torch.log(self.sums.counts.to(b) / self.sums.n_samples)
+        return W, b
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
-        self._weights = None
+        self.solved = None
         for label, rows in by_class(features, phase.labels, self.context.device):
             self.sums.add(label, rows)
-
-    def _predict(self, features: Tensor) -> Tensor:
-        return highest(self.scores, self.sums.labels, features, self.context.device)
-
-    def _memory(self) -> MemoryUse:
-        """Count the sums, one triangle of the scatter, and the weights solved from them."""
-        weights = 8 * (self.sums.means.numel() + len(self.sums.labels))
-        return MemoryUse(statistics=self.sums.nbytes, weights=weights)

@@ -25,19 +25,17 @@ Differences from the original:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from acil.analytic.linalg import add_gram_
 from acil.errors import InputError
-from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.class_means import ScatteredMeans, by_class
-from acil.methods.discriminant import linear_discriminant, oas_covariance
-from acil.methods.frozen import FrozenMethod, blocks, highest
+from acil.methods.base import Context, Phase
+from acil.methods.class_means import by_class
+from acil.methods.discriminant import DiscriminantMethod, linear_discriminant, oas_covariance
+from acil.methods.frozen import blocks
 from acil.methods.settings import read_settings
 
 
@@ -58,48 +56,31 @@ class SLDASettings:
             raise InputError(f"slda_shrinkage must be above 0 and at most 1. Got {self.slda_shrinkage}.")
 
 
-class SLDA(FrozenMethod):
-    """Streaming linear discriminant analysis on frozen features.
+class SLDA(DiscriminantMethod):
+    """Streaming linear discriminant analysis on frozen features; ``sums.scatter`` is t Σ.
 
     Parameters
     ----------
     context : Context
     """
 
-    grouping_free = False
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.settings = read_settings(SLDASettings, context.settings)
-        #: Its scatter is S = t Σ of the recursion, and t its number of samples.
-        self.sums = ScatteredMeans(context.device)
-        self._weights: tuple[Tensor, Tensor] | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return counts, means and t Σ; the weights follow from them."""
-        return {**self.sums.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; the network comes from the base phase's checkpoint."""
-        self.sums.load_state_dict(state)
-        self._weights = None
 
     def covariance(self) -> Tensor:
         """Return Σ of shape (d, d)."""
         return self.sums.full_scatter() / self.sums.n_samples
 
-    def scores(self, rows: Tensor) -> Tensor:
-        """Return w_c·x + b_c for rows of shape (n, d), (n, classes)."""
-        if self._weights is None:
-            share = self.settings.slda_shrinkage
-            matrix = self.covariance().mul_(1 - share)
-            matrix.diagonal().add_(share)
-            self._weights = linear_discriminant(matrix, self.sums.means)
-        W, b = self._weights
-        return rows @ W.mT + b
+    def solve(self) -> tuple[Tensor, Tensor]:
+        """Return W of shape (classes, d) and b of shape (classes,)."""
+        share = self.settings.slda_shrinkage
+        matrix = self.covariance().mul_(1 - share)
+        matrix.diagonal().add_(share)
+        return linear_discriminant(matrix, self.sums.means)
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
-        self._weights = None
+        self.solved = None
         if phase.index == 0 and self.sums.n_samples == 0:
             self._learn_base(features, phase.labels)
             return
@@ -135,11 +116,3 @@ class SLDA(FrozenMethod):
         self.sums.counts[at] += len(rows)
         self.sums.means[at] = totals[-1] / (n + len(rows))
         return rows - before
-
-    def _predict(self, features: Tensor) -> Tensor:
-        return highest(self.scores, self.sums.labels, features, self.context.device)
-
-    def _memory(self) -> MemoryUse:
-        """Count means, one triangle of the covariance, and the weights solved from them."""
-        weights = 8 * (self.sums.means.numel() + len(self.sums.labels))
-        return MemoryUse(statistics=self.sums.nbytes, weights=weights)
