@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from acil import ImageClassifier
+from acil.app.api import PAGES
 from acil.storage import describe
 from pictures import draw
 from serving import TOKEN, client, images_of, sent, wait_until
@@ -33,11 +34,8 @@ def test_answers_are_those_of_the_library(taught):
         assert one["label"] == expected.label
         assert one["unknown"] == expected.unknown
         assert one["novelty"] == pytest.approx(expected.novelty, rel=SCORES)
-        np.testing.assert_allclose(
-            [entry["probability"] for entry in one["top"]],
-            [share for _, share in expected.top],
-            rtol=SCORES,
-        )
+        shares = [entry["probability"] for entry in one["top"]]
+        np.testing.assert_allclose(shares, [share for _, share in expected.top], rtol=SCORES)
 
 
 def test_strange_image_is_unknown_unless_told_otherwise(taught):
@@ -45,9 +43,8 @@ def test_strange_image_is_unknown_unless_told_otherwise(taught):
     found = taught.predict(image).json()["predictions"][0]
     assert found["unknown"]
     assert found["label"] == "unknown"
-    assert (
-        taught.predict(image, params={"unknown_above": 0}).json()["predictions"][0]["label"] != "unknown"
-    )
+    found = taught.predict(image, params={"unknown_above": 0}).json()["predictions"][0]
+    assert found["label"] in ("red", "blue")
 
 
 def test_each_change_is_on_the_disk_before_it_is_answered(taught):
@@ -261,9 +258,7 @@ def test_everything_needed_to_call_it_is_in_the_description(taught):
     assert "images" in body["schema"]["properties"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/docs", "/static/page.js", "/static/page.css", "/static/docs.js"]
-)
+@pytest.mark.parametrize("path", [path for path in PAGES if not path.endswith(".svg")])
 def test_pages_load_nothing_from_elsewhere(taught, path):
     found = taught.get(path)
     assert found.status_code == 200

@@ -68,11 +68,14 @@ def hostile_files() -> dict[str, bytes]:
         for name, content in FOREIGN.items():
             found[f"{kind} and {name}"] = whole + content
         found[f"{kind} and padded zip"] = whole + bytes(500) + FOREIGN["zip"]
+        for other in KINDS[:4]:
+            if other != kind:
+                found[f"{kind} and {other}"] = whole + photograph(other)
         for part in (4, 9, 14, 40, len(whole) // 2, len(whole) * 3 // 4):
             found[f"{kind} cut at {part}"] = whole[:part]
         found[f"{kind} behind text"] = b"hello " + whole
         found[f"{kind} of zeros"] = whole[:8] + bytes(200)
-    noise = np.random.default_rng(1)
+    noise, jpeg = np.random.default_rng(1), photograph("JPEG")
     for size in (1, 2, 16, 1000):
         found[f"noise {size}"] = noise.bytes(size)
     found |= {
@@ -87,12 +90,8 @@ def hostile_files() -> dict[str, bytes]:
         "png text bomb": png(8, 8, (b"zTXt", b"k\0\0" + zlib.compress(bytes(2**26)))),
         "gif bomb": b"GIF89a\xff\xff\xff\xff\x80\0\0" + bytes(6) + b",\0\0\0\0\xff\xff\xff\xff\0\x02\0;",
         "bmp bomb": b"BM" + struct.pack("<IHHIIiiHH", 99, 0, 0, 54, 40, 2**30, 2**30, 1, 24) + bytes(24),
-        "pdf in a comment": photograph("JPEG")[:2]
-        + b"\xff\xfe\x00\x0a%PDF-1.7"
-        + photograph("JPEG")[2:],
-        "script in a comment": photograph("JPEG")[:2]
-        + b"\xff\xfe\x00\x0b<script>x"
-        + photograph("JPEG")[2:],
+        "pdf in a comment": jpeg[:2] + b"\xff\xfe\x00\x0a%PDF-1.7" + jpeg[2:],
+        "script in a comment": jpeg[:2] + b"\xff\xfe\x00\x0b<script>x" + jpeg[2:],
         "tiff": encoded(Image.new("RGB", (8, 8)), "TIFF"),
         "ppm": encoded(Image.new("RGB", (8, 8)), "PPM"),
         "icon": encoded(Image.new("RGB", (16, 16)), "ICO"),

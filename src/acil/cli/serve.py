@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +47,6 @@ def serve(
     Listens on this machine only, unless --host says otherwise; then a token is needed. Each change is
     saved to the model file before it is answered. Ctrl-C stops.
     """
-    _show_log()
     try:
         from acil.app.server import serve as run
     except ImportError as error:
@@ -72,16 +73,24 @@ def serve(
         typer.echo(f"serving {plain(model)} at {address}")
         sys.stdout.flush()
 
-    run(settings, ready)
+    with _shown_log():
+        run(settings, ready)
     typer.echo("stopped", err=True)
 
 
-def _show_log() -> None:
-    """Log to stderr with time and level, for as long as the process lives."""
+@contextmanager
+def _shown_log() -> Iterator[None]:
+    """Log to stderr with time and level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    for name, level in (("acil", logging.INFO), ("uvicorn", logging.WARNING)):
-        logger = logging.getLogger(name)
-        logger.addHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = False
+    levels = {"acil": logging.INFO, "uvicorn": logging.WARNING}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(level)
