@@ -96,7 +96,11 @@ function collection(ids, thumbs, onChange = () => {}) {
     files.push(...chosen);
     show();
   });
-  return { files, clear: () => { files.length = 0; show(); } };
+  const remove = (gone) => {
+    files.splice(0, files.length, ...files.filter((file) => !gone.includes(file)));
+    show();
+  };
+  return { files, remove, clear: () => remove([...files]) };
 }
 
 // The model
@@ -202,19 +206,17 @@ function told({ action, images, seconds }, name) {
   return `${done} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s, and saved.`;
 }
 
-async function change(place, button, path, files, name) {
+async function change(place, button, path, files, name, done) {
   try {
     if (!files.length) throw new Error("Choose at least one image.");
     requireAllowed(files);
     button.disabled = true;
     say(place, `Sending ${counted(files.length, "image", "images")} …`);
     const report = await ask(path, files);
-    say(place, told(report, name));
+    done(report);
     await refresh();
-    return report;
   } catch (error) {
     say(place, error.message, true);
-    return null;
   } finally {
     button.disabled = false;
   }
@@ -239,11 +241,14 @@ $("teach-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const name = $("class-name").value.trim();
   const path = `/classes/${encodeURIComponent(name)}`;
-  if (await change("teach-status", $("teach-button"), path, [...teaching.files], name)) {
-    teaching.clear();
-    $("class-name").value = "";
+  const sent = [...teaching.files];
+  await change("teach-status", $("teach-button"), path, sent, name, (report) => {
+    // Only what was sent: more may have been chosen meanwhile.
+    teaching.remove(sent);
+    if ($("class-name").value.trim() === name) $("class-name").value = "";
     $("class-name").focus();
-  }
+    say("teach-status", told(report, name));
+  });
 });
 $("teach-clear").addEventListener("click", () => {
   teaching.clear();
@@ -252,12 +257,11 @@ $("teach-clear").addEventListener("click", () => {
 $("forget-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const path = `/classes/${encodeURIComponent(forgottenName)}/forget`;
-  const report = await change(
-    "forget-dialog-status", $("forget-button"), path, [...forgetting.files], forgottenName);
-  if (report) {
+  const [name, sent] = [forgottenName, [...forgetting.files]];
+  await change("forget-dialog-status", $("forget-button"), path, sent, name, (report) => {
     $("forget-dialog").close();
-    say("forget-status", told(report, forgottenName));
-  }
+    say("forget-status", told(report, name));
+  });
 });
 $("forget-cancel").addEventListener("click", () => $("forget-dialog").close());
 $("predict-form").addEventListener("submit", (event) => event.preventDefault());
