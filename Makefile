@@ -43,6 +43,7 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/head.py
+	$(BIN)/python benchmarks/extraction.py
 
 docs: $(INSTALLED)
 	$(BIN)/python -m pytest tests/test_docs.py

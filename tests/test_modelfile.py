@@ -232,7 +232,8 @@ def test_wrong_parameters(model, name, value):
 
 
 def test_every_key_is_needed(header):
-    for key in header:
+    # Models that were never used with images, and older files, have no entry for them.
+    for key in header.keys() - {"images"}:
         rest = {name: value for name, value in header.items() if name != key}
         with pytest.raises(InvalidFileError, match=key):
             parse_header(json.dumps(rest))

@@ -409,6 +409,18 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             predicted = predicted.cpu().numpy()
         return float(accuracy_score(check_labels(y), predicted, sample_weight=sample_weight))
 
+    def copy(self) -> ACILClassifier:
+        """Return an independent copy, in the time it takes to copy the sums.
+
+        This model is not changed, so that other threads may go on predicting with it.
+        """
+        state = self._require_state()
+        model = state.model.copy()
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._state = State(state.classes.copy(), model, state.seed)
+        return twin
+
     def compact(self) -> ACILClassifier:
         """Give back memory that can be computed again: the factor, and with it half of all memory.
 

@@ -103,6 +103,11 @@ def test_settings_of_a_model_cannot_be_changed_by_learning_more(place, model):
     assert model.read_bytes() == before
 
 
+def test_missing_folder_of_the_model_is_told_before_any_work(place, tmp_path):
+    result = acil("learn", place / "train", "--model", tmp_path / "no" / "m.acil", code=1)
+    assert "Create it first" in result.stderr
+
+
 def test_predict_in_every_format(place, model):
     images = sorted((place / "test" / "red").iterdir())
     for found in (

@@ -258,3 +258,20 @@ def test_own_bound_holds_where_pillow_has_none(tmp_path, monkeypatch):
 def test_arguments_that_make_no_sense_are_refused(tmp_path, values):
     with pytest.raises(InputError):
         decode(saved(tmp_path / "a.png", noise(8, 8)), **{"size": 8, **values})
+
+
+def test_bytes_are_read_like_the_file(tmp_path):
+    path = saved(tmp_path / "a.png", noise(30, 20))
+    assert torch.equal(decode(path.read_bytes(), 8), decode(path, 8))
+    with pytest.raises(InputError, match="image of 0 bytes: it is empty"):
+        decode(b"", 8)
+
+
+@pytest.mark.parametrize("side", [16, 17, 18])
+def test_small_image_is_not_enlarged_in_order_to_be_cropped(tmp_path, side):
+    """size / crop is 18: an image of 16 is taken whole, one of 17 loses a pixel, one of 18 two."""
+    image = noise(side, side)
+    pixels = decode(saved(tmp_path / "a.png", image), 16, crop=16 / 18)
+    expected = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    start = round((side - 16) / 2)
+    assert torch.equal(pixels, expected[:, start : start + 16, start : start + 16])

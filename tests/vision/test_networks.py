@@ -1,4 +1,4 @@
-"""Networks for own images: each kind opens, has an identity, and gives features that do not depend on the batch."""
+"""Networks for own images: each kind opens, and has features that do not depend on the batch."""
 
 import sys
 import types
@@ -6,13 +6,13 @@ import types
 import numpy as np
 import pytest
 import torch
-from pictures import PREPROCESSING, Pooled
 from torch import nn
 
 from acil.errors import InputError, MissingExtraError, ModelFileError
 from acil.vision import WrappedBackbone, build, save_backbone
 from acil.vision.embedder import TorchEmbedder
 from acil.vision.networks import open_network
+from pictures import PREPROCESSING, Pooled
 
 
 def pixels(number=3, size=8):
@@ -113,7 +113,9 @@ def test_module_of_a_user():
     assert found.preprocessing == PREPROCESSING
 
 
-@pytest.mark.parametrize("spec", ["module:nowhere.X", "module:pictures.Missing", "module:pictures.COLOURS"])
+@pytest.mark.parametrize(
+    "spec", ["module:nowhere.X", "module:pictures.Missing", "module:pictures.COLOURS"]
+)
 def test_module_that_is_no_network_is_told(spec):
     with pytest.raises(InputError):
         open_network(spec)
@@ -141,15 +143,16 @@ def test_identity_follows_weights_and_preprocessing():
     assert TorchEmbedder(base).identity != TorchEmbedder(base, crop=0.5).identity
 
 
+@pytest.fixture(scope="module")
+def content():
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from acil.vision.onnxexport import exported_network
+
+    return exported_network(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING))
+
+
 class TestOnnx:
-    @pytest.fixture(scope="class")
-    def content(self):
-        pytest.importorskip("onnxruntime")
-        pytest.importorskip("onnxscript")
-        from acil.vision.onnxexport import exported_network
-
-        return exported_network(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING))
-
     def test_file_gives_the_features_of_torch(self, content, tmp_path):
         (tmp_path / "n.onnx").write_bytes(content)
         found = open_network(f"onnx:{tmp_path / 'n.onnx'}")
@@ -171,9 +174,9 @@ class TestOnnx:
         one, two = (open_network(f"onnx:{tmp_path / name}") for name in ("a.onnx", "b.onnx"))
         assert one.identity == two.identity
 
-    @pytest.mark.parametrize("content", [b"", b"rubbish", b"\x08\x07" * 40])
-    def test_damaged_file_is_told(self, tmp_path, content):
-        (tmp_path / "n.onnx").write_bytes(content)
+    @pytest.mark.parametrize("damage", [b"", b"rubbish", b"\x08\x07" * 40])
+    def test_damaged_file_is_told(self, tmp_path, damage):
+        (tmp_path / "n.onnx").write_bytes(damage)
         with pytest.raises(ModelFileError):
             open_network(f"onnx:{tmp_path / 'n.onnx'}")
         with pytest.raises(ModelFileError, match="Check path"):

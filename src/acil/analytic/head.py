@@ -137,6 +137,13 @@ class GramHead:
         self._factor = CorrectedFactor(statistics.size, statistics.gram.device)
         self.statistics, self._coef, self._least = statistics, coef, None
 
+    def copy(self) -> GramHead:
+        """Return a head with the same sums that shares no memory with this one; it solves for itself."""
+        twin = GramHead(0, self.precision, self.statistics.gram.device, self.gamma, self.fit_intercept)
+        twin.statistics = self.statistics.copy()
+        twin._factor = CorrectedFactor(self.size, self.statistics.gram.device)
+        return twin
+
     def solve_anew(self) -> None:
         """Solve from the sums alone if the weights come from a low-rank correction."""
         if self._factor.rank:

@@ -86,6 +86,11 @@ class AnalyticModel:
             )
         return self.head
 
+    def copy(self) -> AnalyticModel:
+        """Return an independent model with the same sums; only the expansion is shared."""
+        head = self.require_sums().copy()
+        return AnalyticModel(self.expansion, head, self.precision, self.device, self.balanced)
+
     def learner(self) -> GramHead | RecursiveHead:
         """Return the head, or raise if this model can only predict."""
         if isinstance(self.head, FrozenHead):

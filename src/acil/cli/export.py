@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,7 +42,7 @@ def export(
                 raise InputError(f"{path} is the model itself. Give another name.")
     from acil.images import ImageClassifier
 
-    written: dict[str, object] = {}
+    written: dict[str, Any] = {}
     with shown_progress("exporting"):
         if inference is not None:
             ImageClassifier.load(model).save(inference, inference=True)
@@ -58,12 +58,12 @@ def export(
     if onnx is not None:
         facts = written["onnx"]
         typer.echo(
-            f"ONNX and PyTorch agree on {facts['images']} images: the same classes, scores within "  # type: ignore[index]
-            f"{facts['difference']:.1e}"  # type: ignore[index]
+            f"ONNX and PyTorch agree on {facts['images']} images: the same classes, scores within "
+            f"{facts['difference']:.1e}"
         )
 
 
-def _onnx(classifier, path: Path, check: Path | None) -> dict[str, object]:  # type: ignore[no-untyped-def]
+def _onnx(classifier: Any, path: Path, check: Path | None) -> dict[str, Any]:
     import torch
 
     from acil.export import export_onnx
@@ -74,7 +74,7 @@ def _onnx(classifier, path: Path, check: Path | None) -> dict[str, object]:  # t
     if check is not None:
         size, mode, crop = embedder.preprocessing.size, embedder.mode, embedder.crop
         pixels = torch.stack([decode(file, size, mode, crop) for file in list_files([check])])
-    done = export_onnx(classifier.snapshot.head, embedder, path, pixels)
+    done = export_onnx(classifier.snapshot.solved(), embedder, path, pixels)
     return {
         "path": str(path),
         "bytes": done.bytes,

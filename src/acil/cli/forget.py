@@ -35,7 +35,7 @@ def forget(
     from acil.storage import locked
 
     with shown_progress("images") as progress:
-        classifier = ImageClassifier.load(model, backbone=backbone)
+        classifier = ImageClassifier.load(model, backbone=backbone, inference=True)
         samples = classifier.prepare(paths, labels, progress=progress)
     with locked(model):
         latest = ImageClassifier.load(model, backbone=classifier.embedder)

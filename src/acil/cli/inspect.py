@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acil.cli.images import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -156,5 +158,4 @@ def _text(value: Any) -> Any:
     """Return text as it is, without the control characters by which a file could rule a terminal."""
     from rich.text import Text
 
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(value))
-    return Text("".join(shown))
+    return Text(plain(value))

@@ -47,28 +47,28 @@ def learn(
     Makes the model file or extends it. The images are not stored.
     """
     start = time.perf_counter()
+    if not model.absolute().parent.is_dir():
+        raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     paths, labels = given_images(images, class_name)
     options = {"expansion_size": expansion_size, "gamma": gamma}
     from acil.images import ImageClassifier
     from acil.storage import locked
 
-    def opened() -> Any:
-        if not model.exists():
-            return _new(backbone, options, track)
-        _refuse_settings(model, options)
-        return ImageClassifier.load(model, backbone=backbone, track=track)
-
     with shown_progress("images") as progress:
         # Before the lock: features take longest, and others may learn into the same model meanwhile.
-        classifier = opened()
+        if model.exists():
+            _refuse_settings(model, options)
+            classifier = ImageClassifier.load(model, backbone=backbone, inference=True)
+        else:
+            classifier = _new(backbone, options, track)
         samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
-    embedder = classifier.embedder
     with locked(model):
         # The file as it is now; another process may have made it or added to it.
-        latest = opened() if model.exists() else classifier
-        latest.use(embedder)
-        report = latest.learn(samples)
-        latest.save(model)
+        if model.exists():
+            _refuse_settings(model, options)
+            classifier = ImageClassifier.load(model, backbone=classifier.embedder, track=track)
+        report = classifier.learn(samples)
+        classifier.save(model)
     for message in report.skipped:
         typer.echo(f"left out: {message}", err=True)
     seconds = time.perf_counter() - start

@@ -17,7 +17,6 @@ from acil.images.results import Evaluation, Prediction, Report, Samples
 from acil.images.snapshot import UNKNOWN_ABOVE, Facts, Snapshot
 from acil.images.tracking import Tracker
 from acil.storage import load as load_head
-from acil.storage import save as save_head
 from acil.vision.embedder import Embedder
 from acil.vision.listing import check_class_name, first_of
 from acil.vision.networks import DEFAULT, open_network
@@ -122,12 +121,6 @@ class ImageClassifier:
     def counts_(self) -> dict[str, int]:
         """Number of images learnt of each class."""
         return self.snapshot.totals
-
-    def use(self, embedder: Embedder) -> None:
-        """Take a network that has been opened already, which must be the one of this model."""
-        if self._snapshot is not None:
-            require_identity(embedder.identity, self._snapshot.head.backbone_)
-        self._embedder = embedder
 
     def prepare(
         self,
@@ -324,11 +317,7 @@ class ImageClassifier:
             Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
             unknown.
         """
-        snapshot = self.snapshot
-        if inference:
-            save_head(snapshot.for_inference(), path, inference=True)
-        else:
-            save_head(snapshot.head, path)
+        self.snapshot.save(path, inference)
 
     @classmethod
     def load(

@@ -1,10 +1,12 @@
-"""One state of an image classifier: complete, solved, and never changed once it is made."""
+"""One state of an image classifier: complete, and never changed once it is made."""
 
 from __future__ import annotations
 
 import math
+import os
+import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from acil.analytic import FrozenHead
 from acil.classifier import ACILClassifier
 from acil.errors import ModelFileError, UnsupportedError
 from acil.images.tracking import Tracker
-from acil.storage import pack, unpack
+from acil.storage import save
 from acil.vision.listing import UNKNOWN
 
 #: Relative novelty beyond which an image is unknown. Chosen by cross-validation on 300 training
@@ -55,27 +57,24 @@ class Snapshot:
     Attributes
     ----------
     head : ACILClassifier
-        Solved. Nothing may call a method of it that changes it.
+        Nothing may call a method of it that changes it. Weights are solved when first needed.
     tracker : Tracker
-    judges : bool
-        Whether it can tell what is unknown; a head that can only predict cannot.
     """
 
     head: ACILClassifier
     tracker: Tracker
-    judges: bool
+    _solving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, facts: Facts) -> Snapshot:
         """Make a snapshot of a head that belongs to nobody else from now on."""
         head.images_ = {**asdict(facts), "tracked": tracker.to_list()}
-        # Everything that is computed when first needed is computed now.
-        head.temperature_  # noqa: B018
-        try:
-            head.relative_novelty(np.ones((1, head.n_features_in_)))
-        except UnsupportedError:
-            return cls(head, tracker, judges=False)
-        return cls(head, tracker, judges=True)
+        return cls(head, tracker)
+
+    @property
+    def judges(self) -> bool:
+        """Whether it can tell what is unknown; a head that can only predict cannot."""
+        return not isinstance(self.head._require_state().model.head, FrozenHead)
 
     @property
     def facts(self) -> Facts:
@@ -84,20 +83,31 @@ class Snapshot:
 
     def twin(self) -> ACILClassifier:
         """Return a copy of the head, for changing; raise if it can only predict."""
-        if isinstance(self.head._require_state().model.head, FrozenHead):
+        if not self.judges:
             raise UnsupportedError(
                 "This model can only predict: it was saved or loaded for inference, without the sums "
                 "that learning, forgetting and merging need. Use the full model file."
             )
-        return unpack(pack(self.head))
+        return self.head.copy()
 
-    def for_inference(self) -> ACILClassifier:
-        """Return the head as it is given away for prediction: without hashes of images."""
-        head = ACILClassifier.__new__(ACILClassifier)
-        # What was learnt is shared: neither of the two is ever changed.
-        head.__dict__.update(self.head.__dict__)
-        head.images_ = {**self.head.images_, "tracked": []}
-        return head
+    def save(self, path: str | os.PathLike[str], inference: bool) -> None:
+        """Write the model to a file; for prediction alone it has no hashes of images."""
+        head = self.head
+        if inference:
+            head = ACILClassifier.__new__(ACILClassifier)
+            # What was learnt is shared: neither of the two is ever changed.
+            head.__dict__.update(self.head.__dict__)
+            head.images_ = {**self.head.images_, "tracked": []}
+        with self._solving:
+            save(head, path, inference=inference)
+
+    def solved(self) -> ACILClassifier:
+        """Return the head after computing what is derived from the sums; one thread does it, once."""
+        with self._solving:
+            self.head.temperature_  # noqa: B018
+            if self.judges:
+                self.head.relative_novelty(np.ones((1, self.head.n_features_in_)))
+        return self.head
 
     @property
     def totals(self) -> dict[str, int]:
@@ -110,12 +120,13 @@ class Snapshot:
         """Return label, whether it is unknown, the likeliest classes and novelty of each row."""
         if not len(features):
             return []
-        probabilities = self.head.predict_proba(features)
+        head = self.solved()
+        probabilities = head.predict_proba(features)
         best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
         novelties: list[float | None] = [None] * len(features)
         if self.judges:
-            novelties = self.head.relative_novelty(features).tolist()
-        classes = self.head.classes_
+            novelties = head.relative_novelty(features).tolist()
+        classes = head.classes_
         judged = []
         for row, columns, novelty in zip(probabilities, best, novelties, strict=True):
             likeliest = tuple((str(classes[c]), float(row[c])) for c in columns)

@@ -1,0 +1,69 @@
+"""Which images, of which classes: folders, links, lists and files."""
+
+import pytest
+
+from acil.errors import InputError
+from acil.vision.listing import list_files, list_images
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for image in ("2.PNG", "1.jpg", ".hidden.png", "notes.txt"):
+            (tmp_path / "set" / name / image).write_bytes(b"x")
+    (tmp_path / "set" / ".cache").mkdir()
+    return tmp_path / "set"
+
+
+def test_class_folders_in_order_without_hidden_and_other_files(tree):
+    found = list_images(tree)
+    assert found.labels == ["a", "a", "b", "b"]
+    assert [path.name for path in found.paths] == ["1.jpg", "2.PNG"] * 2
+    assert [path.name for path in found.ignored] == ["notes.txt"] * 2
+
+
+def test_linked_class_folder_counts(tree, tmp_path):
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "c").symlink_to(tree / "a")
+    assert list_images(tmp_path / "links").labels == ["c", "c"]
+
+
+def test_one_class_of_a_folder_or_a_file(tree):
+    assert list_images(tree / "a", "x").labels == ["x", "x"]
+    assert list_images(tree / "a" / "1.jpg", "x").labels == ["x"]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("l.csv", ","), ("l.tsv", "\t")])
+def test_list_with_and_without_a_head(tree, name, separator):
+    lines = [separator.join(("a/1.jpg", "x")), separator.join(("b/2.PNG", "y")), ""]
+    for head in ("", f"path{separator}label\n", f"\ufeffPath{separator}Label\n"):
+        (tree / name).write_text(head + "\n".join(lines), encoding="utf-8")
+        found = list_images(tree / name)
+        assert found.labels == ["x", "y"]
+        assert [path.name for path in found.paths] == ["1.jpg", "2.PNG"]
+
+
+def test_what_is_neither_is_told(tree, tmp_path):
+    for source, words in (
+        (tree / "a" / "1.jpg", "which class"),
+        (tree / "a" / "notes.txt", "neither a folder"),
+        (tree / "missing", "There is no file"),
+        (tree / "a", "no class folders"),
+    ):
+        with pytest.raises(InputError, match=words):
+            list_images(source)
+    (tree / "empty").mkdir()
+    with pytest.raises(InputError, match="holds no images"):
+        list_images(tree)
+
+
+def test_files_of_folders_at_any_depth_and_links_in_circles(tree):
+    (tree / "a" / "circle").symlink_to(tree)
+    found = list_files([tree, tree / "a" / "1.jpg"])
+    assert [str(path.relative_to(tree)) for path in found] == [
+        *("a/1.jpg", "a/2.PNG", "b/1.jpg", "b/2.PNG", "a/1.jpg")
+    ]
+    (tree / "none").mkdir()
+    with pytest.raises(InputError, match="holds no images"):
+        list_files([tree / "none"])
