@@ -45,10 +45,12 @@ class Published:
     def of(cls, classifier: ImageClassifier, signature: Signature) -> Published:
         """Publish the state of a classifier that nobody will change any more."""
         snapshot = classifier.snapshot
+        # Now, not when somebody waits for a prediction.
+        head = snapshot.solved()
         digest = hashlib.blake2b(digest_size=8)
         for name, count in snapshot.totals.items():
             digest.update(f"{name}\0{count}\0".encode())
-        digest.update(snapshot.head.coef_.tobytes())
+        digest.update(head.coef_.tobytes())
         return cls(snapshot, digest.hexdigest(), signature)
 
 
@@ -159,9 +161,7 @@ class Store:
                     f"{self.path} has been removed while it was served. Put it back, or restart the "
                     "server to begin anew."
                 )
-            fresh = self._new()
-            fresh.use(self.embedder)
-            return fresh, None
+            return self._new(), None
         classifier = self._load()
         return classifier, Published.of(classifier, signature)
 
