@@ -2,13 +2,14 @@
 
 import json
 import re
+import threading
 
 import numpy as np
 import pytest
 
 from acil import ImageClassifier
 from acil.app.api import PAGES
-from acil.storage import describe
+from acil.storage import describe, locked
 from pictures import draw
 from serving import TOKEN, client, images_of, sent, wait_until
 
@@ -166,6 +167,33 @@ def test_change_right_after_another_process_keeps_both(taught, place):
     other.save(path)
     report = taught.teach("white", images_of("white", 3)).json()
     assert report["totals"] == {"blue": 5, "green": 4, "red": 5, "white": 3}
+
+
+def test_server_and_other_processes_take_turns(taught, place):
+    """Both change the file many times at once; nothing that either learnt is lost."""
+    path, failures = taught.service.settings.model, []
+    samples = ImageClassifier.load(path).prepare(place / "held-out" / "green", "green")
+
+    def learn():
+        try:
+            for _ in range(8):
+                with locked(path):
+                    other = ImageClassifier.load(path)
+                    other.learn(samples)
+                    other.save(path)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    images = images_of("white", 2)
+    statuses = [taught.teach("white", images).status_code for _ in range(8)]
+    thread.join()
+    assert failures == []
+    assert statuses == [200] * 8
+    counts = dict(zip(describe(path)["classes"], describe(path)["counts"], strict=True))
+    assert counts == {"blue": 5, "green": 32, "red": 5, "white": 16}
+    wait_until(lambda: taught.get("/model").json()["images"] == 58)
 
 
 def test_file_that_is_removed_or_damaged_is_told_and_predictions_go_on(taught):
