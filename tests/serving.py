@@ -22,6 +22,7 @@ from acil.app.settings import Settings
 from pictures import COLOURS, picture
 
 TOKEN = "a-token-of-the-tests-1234"
+LOG = "serve.log"
 
 
 def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
@@ -82,19 +83,23 @@ def client(settings: Settings):
 
 
 def start(*arguments: object, cwd: Path, **environment: str) -> tuple[subprocess.Popen, str]:
-    """Start `acil serve` as a process; return it and its address when it listens."""
+    """Start `acil serve` as a process; return it and its address when it listens.
+
+    Its log goes to a file in the same folder: a pipe that nobody reads would stop it when it is full.
+    """
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "acil", "serve", *map(str, arguments), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, **threads, **environment},
-    )
+    with (cwd / LOG).open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "acil", "serve", *map(str, arguments), "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=cwd,
+            env={**os.environ, **threads, **environment},
+        )
     line = process.stdout.readline()
     found = re.search(r"http://\S+", line)
-    assert found, line + process.communicate(timeout=60)[1]
+    assert found, line + (cwd / LOG).read_text()
     return process, found.group().rstrip("/")
 
 

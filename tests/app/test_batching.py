@@ -13,6 +13,9 @@ from acil.app.batching import Batcher
 class Recorder:
     """An embedder that remembers its batches; the feature of an image is its first pixel."""
 
+    #: As for networks that take whole batches, so that the tests see them.
+    batch_size = 32
+
     def __init__(self, seconds=0.0, gate=None):
         self.sizes, self.order = [], []
         self.seconds, self.gate = seconds, gate
@@ -52,6 +55,17 @@ def test_waiting_images_go_together(gate):
     assert sum(embedder.sizes) == 17
     assert max(embedder.sizes) == 8
     assert len(embedder.sizes) <= 4
+    batcher.close()
+
+
+def test_network_for_single_images_gets_all_of_them_in_order(gate):
+    embedder = Recorder(gate=gate)
+    embedder.batch_size = 1
+    batcher = Batcher(embedder, judged, max_images=8)
+    future = batcher.submit([image(i) for i in range(20)], None)
+    gate.set()
+    assert future.result(10)[0] == [float(i) for i in range(20)]
+    assert sum(embedder.sizes) == 20
     batcher.close()
 
 

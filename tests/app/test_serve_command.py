@@ -16,7 +16,7 @@ from acil import ImageClassifier
 from acil.app.server import listen
 from acil.cli import app
 from acil.storage import describe
-from serving import TOKEN, Client, images_of, start, wait_until
+from serving import LOG, TOKEN, Client, images_of, start, wait_until
 
 
 def command(*arguments, cwd):
@@ -44,9 +44,10 @@ def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
             report = served.teach("green", images_of("green", 3), headers=right).json()
             assert report["totals"] == {"blue": 4, "green": 3, "red": 3}
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        process.communicate(timeout=60)
     finally:
         process.kill()
+    errors = (tmp_path / LOG).read_text()
     assert process.returncode == 0, errors
     assert "stopped" in errors
     assert re.search(r"INFO POST /classes/red 401 \d+ ms", errors)
@@ -75,9 +76,10 @@ def test_request_that_has_begun_is_answered_before_the_end(place, tmp_path):
         time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         thread.join()
-        _, errors = process.communicate(timeout=60)
+        process.communicate(timeout=60)
     finally:
         process.kill()
+    errors = (tmp_path / LOG).read_text()
     assert process.returncode == 0, errors
     assert answers == [200]
     assert describe(tmp_path / "m.acil")["n_samples"] == 60

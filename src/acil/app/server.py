@@ -51,9 +51,16 @@ def listen(host: str, port: int) -> socket.socket:
         0 takes any that is free.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named, because asyncio sends small answers at once only if it is: otherwise each
+    # answer waits 40 ms for an acknowledgement.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(_BACKLOG)
+        return made
     except OSError as error:
+        made.close()
         raise InputError(
             f"Cannot listen on {host}, port {port}: {error.strerror or error}. Choose another --port or "
             "--host."
