@@ -37,6 +37,8 @@ PAGES = {
 }
 #: Seconds between two looks at the model file.
 WATCH_SECONDS = 1.0
+#: Requests to teach or forget whose images are received at a time; they are carried out one by one.
+_MAX_CHANGES = 8
 _FIELD = "images"
 _BODY: dict[str, Any] = {
     "requestBody": {
@@ -93,6 +95,8 @@ def create_app(service: Service) -> FastAPI:
     for kind, status, detail in _STATUS:
         app.add_exception_handler(kind, _answered(status, detail))
     slots = asyncio.Semaphore(service.settings.max_requests)
+    # Changes do not wait in line behind predictions.
+    changes = asyncio.Semaphore(_MAX_CHANGES)
     protected = [Depends(_token_check(service.settings.token))]
 
     @app.post("/predict", responses=refusals, openapi_extra=_BODY)
@@ -134,7 +138,7 @@ def create_app(service: Service) -> FastAPI:
     @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def teach(request: Request, name: str) -> Changed:
         """Teach images of a new class, or more of a known one; the model is saved before the answer."""
-        async with slots, _files(request, service) as files:
+        async with changes, _files(request, service) as files:
             return Changed.model_validate(await service.change("learn", name, files))
 
     @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=_BODY, dependencies=protected)
@@ -143,7 +147,7 @@ def create_app(service: Service) -> FastAPI:
 
         Send the same files that were taught. A class of which none is left disappears.
         """
-        async with slots, _files(request, service) as files:
+        async with changes, _files(request, service) as files:
             return Changed.model_validate(await service.change("forget", name, files))
 
     @app.get("/model")

@@ -39,7 +39,7 @@ class Settings:
     max_bytes, max_images, max_pixels : int
         Of one request, of one request, of one image.
     max_requests : int
-        Requests with images that are read and answered at a time; further ones wait.
+        Predictions that are read and answered at a time; further ones wait in line.
     read_seconds : float
         Time in which the images of a request must have arrived.
     batch_images : int
