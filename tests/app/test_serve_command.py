@@ -167,6 +167,7 @@ def test_kill_at_fifty_moments_leaves_the_old_or_the_new_model(place, tmp_path):
         starter.stdin.close()
         starter.terminate()
         starter.wait(60)
+        starter.stdout.close()
     assert len(outcomes) == 50
     # Both ends of the race were seen, or the moments were not random enough.
     assert 0 in outcomes

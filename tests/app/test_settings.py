@@ -51,6 +51,11 @@ def test_open_address_needs_a_token(host):
     assert not Settings(Path("m.acil"), host=host, token=GOOD).loopback
 
 
+def test_missing_folder_is_told_before_anything_is_taught(tmp_path):
+    with pytest.raises(InputError, match="Create it first"):
+        Settings(tmp_path / "missing" / "m.acil")
+
+
 def test_token_is_not_shown():
     assert GOOD not in repr(Settings(Path("m.acil"), token=GOOD))
 

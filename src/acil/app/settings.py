@@ -70,6 +70,8 @@ class Settings:
         for name in ("max_bytes", "max_images", "max_pixels", "max_requests", "batch_images"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not self.model.absolute().parent.is_dir():
+            raise InputError(f"There is no folder {self.model.absolute().parent}. Create it first.")
         if not 0 <= self.port < 2**16:
             raise InputError(f"port must be between 0 and 65535, got {self.port}.")
         if not self.loopback and self.token is None:
