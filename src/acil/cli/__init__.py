@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import bench, data, doctor, evaluate, export, forget, inspect, learn, merge, predict
+from acil.cli import bench, data, doctor, evaluate, export, forget, inspect, learn, merge, predict, serve
 from acil.errors import ACILError
 
 
@@ -65,6 +65,7 @@ app.command("forget")(forget.forget)
 app.command("merge")(merge.merge)
 app.command("inspect")(inspect.inspect)
 app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")

@@ -1,0 +1,1 @@
+"""`acil serve`: one model over HTTP, with a page that teaches it."""

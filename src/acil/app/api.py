@@ -1,0 +1,246 @@
+"""The HTTP interface: routes, limits on what comes in, and errors as answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect
+
+from acil import __version__
+from acil.app.guard import Guard, TooMuchError
+from acil.app.metrics import CONTENT_TYPE
+from acil.app.schemas import Changed, Health, Model, Predictions, Refusal
+from acil.app.service import Question, Service
+from acil.app.uploads import TooLargeError
+from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
+
+logger = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+#: Files of the page, by the address under which each is found.
+PAGES = {
+    "/": "index.html",
+    "/docs": "docs.html",
+    "/static/page.css": "page.css",
+    "/static/page.js": "page.js",
+    "/static/docs.js": "docs.js",
+    "/static/icon.svg": "icon.svg",
+}
+#: Seconds between two looks at the model file.
+WATCH_SECONDS = 1.0
+#: Requests to teach or forget whose images are received at a time; they are carried out one by one.
+_MAX_CHANGES = 8
+_FIELD = "images"
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": [_FIELD],
+                    "properties": {
+                        _FIELD: {
+                            "type": "array",
+                            "items": {"type": "string", "format": "binary"},
+                            "description": "Image files: JPEG, PNG, WEBP, GIF or BMP.",
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
+_STATUS: list[tuple[type[Exception], int, str | None]] = [
+    (TooMuchError, 413, "The request is larger than this server takes. Send fewer or smaller images."),
+    (TooLargeError, 413, None),
+    (NotFittedError, 409, None),
+    (UnsupportedError, 409, None),
+    (ModelFileError, 503, None),
+    (InputError, 422, None),
+    (TimeoutError, 408, "The images did not arrive in time. Send them again."),
+    (ClientDisconnect, 400, "The client has gone."),
+]
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the application that serves a model.
+
+    Parameters
+    ----------
+    service : Service
+        Closed when the application ends.
+    """
+    refusals: dict[int | str, dict[str, Any]] = {
+        code: {"model": Refusal} for code in (401, 403, 408, 409, 413, 415, 422, 503)
+    }
+    app = FastAPI(
+        title="acil",
+        version=__version__,
+        summary="A classifier that learns new classes while it is served.",
+        lifespan=lambda _: _life(service),
+        # These pages would load scripts from elsewhere; ours is a file of its own.
+        docs_url=None,
+        redoc_url=None,
+    )
+    for kind, status, detail in _STATUS:
+        app.add_exception_handler(kind, _answered(status, detail))
+    slots = asyncio.Semaphore(service.settings.max_requests)
+    # Changes do not wait in line behind predictions.
+    changes = asyncio.Semaphore(_MAX_CHANGES)
+    protected = [Depends(_token_check(service.settings.token))]
+
+    @app.post("/predict", responses=refusals, openapi_extra=_BODY)
+    async def predict(
+        request: Request,
+        top: Annotated[int, Query(ge=1, le=100, description="Number of classes to name.")] = 3,
+        unknown_above: Annotated[
+            float | None,
+            Query(
+                ge=0,
+                allow_inf_nan=False,
+                description="Novelty beyond which an image is unknown; 0 calls none so.",
+            ),
+        ] = None,
+    ) -> Predictions:
+        """Name the class of images."""
+        limit = service.settings.unknown_above if unknown_above is None else unknown_above
+        service.store.require()
+        async with slots:
+            with service.expecting():
+                async with _files(request, service) as files:
+                    pixels = await service.read(files)
+            answer = await service.predict(pixels, Question(top, limit or None))
+        return Predictions.model_validate(
+            {
+                "revision": answer.revision,
+                "predictions": [
+                    {
+                        "label": label,
+                        "unknown": unknown,
+                        "novelty": novelty,
+                        "top": [{"label": name, "probability": share} for name, share in likeliest],
+                    }
+                    for label, unknown, likeliest, novelty in answer.judgements
+                ],
+            }
+        )
+
+    @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
+    async def teach(request: Request, name: str) -> Changed:
+        """Teach images of a new class, or more of a known one; the model is saved before the answer."""
+        async with changes, _files(request, service) as files:
+            return Changed.model_validate(await service.change("learn", name, files))
+
+    @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=_BODY, dependencies=protected)
+    async def forget(request: Request, name: str) -> Changed:
+        """Forget images of a class: the head becomes the one that never learnt them.
+
+        Send the same files that were taught. A class of which none is left disappears.
+        """
+        async with changes, _files(request, service) as files:
+            return Changed.model_validate(await service.change("forget", name, files))
+
+    @app.get("/model")
+    def model() -> Model:
+        """Describe the model: classes, counts, limits, accuracy on the held-out folder."""
+        return Model.model_validate(service.describe())
+
+    @app.get("/health")
+    async def health() -> Health:
+        """Say that the server is up, and whether there is a model to predict with."""
+        return Health(ready=service.store.published is not None)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def metrics() -> PlainTextResponse:
+        """Return counters for Prometheus."""
+        return PlainTextResponse(service.metrics.text(service.gauges()), media_type=CONTENT_TYPE)
+
+    for address, file in PAGES.items():
+        _add_page(app, address, STATIC / file)
+    app.add_middleware(Guard, settings=service.settings, metrics=service.metrics)
+    return app
+
+
+def _add_page(app: FastAPI, address: str, path: Path) -> None:
+    async def page() -> FileResponse:
+        return FileResponse(path)
+
+    app.get(address, include_in_schema=False)(page)
+
+
+@contextlib.asynccontextmanager
+async def _life(service: Service) -> AsyncIterator[None]:
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                await asyncio.to_thread(service.store.refresh)
+            except InputError as error:
+                logger.warning("%s", error)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+        await asyncio.to_thread(service.close)
+
+
+@contextlib.asynccontextmanager
+async def _files(request: Request, service: Service) -> AsyncIterator[list[BinaryIO]]:
+    """Receive the files of a request; large ones go to the disk until they are read."""
+    settings = service.settings
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{_FIELD}'.")
+    async with asyncio.timeout(settings.read_seconds):
+        form = await request.form(max_files=settings.max_images, max_fields=1)
+    try:
+        fields = form.multi_items()
+        if not fields:
+            raise InputError(f"There are no images. Send at least one, in a field named '{_FIELD}'.")
+        files: list[BinaryIO] = []
+        for key, value in fields:
+            if key != _FIELD or not isinstance(value, UploadFile):
+                raise InputError(f"Send files in fields named '{_FIELD}', and nothing else.")
+            files.append(value.file)
+        yield files
+    finally:
+        await form.close()
+
+
+def _token_check(token: str | None) -> Any:
+    """Return what raises unless a request carries the token; it runs before the body is read."""
+
+    async def check(request: Request) -> None:
+        if token is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        # The time that the comparison takes tells nothing of the token.
+        same = secrets.compare_digest(given.strip().encode(), token.encode())
+        if scheme.lower() != "bearer" or not same:
+            raise HTTPException(
+                401,
+                "Teaching and forgetting need the token of this server.",
+                {"WWW-Authenticate": "Bearer"},
+            )
+
+    return check
+
+
+def _answered(status: int, detail: str | None) -> Any:
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": detail or str(error)}, status)
+
+    return answer

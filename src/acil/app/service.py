@@ -1,0 +1,220 @@
+"""Everything that a server does with images, without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from acil.app.batching import Batcher
+from acil.app.heldout import HeldOut, Measured, compared
+from acil.app.metrics import Metrics
+from acil.app.settings import Settings
+from acil.app.store import Change, Published, Store
+from acil.app.uploads import check_image, check_name, read_pixels
+from acil.errors import InputError
+from acil.images import Samples
+from acil.images.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+#: Changes that the page can show.
+_HISTORY = 20
+_DECODERS = 4
+
+
+class Question(NamedTuple):
+    """How a request wants its images judged."""
+
+    top: int
+    unknown_above: float | None
+
+
+#: Label, whether it is unknown, the likeliest classes, and novelty; see `Snapshot.judge`.
+Judgement = tuple[str, bool, tuple[tuple[str, float], ...], float | None]
+
+
+class Answer(NamedTuple):
+    """Judgements of the images of one request, all by the state of this revision."""
+
+    revision: str
+    judgements: list[Judgement]
+
+
+class Service:
+    """A model that predicts for many at a time and changes for one at a time.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.store = Store(settings.model, settings.backbone)
+        self._held_out = None
+        if settings.held_out is not None:
+            self._held_out = HeldOut(self.store.prepare(settings.held_out, None))
+        self._measured: tuple[str, Measured] | None = None
+        self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
+        self._batcher: Batcher[Question, Answer] = Batcher(
+            self.store.embedder, self._judge, settings.batch_images, settings.batch_seconds
+        )
+        decoders = min(_DECODERS, os.cpu_count() or 1)
+        self._decoders = ThreadPoolExecutor(decoders, thread_name_prefix="acil-decode")
+        # One thread: changes are made one after another.
+        self._changes = ThreadPoolExecutor(1, thread_name_prefix="acil-change")
+
+    def expecting(self) -> Any:
+        """Say that images are on their way; see `Batcher.expecting`."""
+        return self._batcher.expecting()
+
+    async def read(self, files: Sequence[BinaryIO]) -> list[Tensor]:
+        """Decode uploads in threads, or raise an error that names the first bad one."""
+        embedder, limit = self.store.embedder, self.settings.max_pixels
+        return await self._each(files, lambda content: read_pixels(content, embedder, limit))
+
+    async def predict(self, pixels: Sequence[Tensor], question: Question) -> Answer:
+        """Return what the model says of decoded images."""
+        self.store.require()
+        answer = await asyncio.wrap_future(self._batcher.submit(pixels, question))
+        self.metrics.used("predict", len(pixels))
+        return answer
+
+    async def change(
+        self, action: Literal["learn", "forget"], name: str, files: Sequence[BinaryIO]
+    ) -> dict[str, Any]:
+        """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
+
+        Returns
+        -------
+        dict
+            The report, the new revision, and the comparison on held-out images if there are any.
+        """
+        check_name(name)
+        limit = self.settings.max_pixels
+
+        def checked(content: bytes) -> bytes:
+            check_image(content, limit)
+            return content
+
+        contents = await self._each(files, checked)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._changes, self._changed, action, name, contents)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page and other clients need to know of the model."""
+        published, settings = self.store.published, self.settings
+        totals = {} if published is None else published.snapshot.totals
+        return {
+            "name": settings.model.name,
+            "revision": None if published is None else published.revision,
+            "classes": [{"name": name, "images": count} for name, count in totals.items()],
+            "images": sum(totals.values()),
+            "network": self.store.embedder.name,
+            "can_learn": published is None or published.snapshot.judges,
+            "protected": settings.token is not None,
+            "limits": {
+                "bytes": settings.max_bytes,
+                "images": settings.max_images,
+                "pixels": settings.max_pixels,
+            },
+            "held_out": None if self._held_out is None else self._measure(published).to_dict(),
+            "history": list(self._history),
+        }
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Return the values of the moment, for metrics."""
+        published = self.store.published
+        totals = {} if published is None else published.snapshot.totals
+        found = [
+            ("classes", "Classes that the model knows.", float(len(totals))),
+            ("model_images", "Images that the model has learnt.", float(sum(totals.values()))),
+            ("batches_total", "Batches that went through the network.", float(self._batcher.batches)),
+            ("batch_images_total", "Images in these batches.", float(self._batcher.images)),
+        ]
+        accuracy = None if self._held_out is None else self._measure(published).to_dict()["accuracy"]
+        if accuracy is not None:
+            found.append(("held_out_accuracy", "Accuracy on the held-out folder, percent.", accuracy))
+        return found
+
+    def close(self) -> None:
+        """Finish what has begun."""
+        self._changes.shutdown()
+        self._decoders.shutdown()
+        self._batcher.close()
+
+    async def _each(self, files: Sequence[BinaryIO], use: Callable[[bytes], Any]) -> list[Any]:
+        def one(number: int, file: BinaryIO) -> Any:
+            try:
+                return use(file.read())
+            except InputError as error:
+                raise type(error)(f"Image {number}: {error} Nothing was changed.") from None
+
+        loop = asyncio.get_running_loop()
+        running = [
+            loop.run_in_executor(self._decoders, one, number, file)
+            for number, file in enumerate(files, start=1)
+        ]
+        # All of them, so that no file is closed while a thread reads it.
+        done = await asyncio.gather(*running, return_exceptions=True)
+        for result in done:
+            if isinstance(result, BaseException):
+                raise result
+        return done
+
+    def _judge(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
+        """Judge the images of several requests by one state of the model."""
+        published = self.store.require()
+        answers: list[Answer | None] = [None] * len(asked)
+        for question in {question for _, question in asked}:
+            places = [i for i, (_, other) in enumerate(asked) if other == question]
+            features = torch.cat([asked[i][0] for i in places]).numpy()
+            judgements = iter(published.snapshot.judge(features, *question))
+            for i in places:
+                mine = [next(judgements) for _ in range(len(asked[i][0]))]
+                answers[i] = Answer(published.revision, mine)
+        return [answer for answer in answers if answer is not None]
+
+    def _changed(self, action: str, name: str, contents: list[bytes]) -> dict[str, Any]:
+        start = time.perf_counter()
+        samples: Samples = self.store.prepare(contents, name)
+        change: Change = self.store.learn(samples) if action == "learn" else self.store.forget(samples)
+        self.metrics.used(action, len(contents))
+        held_out = None
+        if self._held_out is not None:
+            held_out = compared(self._measure(change.before), self._measure(change.after))
+        entry = {
+            "action": action,
+            "class": name,
+            "images": len(contents),
+            "revision": change.after.revision,
+            "held_out": held_out,
+        }
+        self._history.append(entry)
+        seconds = time.perf_counter() - start
+        done = "learnt" if action == "learn" else "forgot"
+        logger.info("%s %d images of %r in %.2f s, saved", done, len(contents), name, seconds)
+        return {**entry, "totals": change.report.totals, "seconds": seconds}
+
+    def _measure(self, published: Published | None) -> Measured:
+        """Return the accuracy of a state; the last one is remembered."""
+        if self._held_out is None:
+            raise RuntimeError("There is no held-out folder.")
+        remembered = self._measured
+        if published is not None and remembered is not None and remembered[0] == published.revision:
+            return remembered[1]
+        snapshot: Snapshot | None = None if published is None else published.snapshot
+        found = self._held_out.measure(snapshot)
+        if published is not None:
+            self._measured = (published.revision, found)
+        return found

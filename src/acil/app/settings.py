@@ -1,0 +1,118 @@
+"""What `acil serve` can be told, checked once."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from acil.errors import InputError
+from acil.images import UNKNOWN_ABOVE
+
+TOKEN_VARIABLE = "ACIL_TOKEN"
+#: Names by which a browser on this machine reaches a server that listens only here.
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_MIN_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a server listens, what it serves and what it accepts.
+
+    Attributes
+    ----------
+    model : Path
+        Model file; it need not exist yet.
+    backbone : str or None
+        Network, if not the one that the model names.
+    host, port
+        Address to listen on; port 0 takes any that is free.
+    token : str or None
+        Needed for teaching and forgetting.
+    held_out : Path or None
+        Folder with one folder for each class, on which accuracy is measured after each change.
+    hosts : tuple of str
+        Further names by which the server is reached, for one behind a proxy.
+    max_bytes, max_images, max_pixels : int
+        Of one request, of one request, of one image.
+    max_requests : int
+        Predictions that are read and answered at a time; further ones wait in line.
+    read_seconds : float
+        Time in which the images of a request must have arrived.
+    batch_images : int
+        Images that go through the network and the head together.
+    batch_seconds : float
+        How long an image may wait for others that are on their way.
+    unknown_above : float
+        Novelty beyond which an image is unknown, unless a request says otherwise.
+    """
+
+    model: Path
+    backbone: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = field(default=None, repr=False)
+    held_out: Path | None = None
+    hosts: tuple[str, ...] = ()
+    max_bytes: int = 64 * 2**20
+    max_images: int = 64
+    max_pixels: int = 50_000_000
+    max_requests: int = 64
+    read_seconds: float = 60.0
+    batch_images: int = 32
+    batch_seconds: float = 0.003
+    unknown_above: float = UNKNOWN_ABOVE
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_images", "max_pixels", "max_requests", "batch_images"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not self.model.absolute().parent.is_dir():
+            raise InputError(f"There is no folder {self.model.absolute().parent}. Create it first.")
+        if not 0 <= self.port < 2**16:
+            raise InputError(f"port must be between 0 and 65535, got {self.port}.")
+        if not self.loopback and self.token is None:
+            raise InputError(
+                f"{self.host} is open to other machines, and without a token anybody there could teach "
+                f"the model. Give one with --token-file or {TOKEN_VARIABLE}, or listen on 127.0.0.1."
+            )
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the token of a file, or else of the environment; None if neither is given.
+
+    Parameters
+    ----------
+    path : Path or None
+    environment : mapping
+        Looked at for ``ACIL_TOKEN``.
+    """
+    if path is None:
+        found = environment.get(TOKEN_VARIABLE)
+        return None if found is None else _checked(found.strip(), TOKEN_VARIABLE)
+    try:
+        if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            raise InputError(f"Others can read the token in {path}. Do: chmod 600 {path}")
+        return _checked(path.read_text(encoding="utf-8").strip(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"Cannot read the token file {path}: {error}.") from error
+
+
+def _checked(token: str, place: str) -> str:
+    if len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(
+            f"The token in {place} must be at least {_MIN_TOKEN} ASCII characters without spaces. Make "
+            "one with: openssl rand -hex 24"
+        )
+    return token

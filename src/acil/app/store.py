@@ -1,0 +1,189 @@
+"""The model behind a server: its file is the truth, what is served is a snapshot that never changes."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
+from acil.images import ImageClassifier, Report, Samples
+from acil.images.snapshot import Snapshot
+from acil.storage import locked
+from acil.vision.embedder import Embedder
+
+logger = logging.getLogger(__name__)
+
+#: Seconds to wait for another process that changes the file.
+LOCK_SECONDS = 30.0
+#: Tells one version of a file from another.
+Signature = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Published:
+    """One state of the model, as it was served.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+    revision : str
+        Hash of classes and weights: the same state has the same revision after a restart.
+    signature : tuple of int
+        Of the file that holds this state.
+    """
+
+    snapshot: Snapshot
+    revision: str
+    signature: Signature
+
+    @classmethod
+    def of(cls, classifier: ImageClassifier, signature: Signature) -> Published:
+        """Publish the state of a classifier that nobody will change any more."""
+        snapshot = classifier.snapshot
+        # Now, not when somebody waits for a prediction.
+        head = snapshot.solved()
+        digest = hashlib.blake2b(digest_size=8)
+        for name, count in snapshot.totals.items():
+            digest.update(f"{name}\0{count}\0".encode())
+        digest.update(head.coef_.tobytes())
+        return cls(snapshot, digest.hexdigest(), signature)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What teaching or forgetting did: a report, and the states before and after it."""
+
+    report: Report
+    before: Published | None
+    after: Published
+
+
+class Store:
+    """A model file and the state of it that is being served.
+
+    Each change reads the file under its lock, makes the new state, saves it, and only then serves it. So
+    other processes may change the same file, a change that fails changes nothing, and a server that is
+    killed leaves the old state or the new one.
+
+    Parameters
+    ----------
+    path : Path
+        If there is no such file, it is made by the first change.
+    backbone : str, optional
+    """
+
+    def __init__(self, path: Path, backbone: str | None = None) -> None:
+        self.path = path
+        self._backbone = backbone
+        self._changing = threading.Lock()
+        self._published: Published | None = None
+        self._refused: Signature | None = None
+        signature = _signature(path)
+        if signature is None:
+            self._reader = self._new()
+            self.embedder: Embedder = self._reader.embedder
+        else:
+            self._reader = ImageClassifier.load(path, backbone=backbone)
+            self.embedder = self._reader.embedder
+            self._published = Published.of(self._reader, signature)
+
+    @property
+    def published(self) -> Published | None:
+        """The state that is served now; None until something has been taught."""
+        return self._published
+
+    def require(self) -> Published:
+        """Return the state that is served now, or say that there is none."""
+        if self._published is None:
+            raise NotFittedError("This model has not been taught anything yet. Teach a class first.")
+        return self._published
+
+    def prepare(self, source: str | os.PathLike[str] | Sequence[bytes], name: str | None) -> Samples:
+        """Turn images into samples; see `ImageClassifier.prepare`."""
+        return self._reader.prepare(source, name)
+
+    def learn(self, samples: Samples) -> Change:
+        """Teach samples, save, and serve the new state."""
+        return self._change(lambda classifier: classifier.learn(samples))
+
+    def forget(self, samples: Samples) -> Change:
+        """Forget samples, save, and serve the new state."""
+        self.require()
+        return self._change(lambda classifier: classifier.forget(samples))
+
+    def refresh(self) -> bool:
+        """Serve the file as it is now, if another process has changed it.
+
+        A file that cannot be served (another network, damage) is logged once; the old state stays.
+
+        Returns
+        -------
+        bool
+            Whether a new state is served.
+        """
+        signature = _signature(self.path)
+        known = None if self._published is None else self._published.signature
+        if signature is None or signature in (known, self._refused):
+            return False
+        if not self._changing.acquire(blocking=False):
+            return False
+        try:
+            self._published = Published.of(self._load(), signature)
+        except ACILError as error:
+            self._refused = signature
+            logger.warning("%s has changed, but cannot be served: %s", self.path, error)
+            return False
+        finally:
+            self._changing.release()
+        logger.info("%s has been changed by another process: reloaded.", self.path)
+        return True
+
+    def _change(self, act: Callable[[ImageClassifier], Report]) -> Change:
+        with self._changing, locked(self.path, timeout=LOCK_SECONDS):
+            classifier, before = self._latest()
+            report = act(classifier)
+            classifier.save(self.path)
+            after = Published.of(classifier, _existing(self.path))
+            self._published = after
+        return Change(report, before, after)
+
+    def _latest(self) -> tuple[ImageClassifier, Published | None]:
+        """Return the file as it is now, for changing, and the state that it holds."""
+        signature = _signature(self.path)
+        if signature is None:
+            if self._published is not None:
+                raise ModelFileError(
+                    f"{self.path} has been removed while it was served. Put it back, or restart the "
+                    "server to begin anew."
+                )
+            return self._new(), None
+        classifier = self._load()
+        return classifier, Published.of(classifier, signature)
+
+    def _load(self) -> ImageClassifier:
+        return ImageClassifier.load(self.path, backbone=self.embedder)
+
+    def _new(self) -> ImageClassifier:
+        return ImageClassifier() if self._backbone is None else ImageClassifier(self._backbone)
+
+
+def _signature(path: Path) -> Signature | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"Cannot look at {path}: {error.strerror}.") from error
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _existing(path: Path) -> Signature:
+    found = _signature(path)
+    if found is None:
+        raise ModelFileError(f"{path} has been removed while it was saved. Put it back.")
+    return found

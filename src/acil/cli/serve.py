@@ -1,0 +1,96 @@
+"""`acil serve`: the model over HTTP, with a page that teaches it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acil.cli.images import Backbone, plain
+from acil.errors import MissingExtraError
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(help="Model file, made if it is not there.", metavar="MODEL")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a token that teaching and forgetting need (or set ACIL_TOKEN).",
+            show_default=False,
+        ),
+    ] = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with a folder for each class, to measure accuracy before and after changes.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name of this server, behind a proxy.", show_default=False),
+    ] = None,
+    max_upload_mb: Annotated[int, typer.Option(min=1, help="Size of a request, in MiB.")] = 64,
+    max_images: Annotated[int, typer.Option(min=1, help="Images in a request.")] = 64,
+    max_megapixels: Annotated[int, typer.Option(min=1, help="Size of an image, in megapixels.")] = 50,
+    backbone: Backbone = None,
+) -> None:
+    """Serve a model: predict, teach and forget over HTTP and on a web page.
+
+    Listens on this machine only, unless --host says otherwise; then a token is needed. Each change is
+    saved to the model file before it is answered. Ctrl-C stops.
+    """
+    try:
+        from acil.app.server import serve as run
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Serving needs the package {error.name!r}, which is not installed. Install it with: "
+            "pip install 'acil[serve]'"
+        ) from error
+    from acil.app.settings import Settings, read_token
+
+    settings = Settings(
+        model,
+        backbone,
+        host,
+        port,
+        read_token(token_file),
+        held_out,
+        tuple(allow_host or ()),
+        max_upload_mb * 2**20,
+        max_images,
+        max_megapixels * 1_000_000,
+    )
+
+    def ready(address: str) -> None:
+        typer.echo(f"serving {plain(model)} at {address}")
+        sys.stdout.flush()
+
+    with _shown_log():
+        run(settings, ready)
+    typer.echo("stopped", err=True)
+
+
+@contextmanager
+def _shown_log() -> Iterator[None]:
+    """Log to stderr with time and level."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    levels = {"acil": logging.INFO, "uvicorn": logging.WARNING}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(level)

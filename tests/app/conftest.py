@@ -1,0 +1,39 @@
+"""A small network in a file, and servers that use it."""
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs acil[serve]")
+pytest.importorskip("onnxruntime", reason="needs acil[onnx]")
+pytest.importorskip("onnxscript", reason="needs acil[onnx]")
+
+from acil.app.settings import Settings
+from pictures import draw, network_file
+from serving import client, images_of
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory):
+    """A folder with the network and held-out images."""
+    folder = tmp_path_factory.mktemp("served")
+    network_file(folder / "network.onnx")
+    draw(folder / "held-out", 4, seed=7)
+    return folder
+
+
+@pytest.fixture
+def settings(place, tmp_path):
+    """Settings for a model that does not exist yet, by keyword."""
+
+    def made(**options):
+        return Settings(tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}", **options)
+
+    return made
+
+
+@pytest.fixture
+def taught(settings):
+    """A client of a server that knows red and blue."""
+    with client(settings()) as made:
+        for name in ("red", "blue"):
+            assert made.teach(name, images_of(name, 5)).status_code == 200
+        yield made

@@ -1,0 +1,325 @@
+"""The HTTP interface: predict, teach, forget, describe."""
+
+import json
+import re
+import threading
+
+import numpy as np
+import pytest
+
+from acil import ImageClassifier
+from acil.app.api import PAGES
+from acil.storage import describe, locked
+from pictures import draw
+from serving import TOKEN, client, images_of, sent, wait_until
+
+#: Scores of a batch and of a single row go through other matrix products.
+SCORES = 1e-9
+
+
+def test_taught_classes_are_predicted_with_probabilities(taught):
+    answer = taught.predict(images_of("red", 2, seed=1) + images_of("blue", 1, seed=1)).json()
+    assert [p["label"] for p in answer["predictions"]] == ["red", "red", "blue"]
+    first = answer["predictions"][0]
+    assert first["top"][0]["label"] == "red"
+    assert sum(entry["probability"] for entry in first["top"]) == pytest.approx(1)
+    assert not first["unknown"]
+    assert answer["revision"] == taught.get("/model").json()["revision"]
+
+
+def test_answers_are_those_of_the_library(taught):
+    images = images_of("red", 3, seed=2) + images_of("green", 2, seed=2)
+    found = taught.predict(images, params={"top": 2}).json()["predictions"]
+    model = ImageClassifier.load(taught.service.settings.model)
+    for one, expected in zip(found, model.classify(images, top=2), strict=True):
+        assert one["label"] == expected.label
+        assert one["unknown"] == expected.unknown
+        assert one["novelty"] == pytest.approx(expected.novelty, rel=SCORES)
+        shares = [entry["probability"] for entry in one["top"]]
+        np.testing.assert_allclose(shares, [share for _, share in expected.top], rtol=SCORES)
+
+
+def test_strange_image_is_unknown_unless_told_otherwise(taught):
+    image = images_of("green", 1)
+    found = taught.predict(image).json()["predictions"][0]
+    assert found["unknown"]
+    assert found["label"] == "unknown"
+    found = taught.predict(image, params={"unknown_above": 0}).json()["predictions"][0]
+    assert found["label"] in ("red", "blue")
+
+
+def test_each_change_is_on_the_disk_before_it_is_answered(taught):
+    path = taught.service.settings.model
+    report = taught.teach("green", images_of("green", 4)).json()
+    assert report["totals"] == {"blue": 5, "green": 4, "red": 5}
+    assert report["class"] == "green"
+    assert describe(path)["n_samples"] == 14
+    report = taught.forget("green", images_of("green", 4)).json()
+    assert report["totals"] == {"blue": 5, "red": 5}
+    assert describe(path)["classes"] == ["blue", "red"]
+
+
+def test_forgetting_gives_the_model_that_never_learnt(taught):
+    revision = taught.get("/model").json()["revision"]
+    image = images_of("red", 1, seed=3)
+    before = taught.predict(image).json()
+    taught.teach("violet", images_of("violet", 3))
+    assert taught.get("/model").json()["revision"] != revision
+    taught.forget("violet", images_of("violet", 3))
+    after = taught.predict(image).json()["predictions"][0]
+    for one, other in zip(before["predictions"][0]["top"], after["top"], strict=True):
+        assert one["label"] == other["label"]
+        assert one["probability"] == pytest.approx(other["probability"], rel=SCORES)
+
+
+def test_restarted_server_goes_on_where_it_was(settings):
+    with client(settings()) as first:
+        first.teach("red", images_of("red", 3))
+        first.teach("blue", images_of("blue", 3))
+        before = first.get("/model").json()
+    with client(settings()) as second:
+        after = second.get("/model").json()
+        assert after["revision"] == before["revision"]
+        assert after["classes"] == before["classes"]
+        assert second.teach("green", images_of("green", 3)).status_code == 200
+
+
+def test_server_without_a_model_says_so(settings):
+    with client(settings()) as empty:
+        assert empty.get("/health").json() == {"status": "ok", "ready": False}
+        refused = empty.predict(images_of("red", 1))
+        assert refused.status_code == 409
+        assert "Teach a class first" in refused.json()["detail"]
+        assert empty.forget("red", images_of("red", 1)).status_code == 409
+        assert not empty.service.settings.model.exists()
+        assert empty.teach("red", images_of("red", 2)).status_code == 200
+        assert empty.get("/health").json()["ready"]
+
+
+def test_inference_model_predicts_and_refuses_to_learn(taught, settings, tmp_path):
+    path = tmp_path / "small.acil"
+    ImageClassifier.load(taught.service.settings.model).save(path, inference=True)
+    with client(type(settings())(path, taught.service.settings.backbone)) as small:
+        assert small.predict(images_of("red", 1, seed=1)).json()["predictions"][0]["label"] == "red"
+        assert not small.get("/model").json()["can_learn"]
+        refused = small.teach("green", images_of("green", 2))
+        assert refused.status_code == 409
+        assert "can only predict" in refused.json()["detail"]
+
+
+def test_token_guards_teaching_but_not_predicting(settings):
+    with client(settings(token=TOKEN)) as guarded:
+        images = images_of("red", 2)
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": f"Basic {TOKEN}"},
+            {"Authorization": TOKEN},
+            {"Authorization": "Bearer \xe9".encode("latin-1")},
+        ):
+            refused = guarded.teach("red", images, headers=headers)
+            assert refused.status_code == 401
+            assert refused.headers["www-authenticate"] == "Bearer"
+        assert not guarded.service.settings.model.exists()
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert guarded.teach("red", images, headers=right).status_code == 200
+        assert guarded.forget("red", images[:1]).status_code == 401
+        assert guarded.forget("red", images[:1], headers=right).status_code == 200
+        assert guarded.predict(images).status_code == 200
+        assert TOKEN not in guarded.get("/model").text
+        assert guarded.get("/model").json()["protected"]
+
+
+def test_foreign_pages_and_names_are_refused(taught):
+    images = images_of("green", 2)
+    for headers, code in (
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Host": "evil.example"}, 421),
+    ):
+        assert taught.teach("green", images, headers=headers).status_code == code
+    assert [entry["name"] for entry in taught.get("/model").json()["classes"]] == ["blue", "red"]
+    own = {"Origin": str(taught.base_url).rstrip("/")}
+    assert taught.teach("green", images, headers=own).status_code == 200
+
+
+def test_name_of_a_proxy_can_be_allowed(settings):
+    with client(settings(hosts=("models.example",))) as served:
+        assert served.get("/model", headers={"Host": "models.example"}).status_code == 200
+        assert served.get("/model", headers={"Host": "other.example"}).status_code == 421
+
+
+def test_model_changed_by_another_process_is_served(taught, place):
+    path = taught.service.settings.model
+    other = ImageClassifier.load(path)
+    other.learn(place / "held-out" / "green", "green")
+    other.save(path)
+    wait_until(lambda: len(taught.get("/model").json()["classes"]) == 3)
+    taught.teach("white", images_of("white", 3))
+    assert describe(path)["classes"] == ["blue", "green", "red", "white"]
+
+
+def test_change_right_after_another_process_keeps_both(taught, place):
+    path = taught.service.settings.model
+    other = ImageClassifier.load(path)
+    other.learn(place / "held-out" / "green", "green")
+    other.save(path)
+    report = taught.teach("white", images_of("white", 3)).json()
+    assert report["totals"] == {"blue": 5, "green": 4, "red": 5, "white": 3}
+
+
+def test_server_and_other_processes_take_turns(taught, place):
+    """Both change the file many times at once; nothing that either learnt is lost."""
+    path, failures = taught.service.settings.model, []
+    samples = ImageClassifier.load(path).prepare(place / "held-out" / "green", "green")
+
+    def learn():
+        try:
+            for _ in range(8):
+                with locked(path):
+                    other = ImageClassifier.load(path)
+                    other.learn(samples)
+                    other.save(path)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    images = images_of("white", 2)
+    statuses = [taught.teach("white", images).status_code for _ in range(8)]
+    thread.join()
+    assert failures == []
+    assert statuses == [200] * 8
+    counts = dict(zip(describe(path)["classes"], describe(path)["counts"], strict=True))
+    assert counts == {"blue": 5, "green": 32, "red": 5, "white": 16}
+    wait_until(lambda: taught.get("/model").json()["images"] == 58)
+
+
+def test_file_that_is_removed_or_damaged_is_told_and_predictions_go_on(taught):
+    path = taught.service.settings.model
+    content = path.read_bytes()
+    path.unlink()
+    refused = taught.teach("green", images_of("green", 2))
+    assert refused.status_code == 503
+    assert "removed" in refused.json()["detail"]
+    path.write_bytes(content[:-10])
+    assert taught.teach("green", images_of("green", 2)).status_code == 503
+    assert taught.predict(images_of("red", 1)).status_code == 200
+    path.write_bytes(content)
+    assert taught.teach("green", images_of("green", 2)).status_code == 200
+
+
+def test_failed_save_changes_nothing(taught, monkeypatch):
+    def full(self, path, **options):
+        from acil.errors import ModelFileError
+
+        raise ModelFileError("Cannot write: no space left.")
+
+    before, content = taught.get("/model").json(), taught.service.settings.model.read_bytes()
+    monkeypatch.setattr(ImageClassifier, "save", full)
+    assert taught.teach("green", images_of("green", 2)).status_code == 503
+    assert taught.get("/model").json() == before
+    assert taught.service.settings.model.read_bytes() == content
+
+
+def test_held_out_accuracy_before_and_after_a_new_class(settings, place):
+    with client(settings(held_out=place / "held-out")) as served:
+        assert served.get("/model").json()["held_out"]["accuracy"] is None
+        for name in ("red", "blue"):
+            served.teach(name, images_of(name, 5))
+        assert served.get("/model").json()["held_out"] == {
+            "accuracy": 100.0,
+            "images": 8,
+            "per_class": {"blue": 100.0, "red": 100.0},
+        }
+        found = served.teach("green", images_of("green", 5)).json()["held_out"]
+        assert found["kept"] == {
+            "accuracy_before": 100.0,
+            "accuracy_after": 100.0,
+            "images": 8,
+            "lost": 0,
+        }
+        assert found["after"]["images"] == 12
+        assert [e["class"] for e in served.get("/model").json()["history"]] == ["red", "blue", "green"]
+        # Taught under a wrong name, green is lost: the panel must not hide it.
+        found = served.teach("red", images_of("green", 40, seed=5)).json()["held_out"]
+        assert found["kept"]["lost"] > 0
+        assert found["kept"]["accuracy_after"] < 100
+
+
+def test_held_out_folder_that_is_none_is_told(settings, tmp_path):
+    from acil.app.service import Service
+    from acil.errors import InputError
+
+    with pytest.raises(InputError, match="no file"):
+        Service(settings(held_out=tmp_path / "missing"))
+
+
+def test_metrics_count_answers_and_images(taught):
+    taught.predict(images_of("red", 2))
+    taught.get("/nowhere")
+    text = taught.get("/metrics").text
+    assert 'acil_requests_total{method="POST",path="/predict",status="200"} 1' in text
+    assert 'acil_requests_total{method="GET",path="other",status="404"} 1' in text
+    assert 'acil_images_total{what="learn"} 10' in text
+    assert 'acil_images_total{what="predict"} 2' in text
+    assert "acil_classes 2\n" in text
+    for line in text.splitlines():
+        assert re.fullmatch(r'# (HELP|TYPE) .+|acil_\w+(\{(\w+="[^"]*",?)+\})? [0-9.e+\-]+', line), line
+    last = re.findall(r'request_seconds_bucket\{path="/predict",le="([^"]+)"\} (\d+)', text)
+    assert last[-1] == ("+Inf", "1")
+    assert [int(n) for _, n in last] == sorted(int(n) for _, n in last)
+
+
+def test_everything_needed_to_call_it_is_in_the_description(taught):
+    found = taught.get("/openapi.json").json()
+    assert set(found["paths"]) == {
+        "/predict",
+        "/classes/{name}",
+        "/classes/{name}/forget",
+        "/model",
+        "/health",
+        "/metrics",
+    }
+    body = found["paths"]["/predict"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    assert "images" in body["schema"]["properties"]
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if not path.endswith(".svg")])
+def test_pages_load_nothing_from_elsewhere(taught, path):
+    found = taught.get(path)
+    assert found.status_code == 200
+    assert "default-src 'none'" in found.headers["content-security-policy"]
+    assert "unsafe" not in found.headers["content-security-policy"]
+    assert found.headers["x-content-type-options"] == "nosniff"
+    assert not re.findall(r"(?:https?:)?//[\w.-]+\.\w+", found.text)
+    assert not re.findall(r"innerHTML|eval\(|style=|onclick=", found.text)
+
+
+@pytest.mark.parametrize(
+    "name", ["gas pump", "Grüße", "犬", "50 %", "forget", "a.b", "<b>&amp;", "x?y#z"]
+)
+def test_ordinary_names_arrive_unchanged(taught, name):
+    from urllib.parse import quote
+
+    report = taught.teach(quote(name, safe=""), images_of("green", 2)).json()
+    assert report["class"] == name
+    assert json.loads(taught.get("/model").text)["classes"][0]["name"] in (name, "blue")
+    assert report["totals"][name] == 2
+    assert taught.forget(quote(name, safe=""), images_of("green", 2)).json()["class"] == name
+
+
+def test_default_network_serves_photographs_of_shapes(tmp_path):
+    """EfficientNet-Lite0, end to end."""
+    pytest.importorskip("efficientnet_lite_pytorch")
+    from acil.app.settings import Settings
+
+    draw(tmp_path / "train", 3)
+    with client(Settings(tmp_path / "m.acil")) as served:
+        for name in ("red", "blue"):
+            images = [path.read_bytes() for path in sorted((tmp_path / "train" / name).iterdir())]
+            assert served.teach(name, images).status_code == 200
+        assert served.get("/model").json()["network"] == "efficientnet-lite0"
+        answer = served.post("/predict", files=sent(images_of("blue", 2)), params={"unknown_above": 0})
+        assert [p["label"] for p in answer.json()["predictions"]] == ["blue", "blue"]

@@ -1,0 +1,306 @@
+"""Two hundred hostile uploads: each is refused with a 4xx, the model stays, the server lives."""
+
+import gzip
+import io
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from acil.app.containers import second_type
+from acil.app.uploads import check_image
+from acil.errors import InputError
+from serving import client, encoded, images_of, sent
+
+MAX_PIXELS = 1_000_000
+MAX_BYTES = 300_000
+MAX_IMAGES = 5
+KINDS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+
+
+def photograph(kind: str) -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    return encoded(Image.fromarray(pixels), kind)
+
+
+def archive() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("a.txt", "hello")
+    return buffer.getvalue()
+
+
+def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
+    body = b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+FOREIGN = {
+    "zip": archive(),
+    "pdf": b"%PDF-1.7\n1 0 obj\n",
+    "html": b"<html><body>x</body></html>",
+    "script": b"\n<script>alert(1)</script>",
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
+    "php": b"<?php system($_GET[0]); ?>",
+    "elf": b"\x7fELF\x02\x01\x01" + bytes(20),
+    "program": b"MZ\x90\x00" + bytes(20),
+    "shell": b"#!/bin/sh\nrm -rf /\n",
+    "gzip": gzip.compress(b"hello"),
+    "rar": b"Rar!\x1a\x07\x00" + bytes(9),
+    "java": b"\xca\xfe\xba\xbe\x00\x00\x00\x34",
+    "7z": b"7z\xbc\xaf\x27\x1c" + bytes(9),
+}
+
+
+def hostile_files() -> dict[str, bytes]:
+    """Return files, each of which must be refused as an image."""
+    found = {f"plain {name}": content for name, content in FOREIGN.items()}
+    for kind in KINDS:
+        whole = photograph(kind)
+        for name, content in FOREIGN.items():
+            found[f"{kind} and {name}"] = whole + content
+        found[f"{kind} and padded zip"] = whole + bytes(500) + FOREIGN["zip"]
+        for other in KINDS[:4]:
+            if other != kind:
+                found[f"{kind} and {other}"] = whole + photograph(other)
+        for part in (4, 9, 14, 40, len(whole) // 2, len(whole) * 3 // 4):
+            found[f"{kind} cut at {part}"] = whole[:part]
+        found[f"{kind} behind text"] = b"hello " + whole
+        found[f"{kind} of zeros"] = whole[:8] + bytes(200)
+    noise, jpeg = np.random.default_rng(1), photograph("JPEG")
+    for size in (1, 2, 16, 1000):
+        found[f"noise {size}"] = noise.bytes(size)
+    found |= {
+        "empty": b"",
+        "text": b"hello",
+        "nulls": bytes(5000),
+        "png bomb": png(60_000, 60_000, (b"IDAT", zlib.compress(bytes(100_000)))),
+        "png wide": png(2**31 - 1, 1, (b"IDAT", zlib.compress(bytes(10)))),
+        "png of no width": png(0, 5, (b"IDAT", zlib.compress(bytes(10)))),
+        "png too large": png(1200, 1000, (b"IDAT", zlib.compress(bytes(1200 * 3001)))),
+        "png without data": png(8, 8),
+        "png text bomb": png(8, 8, (b"zTXt", b"k\0\0" + zlib.compress(bytes(2**26)))),
+        "gif bomb": b"GIF89a\xff\xff\xff\xff\x80\0\0" + bytes(6) + b",\0\0\0\0\xff\xff\xff\xff\0\x02\0;",
+        "bmp bomb": b"BM" + struct.pack("<IHHIIiiHH", 99, 0, 0, 54, 40, 2**30, 2**30, 1, 24) + bytes(24),
+        "pdf in a comment": jpeg[:2] + b"\xff\xfe\x00\x0a%PDF-1.7" + jpeg[2:],
+        "script in a comment": jpeg[:2] + b"\xff\xfe\x00\x0b<script>x" + jpeg[2:],
+        "tiff": encoded(Image.new("RGB", (8, 8)), "TIFF"),
+        "ppm": encoded(Image.new("RGB", (8, 8)), "PPM"),
+        "icon": encoded(Image.new("RGB", (16, 16)), "ICO"),
+        "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
+        "too many bytes": photograph("BMP") + bytes(MAX_BYTES),
+        "too many pixels": encoded(Image.new("L", (1001, 1000))),
+    }
+    return found
+
+
+NAMES = [
+    "%00",
+    "a%00b",
+    "a%0Ab",
+    "a%0D%0ASet-Cookie:x",
+    "%1B%5B31mred",
+    "%7F",
+    "%C2%85",
+    "%E2%80%AEgnp",
+    "%E2%80%8B",
+    "%FF%FE",
+    "%C0%AF",
+    "%ED%A0%80",
+    "..",
+    "%2E%2E",
+    "..%2F..%2Fetc%2Fpasswd",
+    "..%5C..%5Cwindows",
+    "%2Fetc%2Fpasswd",
+    "a%2Fb",
+    "a%5Cb",
+    "%20",
+    "a%20",
+    "%20a",
+    "unknown",
+    "x" * 201,
+    "%E7%8A%AC" * 201,
+    "%EF%BF%BD",
+    "%F3%A0%80%81",
+    "%EE%80%80",
+]
+
+
+@pytest.fixture(scope="module")
+def served(place, tmp_path_factory):
+    from acil.app.settings import Settings
+
+    made = Settings(
+        tmp_path_factory.mktemp("hostile") / "m.acil",
+        f"onnx:{place / 'network.onnx'}",
+        max_bytes=MAX_BYTES,
+        max_images=MAX_IMAGES,
+        max_pixels=MAX_PIXELS,
+    )
+    with client(made) as found:
+        for name in ("red", "blue"):
+            assert found.teach(name, images_of(name, 3)).status_code == 200
+        yield found
+
+
+@pytest.fixture
+def unchanged(served):
+    """What holds before must hold after: file, state, and the server answers."""
+    path = served.service.settings.model
+    content, published = path.read_bytes(), served.service.store.published
+    yield served
+    assert path.read_bytes() == content
+    assert served.service.store.published is published
+    assert served.predict(images_of("red", 1)).status_code == 200
+
+
+def test_there_are_two_hundred():
+    assert len(hostile_files()) + len(NAMES) + len(REQUESTS) >= 200
+
+
+def test_hostile_files_are_refused_for_teaching(unchanged):
+    accepted = {}
+    for name, content in hostile_files().items():
+        answer = unchanged.teach("red", [content])
+        if not 400 <= answer.status_code < 500 or not answer.json()["detail"]:
+            accepted[name] = answer.status_code
+    assert accepted == {}
+
+
+def test_hostile_files_are_refused_for_predicting_and_forgetting(unchanged):
+    accepted = {}
+    for name, content in list(hostile_files().items())[::7]:
+        good = images_of("red", 1)
+        for answer in (unchanged.predict([*good, content]), unchanged.forget("red", [*good, content])):
+            if not 400 <= answer.status_code < 500:
+                accepted[name] = answer.status_code
+    assert accepted == {}
+
+
+def test_hostile_class_names_are_refused(unchanged):
+    accepted = {}
+    for name in NAMES:
+        for path in (f"/classes/{name}", f"/classes/{name}/forget"):
+            # As it is: the client would tidy the dots away.
+            target = unchanged.base_url.copy_with(raw_path=path.encode())
+            answer = unchanged.post(target, files=sent(images_of("red", 1)))
+            if not 400 <= answer.status_code < 500:
+                accepted[path] = answer.status_code
+    assert accepted == {}
+
+
+BOUNDARY = {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def part(disposition: str, content: bytes = b"hello") -> bytes:
+    return (
+        b"--x\r\nContent-Disposition: " + disposition.encode() + b"\r\n\r\n" + content + b"\r\n--x--\r\n"
+    )
+
+
+#: Body, headers and the status they get.
+REQUESTS = {
+    "no body": (b"", {}, 415),
+    "json": (b'{"images": []}', {"Content-Type": "application/json"}, 415),
+    "form": (b"images=x", {"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    "no boundary": (b"hello", {"Content-Type": "multipart/form-data"}, 400),
+    "empty multipart": (b"--x--\r\n", BOUNDARY, 422),
+    "never closed": (
+        b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n',
+        BOUNDARY,
+        422,
+    ),
+    "not multipart": (b"\0" * 500, BOUNDARY, 400),
+    "text instead of a file": (part('form-data; name="images"'), BOUNDARY, 422),
+    "other field": (part('form-data; name="x"; filename="a.png"'), BOUNDARY, 422),
+    "path as file name": (part('form-data; name="images"; filename="../../etc/passwd"'), BOUNDARY, 422),
+    "null as file name": (part('form-data; name="images"; filename="a\0b"'), BOUNDARY, 422),
+    "no name": (part("form-data"), BOUNDARY, 400),
+    "many fields": (part('form-data; name="a"') * 3, BOUNDARY, 422),
+    "large text": (part('form-data; name="images"', b"x" * (MAX_BYTES - 200)), BOUNDARY, 422),
+    "too large": (b"x" * (MAX_BYTES + 1), BOUNDARY, 413),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_hostile_requests_are_refused(unchanged, name):
+    content, headers, status = REQUESTS[name]
+    answer = unchanged.post("/predict", content=content, headers=headers)
+    assert answer.status_code == status, answer.text
+
+
+def test_body_without_a_length_is_cut_off(unchanged):
+    def endless():
+        yield b"--x\r\nContent-Disposition: form-data; name=images; filename=a\r\n\r\n"
+        for _ in range(100):
+            yield bytes(10_000)
+
+    answer = unchanged.post("/predict", content=endless(), headers=BOUNDARY)
+    assert answer.status_code == 413
+
+
+def test_too_many_images_are_refused(unchanged):
+    images = images_of("red", MAX_IMAGES + 1)
+    assert unchanged.predict(images).status_code == 400
+    assert unchanged.teach("red", images).status_code == 400
+    assert unchanged.predict(images[:MAX_IMAGES]).status_code == 200
+
+
+@pytest.mark.parametrize("query", ["top=0", "top=101", "top=x", "unknown_above=-1", "unknown_above=nan"])
+def test_bad_questions_are_refused(unchanged, query):
+    answer = unchanged.post(f"/predict?{query}", files=sent(images_of("red", 1)))
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/static/../api.py", "/static/%2e%2e/api.py", "/static//etc/passwd"])
+def test_only_files_of_the_page_are_handed_out(unchanged, path):
+    target = unchanged.base_url.copy_with(raw_path=path.encode())
+    assert unchanged.get(target).status_code == 404
+
+
+def test_slow_client_is_cut_off(settings):
+    import socket
+    import time
+
+    with client(settings(read_seconds=0.3)) as served:
+        served.teach("red", images_of("red", 2))
+        with socket.create_connection((served.base_url.host, served.base_url.port)) as line:
+            line.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+                b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x"
+            )
+            line.settimeout(20)
+            start = time.monotonic()
+            assert b" 408 " in line.recv(1000).splitlines()[0]
+            assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ordinary_images_are_taken_with_what_cameras_append(kind):
+    whole = photograph(kind)
+    for tail in (b"", bytes(700), b"\r\n", b"\0\0\0\x18ftypmp42" + bytes(50), b"SEFH" + bytes(30)):
+        check_image(whole + tail, MAX_PIXELS)
+    assert second_type(whole + whole, kind) is None or kind == "BMP"
+
+
+def test_progressive_and_animated_images_are_taken():
+    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", progressive=True, comment=b"a comment", quality=95)
+    check_image(buffer.getvalue() + FOREIGN["elf"][:0], MAX_PIXELS)
+    with pytest.raises(InputError, match="also ELF"):
+        check_image(buffer.getvalue() + FOREIGN["elf"], MAX_PIXELS)
+    for kind in ("GIF", "WEBP", "PNG"):
+        buffer = io.BytesIO()
+        image.save(buffer, kind, save_all=True, append_images=[image.rotate(90)] * 3)
+        check_image(buffer.getvalue(), MAX_PIXELS)
+        with pytest.raises(InputError, match="also ZIP"):
+            check_image(buffer.getvalue() + FOREIGN["zip"], MAX_PIXELS)

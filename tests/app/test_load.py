@@ -1,0 +1,137 @@
+"""Many clients at a time: no error, no answer from a half-changed model, and batches pay."""
+
+import asyncio
+import json
+import statistics
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from serving import Client, client, images_of, start
+
+#: Scores of a batch and of a single row go through other matrix products.
+SCORES = 1e-9
+
+
+def request(image: bytes, keep: bool) -> bytes:
+    """Return one prediction as it goes over the wire: fast enough for a thousand at a time."""
+    head = '--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
+    body = head.encode() + image + b"\r\n--x--\r\n"
+    return (
+        "POST /predict?top=100 HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; "
+        f"boundary=x\r\nContent-Length: {len(body)}\r\nConnection: {'keep-alive' if keep else 'close'}"
+        "\r\n\r\n"
+    ).encode() + body
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    length = next(
+        int(line.split(":")[1]) for line in head.lower().splitlines() if "content-length" in line
+    )
+    return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+async def asked(port: int, images: list[bytes], times: list[float] | None = None) -> list:
+    """Send images one after another over one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    found = []
+    for image in images:
+        begin = time.perf_counter()
+        writer.write(request(image, keep=True))
+        found.append(await answer(reader))
+        if times is not None:
+            times.append(time.perf_counter() - begin)
+    writer.close()
+    await writer.wait_closed()
+    return found
+
+
+def test_thousand_predictions_while_twenty_classes_are_taught(settings):
+    names = [f"class {i}" for i in range(20)]
+    batches = [images_of(name, 3) for name in names]
+    images = [image for name in ("red", "blue", *names[::4]) for image in images_of(name, 3, seed=1)]
+    with client(settings()) as served:
+        store = served.service.store
+        states = {}
+        for name in ("red", "blue"):
+            served.teach(name, images_of(name, 5))
+        states[store.published.revision] = store.published
+        failures = []
+
+        def teach():
+            with Client(base_url=served.base_url, timeout=120) as teacher:
+                for name, batch in zip(names, batches, strict=True):
+                    report = teacher.teach(name, batch)
+                    if report.status_code != 200:
+                        failures.append(report.text)
+                        return
+                    # Nobody else teaches: what is published now is what this request made.
+                    states[report.json()["revision"]] = store.published
+
+        async def predict():
+            port = served.base_url.port
+            tasks = [asked(port, [images[i % len(images)]]) for i in range(1000)]
+            return await asyncio.gather(*tasks)
+
+        thread = threading.Thread(target=teach)
+        thread.start()
+        answers = [found for (found,) in asyncio.run(predict())]
+        thread.join()
+        assert failures == []
+        assert [status for status, _ in answers if status != 200] == []
+        assert len(states) == 21
+        revisions = {found["revision"] for _, found in answers}
+        assert revisions <= set(states)
+        assert len(revisions) > 1
+        features = served.service.store.prepare(images, "any").features
+        expected = {
+            revision: states[revision].snapshot.judge(features, 100, 1.7) for revision in revisions
+        }
+        for number, (_, found) in enumerate(answers):
+            (prediction,) = found["predictions"]
+            label, unknown, top, novelty = expected[found["revision"]][number % len(images)]
+            assert (prediction["label"], prediction["unknown"]) == (label, unknown)
+            assert prediction["novelty"] == pytest.approx(novelty, rel=SCORES)
+            shares = {entry["label"]: entry["probability"] for entry in prediction["top"]}
+            assert shares == pytest.approx(dict(top), rel=SCORES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["small", "efficientnet-lite0"])
+def test_32_clients_get_more_than_one(place, tmp_path, network, capsys):
+    """Throughput of 32 clients against one client in the same run, with the 95th percentile."""
+    options = ["--backbone", f"onnx:{place / 'network.onnx'}" if network == "small" else network]
+    process, address = start(tmp_path / "m.acil", *options, cwd=tmp_path)
+    number = 640 if network == "small" else 160
+    try:
+        with Client(base_url=address, timeout=120) as served:
+            for name in ("red", "blue", "green"):
+                assert served.teach(name, images_of(name, 3)).status_code == 200
+        port = int(address.rpartition(":")[2])
+        images = images_of("red", number, seed=1)
+
+        async def measured(clients):
+            times, share = [], number // clients
+            begin = time.perf_counter()
+            tasks = [asked(port, images[i * share : (i + 1) * share], times) for i in range(clients)]
+            found = await asyncio.gather(*tasks)
+            seconds = time.perf_counter() - begin
+            assert all(status == 200 for part in found for status, _ in part)
+            return number / seconds, 1000 * statistics.quantiles(times, n=20)[-1]
+
+        asyncio.run(asked(port, images[:32]))
+        # Taking turns: a machine that is busy for a while slows both.
+        rounds = [(asyncio.run(measured(1)), asyncio.run(measured(32))) for _ in range(3)]
+        alone, together = (np.median([r[i] for r in rounds], axis=0) for i in (0, 1))
+        with capsys.disabled():
+            print(
+                f"\n{network}: one client {alone[0]:.0f} images/s (p95 {alone[1]:.1f} ms), 32 clients "
+                f"{together[0]:.0f} images/s (p95 {together[1]:.1f} ms): {together[0] / alone[0]:.2f} x"
+            )
+        assert together[0] >= 1.3 * alone[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)

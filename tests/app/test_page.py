@@ -1,0 +1,260 @@
+"""The page in a real browser: teach, predict, teach more, forget, reload."""
+
+import os
+import shutil
+
+import pytest
+
+from acil.app.settings import Settings
+from pictures import COLOURS
+from serving import TOKEN, images_of, server
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+if CHROMIUM is None:
+    pytest.skip(
+        "Chromium is not installed, so the page is not tested in a browser (apt-get install chromium).",
+        allow_module_level=True,
+    )
+playwright = pytest.importorskip("playwright.sync_api")
+# Five seconds are not enough on a machine that runs other tests too.
+playwright.expect.set_options(timeout=20_000)
+
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+#: Folder in which screenshots are kept, for people to look at.
+SCREENSHOTS = os.environ.get("ACIL_SCREENSHOTS")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as running:
+        made = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def opened(browser, place, tmp_path):
+    """A function that opens the page of a new server; scripts must not fail in it."""
+    faults, stack = [], []
+
+    def make(viewport=DESKTOP, dark=False, **options):
+        network = f"onnx:{place / 'network.onnx'}"
+        # The small network gives colours features of very different length: novelty is far above its
+        # usual bound for some that are known, and ten times farther for those that are not.
+        running = server(Settings(tmp_path / "m.acil", network, unknown_above=20, **options))
+        service, address = running.__enter__()
+        context = browser.new_context(viewport=viewport, color_scheme="dark" if dark else "light")
+        stack.extend([(running, None), (None, context)])
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on(
+            "console", lambda line: faults.append(line.text) if "Content Security" in line.text else 0
+        )
+        page.goto(address)
+        page.service = service
+        return page
+
+    yield make
+    for running, context in reversed(stack):
+        if context is not None:
+            context.close()
+        if running is not None:
+            running.__exit__(None, None, None)
+    assert faults == []
+
+
+def files(name, number, seed=0):
+    images = images_of(name, number, seed)
+    return [
+        {"name": f"{name} {i}.png", "mimeType": "image/png", "buffer": image}
+        for i, image in enumerate(images)
+    ]
+
+
+def teach(page, name, number=15, seed=0):
+    page.get_by_label("Name of the class").fill(name)
+    page.set_input_files("#teach-files", files(name, number, seed))
+    page.get_by_role("button", name="Teach", exact=True).click()
+    playwright.expect(page.locator("#teach-status")).to_contain_text(f"of “{name}”")
+
+
+def predicted(page, *names):
+    """Show one image of each, and return the answers; those taught come first and are known."""
+    page.set_input_files("#predict-files", [file for name in names for file in files(name, 1)])
+    expected = "This is" if len(names) == 1 else f"{len(names)} answers"
+    playwright.expect(page.locator("#predict-status")).to_contain_text(expected)
+    return page.locator("#answers h3").all_inner_texts()
+
+
+def shares(page):
+    return page.locator("#answers .share").all_inner_texts()
+
+
+def classes(page):
+    return page.locator("#classes tbody th").all_inner_texts()
+
+
+def shoot(page, name):
+    if SCREENSHOTS:
+        page.screenshot(path=f"{SCREENSHOTS}/{name}.png", full_page=True)
+
+
+def test_teach_predict_teach_more_forget_reload(opened, place):
+    page = opened(held_out=place / "held-out")
+    playwright.expect(page.locator("#no-classes")).to_be_visible()
+    teach(page, "red")
+    teach(page, "blue")
+    playwright.expect(page.locator("#classes tbody tr")).to_have_count(2)
+    assert classes(page) == ["blue", "red"]
+    assert predicted(page, "red", "blue") == ["red", "blue"]
+    assert predicted(page, "green") == ["unknown"]
+
+    teach(page, "green")
+    assert predicted(page, "red", "blue", "green") == ["red", "blue", "green"]
+    playwright.expect(page.locator("#verdict")).to_contain_text("Nothing forgotten")
+    playwright.expect(page.locator("#accuracy")).to_have_text("100.0 %")
+    answers = shares(page)
+
+    page.get_by_role("button", name="Forget images of green").click()
+    dialog = page.get_by_role("dialog")
+    playwright.expect(dialog).to_contain_text("green")
+    page.set_input_files("#forget-files", files("green", 15))
+    dialog.get_by_role("button", name="Forget", exact=True).click()
+    playwright.expect(page.locator("#forget-status")).to_contain_text("Forgot 15 images")
+    playwright.expect(page.locator("#classes tbody tr")).to_have_count(2)
+    assert predicted(page, "green") == ["unknown"]
+
+    teach(page, "green")
+    page.reload()
+    playwright.expect(page.locator("#classes tbody tr")).to_have_count(3)
+    assert predicted(page, "red", "blue", "green") == ["red", "blue", "green"]
+    assert shares(page) == answers
+
+
+def test_refusals_are_shown_and_nothing_changes(opened):
+    page = opened()
+    page.get_by_label("Name of the class").fill("red")
+    page.get_by_role("button", name="Teach", exact=True).click()
+    playwright.expect(page.locator("#teach-status")).to_have_text("Choose at least one image.")
+    page.set_input_files(
+        "#teach-files", [{"name": "a.png", "mimeType": "image/png", "buffer": b"hello"}]
+    )
+    page.get_by_role("button", name="Teach", exact=True).click()
+    playwright.expect(page.locator("#teach-status")).to_contain_text("not an image")
+    page.get_by_role("button", name="Remove these images").click()
+    page.get_by_label("Name of the class").fill("a/b")
+    page.set_input_files("#teach-files", files("red", 1))
+    page.get_by_role("button", name="Teach", exact=True).click()
+    playwright.expect(page.locator("#teach-status.bad")).to_be_visible()
+    page.set_input_files("#predict-files", files("red", 1))
+    playwright.expect(page.locator("#predict-status")).to_contain_text("Teach a class first")
+    assert page.service.store.published is None
+
+
+def test_names_are_text_and_never_code(opened):
+    page = opened()
+    name = "<img src=x onerror=alert(1)>"
+    teach(page, name)
+    teach(page, "blue")
+    playwright.expect(page.locator("#classes tbody tr")).to_have_count(2)
+    assert classes(page) == [name, "blue"]
+    predicted(page, name)
+    assert page.locator("main img[src=x]").count() == 0
+
+
+def test_token_is_asked_for_and_kept_for_the_tab(opened):
+    page = opened(token=TOKEN)
+    page.get_by_label("Name of the class").fill("red")
+    page.set_input_files("#teach-files", files("red", 2))
+    page.get_by_role("button", name="Teach", exact=True).click()
+    playwright.expect(page.locator("#teach-status")).to_contain_text("token")
+    page.locator("#token").fill(TOKEN)
+    page.locator("#token").blur()
+    page.reload()
+    teach(page, "red", 2)
+    assert list(page.service.store.published.snapshot.totals) == ["red"]
+
+
+def test_keyboard_reaches_everything_and_everything_has_a_name(opened):
+    page = opened()
+    for name in ("red", "blue"):
+        teach(page, name)
+    playwright.expect(page.locator("#classes tbody tr")).to_have_count(2)
+    page.locator("body").click(position={"x": 1, "y": 1})
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate(
+                "() => (document.activeElement.getAttribute('aria-label') || document.activeElement.id "
+                "|| document.activeElement.textContent).trim()"
+            )
+        )
+    wanted = ["predict-files", "predict-camera", "class-name", "teach-files", "teach-camera"]
+    wanted += ["teach-button", "Forget images of blue", "Forget images of red"]
+    places = [reached.index(name) for name in wanted]
+    assert places == sorted(places)
+    unnamed = page.evaluate(
+        "() => [...document.querySelectorAll('input, button, section, dialog, table, img')].filter(e => "
+        "!(e.labels?.length || e.textContent.trim() || e.getAttribute('aria-label') || e.alt)).length"
+    )
+    assert unnamed == 0
+    page.get_by_role("button", name="Forget images of red").press("Enter")
+    playwright.expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    playwright.expect(page.get_by_role("dialog")).to_be_hidden()
+    focused = page.evaluate("() => document.activeElement.getAttribute('aria-label')")
+    assert focused == "Forget images of red"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_page_fits_and_is_readable(opened, place, viewport, dark):
+    """Nothing sticks out, targets are large enough for a finger, and text stands out from its ground."""
+    page = opened(viewport, dark, held_out=place / "held-out")
+    for name in COLOURS:
+        teach(page, name)
+    predicted(page, "red", "blue")
+    width = page.evaluate("() => document.documentElement.scrollWidth")
+    assert width <= viewport["width"]
+    small = page.evaluate(
+        "() => [...document.querySelectorAll('.button')].filter(e => e.offsetParent)"
+        ".filter(e => e.offsetHeight < 34 || e.offsetWidth < 44).map(e => e.textContent)"
+    )
+    assert small == []
+    assert min(contrasts(page)) >= 4.5
+    shoot(page, f"{'phone' if viewport is PHONE else 'desktop'}-{'dark' if dark else 'light'}")
+
+
+def contrasts(page):
+    """Return the contrast of text to ground (WCAG) of all elements with text of their own."""
+    pairs = page.evaluate(
+        """() => [...document.querySelectorAll('main *, header *, footer *')]
+        .filter(e => e.offsetParent && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+        .map(e => {
+          let ground = e;
+          const clear = 'rgba(0, 0, 0, 0)';
+          while (getComputedStyle(ground).backgroundColor === clear) ground = ground.parentElement;
+          return [getComputedStyle(e).color, getComputedStyle(ground).backgroundColor];
+        })"""
+    )
+
+    def luminance(colour):
+        levels = [int(level) / 255 for level in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in levels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    found = []
+    for pair in pairs:
+        dark, light = sorted(map(luminance, pair))
+        found.append((light + 0.05) / (dark + 0.05))
+    assert len(found) > 20
+    return found
+
+
+def test_description_of_the_interface_is_shown(opened):
+    page = opened()
+    page.get_by_role("link", name="HTTP interface").click()
+    playwright.expect(page.get_by_role("heading", name="POST /predict")).to_be_visible()
+    playwright.expect(page.locator("main section")).to_have_count(6)
