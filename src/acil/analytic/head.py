@@ -69,6 +69,8 @@ class GramHead:
         self._coef: Tensor | None = None
         #: A lower bound of the least eigenvalue, which more samples can only raise.
         self._least: float | None = None
+        #: Of a branch: whether the head that it came from needs low parts; None for other heads.
+        self._pairs_wanted: bool | None = None
 
     @property
     def size(self) -> int:
@@ -95,13 +97,13 @@ class GramHead:
         for rows, columns, weights in blocks:
             change = self._absorb(rows, columns, weights, refined) if follow else None
             before = self.statistics.n_samples
-            settled = rounding.settled(before, self.size)
+            settled = self._pairs_wanted is False or rounding.settled(before, self.size)
             self.statistics.add(rows, columns, weights, self._exact_above(settled))
             follow = change is not None
             if change is not None:
                 self._coef = change()
             del rows, change  # or two blocks would be alive while the next one is made
-            if rounding.worth_a_look(before, self.statistics.n_samples, self.size):
+            if self._pairs_wanted is None and self._worth_a_look(before):
                 follow = not self._look_at_least_eigenvalue() and follow
         if not follow:
             self._invalidate()
@@ -126,6 +128,24 @@ class GramHead:
         settled = plain and rounding.settled(sum(part.n_samples for part in sums), self.size)
         self.statistics.merge(other.statistics, positions, self._exact_above(settled))
         self._invalidate()
+
+    def branch(self, n_classes: int) -> GramHead:
+        """Return an empty head whose samples are to be absorbed by this one.
+
+        It keeps low parts unless this head has found that it needs none.
+        """
+        sums = self.statistics
+        twin = GramHead(self.size, self.precision, sums.gram.device, self.gamma, self.fit_intercept)
+        twin.grow(torch.empty(0, dtype=torch.int64), n_classes)
+        twin._pairs_wanted = sums.low is not None or not rounding.settled(sums.n_samples, self.size)
+        return twin
+
+    def absorb(self, branch: GramHead, positions: Tensor) -> None:
+        """Add the sums of a branch, and look whether they still need low parts, as `learn` does."""
+        before = self.statistics.n_samples
+        self.merge(branch, positions)
+        if self._worth_a_look(before) and self._look_at_least_eigenvalue():
+            self._invalidate()
 
     def grow(self, positions: Tensor, n_classes: int) -> None:
         """Make room for new classes; see `Statistics.grow`."""
@@ -271,6 +291,9 @@ class GramHead:
         if settled:
             return math.inf if self.statistics.low is None else -math.inf
         return rounding.exact_above(self.gamma or 0.0, self.size, self.precision.rounding)
+
+    def _worth_a_look(self, before: int) -> bool:
+        return rounding.worth_a_look(before, self.statistics.n_samples, self.size)
 
     def _look_at_least_eigenvalue(self) -> bool:
         """Decide whether filled sums need low parts; say whether that took a factorization."""
