@@ -51,6 +51,8 @@ def scattered(values: Tensor, places: Tensor, n: int, group: Group) -> Tensor:
     Tensor of shape (n, …)
         The same on all processes, and exact: each number is added to zeros.
     """
+    # Those who have no values because they failed say so now.
+    group.exchange()
     whole = values.new_zeros(n, *values.shape[1:])
     whole[places] = values
     return all_reduce_(whole, group)

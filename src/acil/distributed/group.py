@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
-from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from acil.distributed.failures import agreed, described, is_agreed, lost
 from acil.distributed.watch import Heartbeat, Watch, say_farewell
@@ -68,7 +67,7 @@ class Group:
         if store is None:
             return
         # A process may join one group after another in the same store.
-        self._store = store = PrefixStore(f"acil/{next(_numbers)}", store)
+        self._store = store = dist.PrefixStore(f"acil/{next(_numbers)}", store)  # type: ignore[attr-defined]
         try:
             self._heartbeat = Heartbeat(store, rank, timeout)
             self.tensors = self._process_group()
@@ -97,10 +96,16 @@ class Group:
             )
         own = _own_device(resolve_device(device, "float64"))
         try:
-            store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+            limit = timedelta(seconds=seconds)
+            store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
         except (RuntimeError, ValueError) as error:
             raise lost("the processes could not meet", error) from error
         return cls(store, rank, size, own, seconds)
+
+    @property
+    def local_size(self) -> int:
+        """Number of processes on this machine."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if self.size > 1 else 1
 
     @property
     def leads(self) -> bool:

@@ -80,7 +80,7 @@ def partial_fit(
             _require_agreement(facts)
             declared = _union_of_classes(facts)
             state = _state(classifier, facts, declared, group)
-            branch = _local_sums(classifier, state, shard, declared)
+            branch = _local_sums(classifier, state, shard, declared, _first(facts, "gamma"))
             # Those who failed up to here say so now; what follows needs everybody.
             group.exchange()
             reduce_(branch.statistics, group)
@@ -137,11 +137,19 @@ def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
         "parameters": {k: str(v) for k, v in parameters.items() if k not in _OWN_PARAMETERS},
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
         "model": _digest(classifier._require_state()) if fitted else None,
+        "gamma": _gamma(classifier, fitted),
         "seed": None if fitted else resolve_seed(classifier.random_state),
         "features": None if shard.rows is None else shard.rows.n_features,
         "names": None if names is None or shard.rows is None else [str(name) for name in names],
         "classes": None if kept is None else [kept.dtype.str, kept.tolist()],
     }
+
+
+def _gamma(classifier: ACILClassifier, fitted: bool) -> float | None:
+    """Return γ, or None if it is still to be selected."""
+    if fitted:
+        return classifier._require_state().model.require_sums().gamma
+    return None if classifier.gamma == "auto" else float(classifier.gamma)
 
 
 def _require_agreement(facts: Sequence[dict[str, Any]]) -> None:
@@ -150,6 +158,7 @@ def _require_agreement(facts: Sequence[dict[str, Any]]) -> None:
         "parameters": "the parameters of the model",
         "backbone": "the backbone of the features",
         "model": "what the model has learnt so far",
+        "gamma": "the ridge strength",
         "features": "the number of features",
         "names": "the names of the features",
     }
@@ -199,9 +208,12 @@ def _state(
     return state
 
 
-def _local_sums(classifier: ACILClassifier, state: State, shard: _Shard, declared: Labels) -> GramHead:
+def _local_sums(
+    classifier: ACILClassifier, state: State, shard: _Shard, declared: Labels, gamma: float | None
+) -> GramHead:
     model = state.model
     branch = model.require_sums().branch(len(declared))
+    branch.gamma = gamma
     if shard.rows is not None:
         classifier._check_values(shard.rows, model)
         columns = columns_of(shard.labels, declared)
@@ -219,6 +231,8 @@ def _commit(
 ) -> None:
     """Add sums that are complete to the model; nothing in here depends on other processes."""
     state.interrupted = True
+    # One that was left to the first solve, which only some processes have needed so far
+    state.model.require_sums().gamma = branch.gamma
     classifier._grow(state, declared)
     state.model.absorb(branch, columns_of(declared, state.classes))
     state.interrupted = False
@@ -236,9 +250,8 @@ def _first(facts: Sequence[dict[str, Any]], name: str) -> Any:
 
 def _digest(state: State) -> str:
     """Return a short hash of a model, which tells two apart without reading the whole matrix."""
-    head = state.model.require_sums()
-    sums = head.statistics
-    digest = hashlib.sha256(f"{state.classes.tolist()} {head.gamma}".encode())
+    sums = state.model.require_sums().statistics
+    digest = hashlib.sha256(f"{state.classes.tolist()}".encode())
     digest.update(state.model.expansion.fingerprint().encode())
     for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.weights):
         digest.update(part.cpu().contiguous().numpy().tobytes())
