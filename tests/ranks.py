@@ -2,8 +2,6 @@
 
 import multiprocessing
 import os
-import signal
-import time
 import traceback
 
 import torch
@@ -31,14 +29,12 @@ class Rank:
             self.process.kill()
             raise AssertionError(f"{self.process.name} did not end within {timeout} s")
         try:
-            found = self._connection.recv()
+            (found,) = self._connection.recv()
         except EOFError:
-            found = None
+            self.process.join(timeout)
+            return -self.process.exitcode
         self.process.join(timeout)
-        return found if found is not None else -self.process.exitcode
-
-    def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
+        return found
 
 
 def start(size, function, *arguments, timeout=TIMEOUT):
@@ -86,14 +82,5 @@ def _work(connection, environment, function, arguments):
     except Exception as error:
         error.add_note(traceback.format_exc())
         result = error
-    connection.send(result)
+    connection.send((result,))
     connection.close()
-
-
-def wait_until(condition, seconds=30.0):
-    """Wait for something that another process does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("it did not happen")
-        time.sleep(0.01)

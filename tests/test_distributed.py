@@ -76,18 +76,18 @@ def alone(options, weighted):
 
 
 @pytest.mark.parametrize(
-    ("size", "how", "weighted", "options"),
+    ("size", "how", "weighted", "options", "pairs"),
     [
-        (2, "even", False, {}),
-        (2, "uneven", True, {"fit_intercept": True}),
-        (4, "by class", True, {}),
-        (4, "uneven", False, {"gamma": 1e3}),
-        (2, "even", False, {"gamma": "auto", "class_balance": True}),
-        (2, "even", False, {"expansion_size": 700, "gamma": 1e4}),
-        (8, "by class", False, {}),
+        (2, "even", False, {}, True),
+        (2, "uneven", True, {"fit_intercept": True}, True),
+        (4, "by class", True, {}, True),
+        (4, "uneven", False, {"expansion_size": 96, "gamma": 1e6}, False),
+        (2, "even", False, {"gamma": "auto", "class_balance": True}, False),
+        (2, "even", True, {"expansion_size": 600, "gamma": 1e6}, False),
+        (8, "by class", False, {}, True),
     ],
 )
-def test_scores_and_sums_are_those_of_one_process(size, how, weighted, options):
+def test_scores_and_sums_are_those_of_one_process(size, how, weighted, options, pairs):
     options = OPTIONS | options
     model, held_out = alone(options, weighted)
     found = together(size, scores_of, options, how, weighted)
@@ -97,6 +97,8 @@ def test_scores_and_sums_are_those_of_one_process(size, how, weighted, options):
         assert np.array_equal(coef, found[0][1])
         assert_same_bits(sums, found[0][3])
     assert np.array_equal(found[0][3][1], model.class_count_)
+    # Sums of both kinds have travelled.
+    assert ("gram_low" in found[0][3][0]) == pairs
 
 
 def misfits(group, kind):
@@ -138,27 +140,33 @@ def misfits(group, kind):
     return type(caught), str(caught), unchanged, model.n_samples_
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected", "words"),
-    [
-        ("nan", InputError, "Rank 1: .*NaN"),
-        ("width", InputError, "Rank 1: X has 11 features"),
-        ("length", InputError, "Rank 1: X has 150 rows, but y has 149"),
-        ("labels", InputError, "Rank 1: Labels are of type int"),
-        ("weights", InputError, "Rank 1: .*[Nn]egative"),
-        ("model", InputError, "Ranks 0 and 1 differ in what the model has learnt"),
-        ("gamma", InputError, "Ranks 0 and 1 differ in the parameters"),
-        ("solver", UnsupportedError, "Rank 1: .*recursive"),
-    ],
-)
-def test_bad_input_of_one_rank_is_the_same_error_on_all_and_changes_nothing(kind, expected, words):
-    found = together(2, misfits, kind)
-    assert {kind for kind, *_ in found} == {expected}
-    assert len({text for _, text, *_ in found}) == 1
-    assert re.search(words, found[0][1])
-    assert all(unchanged for _, _, unchanged, _ in found)
-    if kind != "model":
-        assert [n for *_, n in found] == [600, 600]
+MISFITS = {
+    "nan": (InputError, "Rank 1: .*NaN"),
+    "width": (InputError, "Rank 1: X has 11 features"),
+    "length": (InputError, "Rank 1: X has 150 rows, but y has 149"),
+    "labels": (InputError, "Rank 1: Labels are of type int"),
+    "weights": (InputError, "Rank 1: .*[Nn]egative"),
+    "gamma": (InputError, "Ranks 0 and 1 differ in the parameters"),
+    "solver": (UnsupportedError, "Rank 1: .*recursive"),
+    "model": (InputError, "Ranks 0 and 1 differ in what the model has learnt"),
+}
+
+
+def all_misfits(group):
+    """One after the other in one group: it outlives them."""
+    return [misfits(group, kind) for kind in MISFITS]
+
+
+def test_bad_input_of_one_rank_is_the_same_error_on_all_and_changes_nothing():
+    for kind, first, second in zip(MISFITS, *together(2, all_misfits), strict=True):
+        expected, words = MISFITS[kind]
+        assert first[0] is second[0] is expected
+        assert first[1] == second[1]
+        assert re.search(words, first[1])
+        assert first[2]
+        assert second[2]
+        if kind != "model":
+            assert first[3] == second[3] == 600
 
 
 def test_a_bug_in_one_rank_is_told_to_the_others():
@@ -319,3 +327,65 @@ def test_one_process_alone_learns_as_ever():
             partial_fit(model, X * np.nan, y, group=group)
     expected = ACILClassifier(**OPTIONS).fit(X, y).decision_function(held_out)
     assert relative(model.decision_function(held_out), expected) <= SCORES
+
+
+def settled_sums(group):
+    """Enough samples that wide sums are looked at: they need no low parts after that."""
+    found = blobs(3000, 12, 5, seed=5)
+    held_out, scores = found.held_out, []
+    joined = ACILClassifier(expansion_size=600, gamma=1e-4, activation="tanh", device="cpu")
+    single = ACILClassifier(expansion_size=600, gamma=1e-4, activation="tanh", device="cpu")
+    for phase in (slice(0, 1500), slice(1500, 3000)):
+        X, y = found.X[phase], found.y[phase]
+        mine = slice(group.rank, None, group.size)
+        partial_fit(joined, X[mine], y[mine], group=group)
+        single.partial_fit(X, y)
+        scores.append(relative(joined.decision_function(held_out), single.decision_function(held_out)))
+    lows = [model._state.model.head.statistics.low is None for model in (joined, single)]
+    return scores, lows
+
+
+def test_sums_that_need_no_more_digits_drop_them_as_in_one_process():
+    for scores, lows in together(2, settled_sums):
+        assert max(scores) <= SCORES
+        assert lows == [True, True]
+
+
+def gamma_chosen_by_one(group):
+    X, y, _, _, held_out = problem()
+    mine = slice(group.rank, None, group.size)
+    model = ACILClassifier(**OPTIONS | {"gamma": "auto"})
+    partial_fit(model, X[mine], y[mine], group=group)
+    if group.leads:
+        model.predict(held_out)
+    partial_fit(model, X[mine], y[mine], group=group)
+    return model.gamma_
+
+
+def test_a_gamma_that_one_rank_has_selected_is_everyones():
+    first, second = together(2, gamma_chosen_by_one)
+    assert first == second
+
+
+def bytes_of_a_phase(group, gamma):
+    X, y, *_ = problem()
+    model = ACILClassifier(**OPTIONS | {"gamma": gamma})
+    mine = slice(group.rank, None, group.size)
+    real, moved = collectives.dist.all_reduce, []
+
+    def counting(tensor, **options):
+        moved.append(tensor.nbytes)
+        return real(tensor, **options)
+
+    collectives.dist.all_reduce = counting
+    partial_fit(model, X[mine], y[mine], group=group)
+    return sum(moved), model._state.model.head.statistics.low is not None
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 1e6])
+def test_what_travels_is_what_the_guide_says(gamma):
+    d, c, s = OPTIONS["expansion_size"], len(LABELS), 8
+    for moved, pairs in together(2, bytes_of_a_phase, gamma):
+        assert pairs == (gamma < 1)
+        m = 2 if pairs else 1
+        assert moved == m * (s * (d * (d + 1) // 2 + d * c) + 8 * c) + 8 * c + pairs * (s * d + 8 * c)

@@ -66,6 +66,13 @@ def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, m
     assert min(last.values()) > 90
 
 
+def test_the_example_of_the_scale_guide_runs_alone():
+    (code,) = blocks((ROOT / "docs" / "scale.md").read_text(), "python")
+    names: dict[str, object] = {}
+    exec(compile(code, "docs/scale.md", "exec"), names)
+    assert names["accuracy"] == 1.0
+
+
 @pytest.mark.parametrize("name", modules())
 def test_docstring_examples_run(name):
     result = doctest.testmod(importlib.import_module(name))
