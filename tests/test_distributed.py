@@ -7,11 +7,12 @@ import time
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from acil import ACILClassifier
 from acil.distributed import Group, collectives, partial_fit, reduction
-from acil.errors import InputError, ProcessLostError, RemoteError, UnsupportedError
+from acil.errors import InputError, InputTypeError, ProcessLostError, RemoteError, UnsupportedError
 from acil.storage import pack
 from ranks import start, together
 from strategies import SCORES, blobs, relative
@@ -117,7 +118,9 @@ def misfits(group, kind):
     before = model.decision_function(held_out)
     bad, labels, weights, caught = X[mine].copy(), y[mine], None, None
     if group.rank == group.size - 1:
-        if kind == "nan":
+        if kind == "sparse":
+            bad = scipy.sparse.csr_array(bad)
+        elif kind == "nan":
             bad[3, 2] = np.nan
         elif kind == "width":
             bad = bad[:, :-1]
@@ -149,6 +152,7 @@ def misfits(group, kind):
 
 
 MISFITS = {
+    "sparse": (InputTypeError, "Rank 1: Sparse data"),
     "nan": (InputError, "Rank 1: .*NaN"),
     "width": (InputError, "Rank 1: X has 11 features"),
     "length": (InputError, "Rank 1: X has 150 rows, but y has 149"),

@@ -68,7 +68,8 @@ def run_sharded(
             check_memory(task, jobs)
             if group.leads:
                 directory = stack.enter_context(open_run(out, config, task.resolved, resume, force))
-                directory.records.append(environment_record(task.device))
+                environment = {**environment_record(task.device), "processes": group.size}
+                directory.records.append(environment)
                 left = [i for i, job in enumerate(jobs) if not is_finished(task, job, directory)]
         left = group.exchange(left)[0]
         failures = [_done(task, jobs[i], directory) for i in left]

@@ -114,8 +114,8 @@ def _checked_shard(
     fresh = not classifier.__sklearn_is_fitted__()
     if not fresh:
         classifier._require_state().model.require_sums()
-    if X is None or len(X) == 0:
-        if y is not None and len(y) > 0:
+    if _is_empty(X):
+        if not _is_empty(y):
             raise InputError(f"X has no rows, but y has {len(y)} labels. Give one label for each row.")
         declared = None if classes is None else np.unique(check_labels(classes))
         return _Shard(None, np.empty(0), None, declared)
@@ -123,6 +123,14 @@ def _checked_shard(
     if not fresh:
         check_same_kind(labels, classifier._require_state().classes)
     return _Shard(rows, labels, weights, check_declared(classes, labels))
+
+
+def _is_empty(values: Any) -> bool:
+    """Say whether there is nothing: None, a sequence of length 0, an array without rows."""
+    if values is None or not hasattr(values, "__len__"):
+        return values is None
+    shape = getattr(values, "shape", None)
+    return bool((len(values) if not shape else shape[0]) == 0)
 
 
 def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
