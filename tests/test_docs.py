@@ -111,6 +111,13 @@ def test_every_command_and_the_python_of_the_tutorial_run(tmp_path, monkeypatch,
     assert float(capsys.readouterr().out.splitlines()[0]) > 80
 
 
+def test_the_example_of_the_scale_guide_runs_alone():
+    (code,) = blocks((ROOT / "docs" / "scale.md").read_text(), "python")
+    names: dict[str, object] = {}
+    exec(compile(code, "docs/scale.md", "exec"), names)
+    assert names["accuracy"] == 1.0
+
+
 @pytest.mark.parametrize("name", modules())
 def test_docstring_examples_run(name):
     result = doctest.testmod(importlib.import_module(name))

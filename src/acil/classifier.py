@@ -21,7 +21,8 @@ from acil.inputs import Rows, check_rows, check_weights, input_errors
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
 from acil.parameters import check_parameters, new_model, resolve_seed
 
-_FEATURE_ATTRIBUTES = ("n_features_in_", "feature_names_in_")
+#: What scikit-learn keeps of the features of X.
+FEATURE_ATTRIBUTES = ("n_features_in_", "feature_names_in_")
 
 
 class _Unfitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
@@ -497,7 +498,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> ACILClassifier:
         check_parameters(self)
-        before = {name: self.__dict__[name] for name in _FEATURE_ATTRIBUTES if name in self.__dict__}
+        before = {name: self.__dict__[name] for name in FEATURE_ATTRIBUTES if name in self.__dict__}
         try:
             rows, labels, weights = self._check_samples(X, y, sample_weight, reset=fresh)
             state = self._require_state() if not fresh else None
@@ -515,7 +516,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             state.model.learn(self._features(state, rows), columns, weights, len(rows))
             state.interrupted = False
         except BaseException:
-            for name in _FEATURE_ATTRIBUTES:
+            for name in FEATURE_ATTRIBUTES:
                 self.__dict__.pop(name, None)
             self.__dict__.update(before)
             raise

@@ -38,3 +38,11 @@ class ModelFileError(InputError):
 
 class MissingExtraError(ACILError, ImportError):
     """An optional package is not installed."""
+
+
+class RemoteError(ACILError, RuntimeError):
+    """Another process of the group failed, with an error that is none of these."""
+
+
+class ProcessLostError(ACILError, RuntimeError):
+    """Another process of the group is gone or cannot be reached; the model has not changed."""

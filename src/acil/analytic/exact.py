@@ -46,7 +46,7 @@ def add_gram_pair_(gram: Tensor, diagonal_low: Tensor, rows: Tensor, sign: int =
             if sign < 0:
                 exact.neg_(), rest.neg_()
             total = add_pairs(tile_pair(gram, diagonal_low, here, there), Pair(exact, rest))
-            _put_tile_(gram, diagonal_low, here, there, total)
+            put_tile_(gram, diagonal_low, here, there, total)
 
 
 def merge_gram_pair_(
@@ -69,7 +69,7 @@ def merge_gram_pair_(
         else:
             tile = Pair(*(part.to(gram) for part in tile_pair(other, other_low, here, there)))
         total = add_pairs(tile_pair(gram, diagonal_low, here, there), tile)
-        _put_tile_(gram, diagonal_low, here, there, total)
+        put_tile_(gram, diagonal_low, here, there, total)
 
 
 def product_pair(rows: Tensor, targets: Tensor) -> Pair:
@@ -106,7 +106,8 @@ def high_tile(gram: Tensor, here: slice, there: slice) -> Tensor:
     return tile if here != there else tile.tril() + tile.tril(-1).mT
 
 
-def _put_tile_(gram: Tensor, diagonal_low: Tensor, here: slice, there: slice, pair: Pair) -> None:
+def put_tile_(gram: Tensor, diagonal_low: Tensor, here: slice, there: slice, pair: Pair) -> None:
+    """Put back a tile that `tile_pair` has returned, in place."""
     if here != there:
         gram[here, there], gram[there, here] = pair.high, pair.low.mT
         return

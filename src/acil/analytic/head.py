@@ -69,6 +69,8 @@ class GramHead:
         self._coef: Tensor | None = None
         #: A lower bound of the least eigenvalue, which more samples can only raise.
         self._least: float | None = None
+        #: Of a branch: whether the head that it came from needs low parts; None for other heads.
+        self._pairs_wanted: bool | None = None
 
     @property
     def size(self) -> int:
@@ -95,7 +97,7 @@ class GramHead:
         for rows, columns, weights in blocks:
             change = self._absorb(rows, columns, weights, refined) if follow else None
             before = self.statistics.n_samples
-            settled = rounding.settled(before, self.size)
+            settled = self._pairs_wanted is False or rounding.settled(before, self.size)
             hopeless = weights is None and self._beyond_reach(rows.sum(dim=0), len(rows))
             exact_above = math.inf if hopeless else self._exact_above(settled)
             self.statistics.add(rows, columns, weights, exact_above)
@@ -103,7 +105,7 @@ class GramHead:
             if change is not None:
                 self._coef = change()
             del rows, change  # or two blocks would be alive while the next one is made
-            if rounding.worth_a_look(before, self.statistics.n_samples, self.size):
+            if self._pairs_wanted is None and self._worth_a_look(before):
                 follow = not self._look_at_least_eigenvalue() and follow
         if not follow:
             self._invalidate()
@@ -128,6 +130,24 @@ class GramHead:
         settled = plain and rounding.settled(sum(part.n_samples for part in sums), self.size)
         self.statistics.merge(other.statistics, positions, self._exact_above(settled))
         self._invalidate()
+
+    def branch(self, n_classes: int) -> GramHead:
+        """Return an empty head whose samples are to be absorbed by this one.
+
+        It keeps low parts unless this head has found that it needs none.
+        """
+        sums = self.statistics
+        twin = GramHead(self.size, self.precision, sums.gram.device, self.gamma, self.fit_intercept)
+        twin.grow(torch.empty(0, dtype=torch.int64), n_classes)
+        twin._pairs_wanted = sums.low is not None or not rounding.settled(sums.n_samples, self.size)
+        return twin
+
+    def absorb(self, branch: GramHead, positions: Tensor) -> None:
+        """Add the sums of a branch, and look whether they still need low parts, as `learn` does."""
+        before = self.statistics.n_samples
+        self.merge(branch, positions)
+        if self._worth_a_look(before) and self._look_at_least_eigenvalue():
+            self._invalidate()
 
     def grow(self, positions: Tensor, n_classes: int) -> None:
         """Make room for new classes; see `Statistics.grow`."""
@@ -294,6 +314,9 @@ class GramHead:
             return False
         known = (self.gamma or 0.0) if least is None else least
         return rounding.beyond_reach(rounding.eigenvalue_bound(total, weight), known, self.size)
+
+    def _worth_a_look(self, before: int) -> bool:
+        return rounding.worth_a_look(before, self.statistics.n_samples, self.size)
 
     def _look_at_least_eigenvalue(self) -> bool:
         """Decide whether filled sums need low parts; say whether that took a factorization."""

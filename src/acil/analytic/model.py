@@ -77,6 +77,11 @@ class AnalyticModel:
         self.require_sums().merge(other.require_sums(), positions)
         self._outdate()
 
+    def absorb(self, branch: GramHead, positions: Tensor) -> None:
+        """Add the sums of a branch of this model's head; its column i is ``positions[i]``."""
+        self.require_sums().absorb(branch, positions)
+        self._temperature = None
+
     def require_sums(self) -> GramHead:
         """Return the head that keeps sums, or say what needs them."""
         if not isinstance(self.head, GramHead):

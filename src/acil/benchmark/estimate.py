@@ -74,7 +74,9 @@ def needed_bytes(task: Task, jobs: Sequence[Job]) -> int:
     """Return what the jobs that run at the same time need at the worst."""
     largest = sorted((head_bytes(task, job) for job in jobs), reverse=True)[: task.config.jobs]
     extra = _PROCESS_BYTES if task.device.type == "cpu" else 0
-    return sum(largest) + extra * len(largest)
+    # Processes of a group that share this machine's memory; each has a GPU of its own.
+    beside = task.group.local_size if task.group is not None and task.device.type == "cpu" else 1
+    return (sum(largest) + extra * len(largest)) * beside
 
 
 def check_memory(task: Task, jobs: Sequence[Job]) -> None:
@@ -85,6 +87,7 @@ def check_memory(task: Task, jobs: Sequence[Job]) -> None:
     widest = max(head_width(task, job) for job in jobs if head_bytes(task, job))
     cures = ["a smaller --expansion-size"]
     cures += ["fewer --jobs"] if task.config.jobs > 1 else []
+    cures += ["fewer processes"] if task.group is not None else []
     cures += ["--set joint_check=false"] if task.config.joint_check else []
     raise MemoryTooSmallError(
         f"A head of width {widest} needs about {needed / 2**30:.1f} GiB, but {task.device} has "

@@ -10,18 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from acil.benchmark.plan import Job, ends
 from acil.benchmark.recorder import Recorder
 from acil.benchmark.records import finished, key
-from acil.benchmark.rundir import RunDirectory, StateFile
+from acil.benchmark.rundir import RunDirectory
 from acil.benchmark.task import Task, base_identity, context, digest, labels
-from acil.errors import ACILError, ModelFileError, SingularMatrixError
+from acil.distributed.collectives import share
+from acil.errors import ACILError, ModelFileError, ProcessLostError, SingularMatrixError
 from acil.locking import locked
 from acil.methods import Phase, resolve
 from acil.training.loop import DivergedError
+from acil.vision.imageset import ImageSet
 
 logger = logging.getLogger(__name__)
+
+#: Name of the phase beside the parts of a state, none of which has a space in its name.
+_PHASE = "last phase"
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,12 @@ class Failure:
 def attempt(task: Task, job: Job, directory: RunDirectory) -> Failure | None:
     """Run a job and record it if it fails: that is no reason to stop the others.
 
-    A file that cannot be written, however, would stop them all, and is raised.
+    A file that cannot be written, however, would stop them all, and so would a process of the group that
+    is lost: these are raised.
     """
     try:
         run_job(task, job, directory)
-    except ModelFileError:
+    except (ModelFileError, ProcessLostError):
         raise
     except ACILError as error:
         for k in job.covers:
@@ -91,30 +98,37 @@ def run_job(task: Task, job: Job, directory: RunDirectory) -> None:
     directory : RunDirectory
     """
     named = {k: labels(task, job, k) for k in job.covers}
-    method = resolve(job.method)(context(task, job, directory.base_folder))
-    state = directory.state(digest({"labels": list(named.values())}))
-    learnt = _restore(task, job, method, state)
-    recorder = Recorder(job, named, directory.records)
+    with task.together():
+        method = resolve(job.method)(context(task, job, directory.base_folder))
+        state = directory.state(digest({"labels": list(named.values())}))
+        recorder = Recorder(job, named, directory.records)
+        learnt = restore(task, job, method, state.load())
     for index, classes in enumerate(job.grouping):
         if index <= learnt:
             continue
-        started = time.perf_counter()
-        with _base_training(task, job, directory, index):
-            method.learn(phase_of(task, job, index))
-        n_seen = ends(job.grouping)[index]
-        indices = torch.nonzero(task.test_labels < n_seen).flatten()
-        predictions = method.predict(task.data.test.subset(indices))
-        seconds = time.perf_counter() - started
-        accuracy = recorder.phase(
-            n_seen, predictions, task.test_labels[indices], method.memory(), seconds
-        )
-        if state.due():
-            state.save(index, method.state_dict())
+        with task.together():
+            started = time.perf_counter()
+            with _base_training(task, job, directory, index):
+                method.learn(phase_of(task, job, index))
+            n_seen = ends(job.grouping)[index]
+            images, answers = test_set(task, n_seen)
+            predictions = method.predict(images)
+            seconds = time.perf_counter() - started
+            accuracy = recorder.phase(n_seen, predictions, answers, method.memory(), seconds)
+            if state.due():
+                state.save(index, method.state_dict())
         if task.progress is not None:
             task.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, accuracy))
         logger.info("%s seed %d phase %d: %d classes", job.method, job.seed, index, len(classes))
-    recorder.summaries(_joint(task, method))
-    state.remove()
+    with task.together():
+        recorder.summaries(compared_with_joint(task, method))
+        state.remove()
+
+
+def test_set(task: Task, n_seen: int) -> tuple[ImageSet, Tensor]:
+    """Return the test images of the classes seen, and their labels."""
+    indices = torch.nonzero(task.test_labels < n_seen).flatten()
+    return task.data.test.subset(indices), task.test_labels[indices]
 
 
 def phase_of(task: Task, job: Job, index: int) -> Phase:
@@ -151,9 +165,18 @@ def _base_training(task: Task, job: Job, directory: RunDirectory, index: int) ->
         yield
 
 
-def _restore(task: Task, job: Job, method: Any, state: StateFile) -> int:
-    """Load the last state of an interrupted job; return the last phase learnt, -1 if none."""
-    found = state.load()
+def restore(task: Task, job: Job, method: Any, found: tuple[int, dict[str, Any]] | None) -> int:
+    """Load the last state of an interrupted job; return the last phase learnt, -1 if none.
+
+    Parameters
+    ----------
+    task, job, method
+    found : tuple or None
+        Phase and state, as they were stored. In a group, those that rank 0 has found count.
+    """
+    if task.group is not None:
+        content = share(None if found is None else {**found[1], _PHASE: found[0]}, task.group)
+        found = None if content is None else (content.pop(_PHASE), content)
     if found is None:
         return -1
     learnt, content = found
@@ -163,7 +186,8 @@ def _restore(task: Task, job: Job, method: Any, state: StateFile) -> int:
     return learnt
 
 
-def _joint(task: Task, method: Any) -> dict[str, float]:
+def compared_with_joint(task: Task, method: Any) -> dict[str, float]:
+    """Return how far a method is from joint learning, if that is asked for and the method can tell."""
     if not task.config.joint_check or not hasattr(method, "compare_with_joint"):
         return {}
     result: dict[str, float] = method.compare_with_joint(

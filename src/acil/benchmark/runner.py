@@ -12,7 +12,9 @@ from acil.benchmark.estimate import check_memory
 from acil.benchmark.job import Failure, PhaseDone, attempt, is_finished
 from acil.benchmark.parallel import run_side_by_side
 from acil.benchmark.rundir import open_run
+from acil.benchmark.sharded import run_sharded
 from acil.benchmark.task import Progress, planned, prepare
+from acil.distributed import Group, launched
 from acil.errors import ACILError
 
 __all__ = ["PhaseDone", "RunFailedError", "describe_plan", "run"]
@@ -31,6 +33,8 @@ def run(
     progress: Progress | None = None,
 ) -> Path:
     """Run methods under a protocol and record what comes out.
+
+    Started by `torchrun`, each process does its part and rank 0 records; see `acil.benchmark.sharded`.
 
     Parameters
     ----------
@@ -52,8 +56,15 @@ def run(
     Raises
     ------
     RunFailedError
-        If jobs failed. A job that fails does not stop the others.
+        If jobs failed. A job that fails does not stop the others. Under `torchrun`, on rank 0.
     """
+    if launched():
+        with Group.join(config.device) as group:
+            failures, n_jobs = run_sharded(
+                config, out, group, resume=resume, force=force, progress=progress
+            )
+        _raise_for(failures, n_jobs)
+        return out
     task = prepare(config, out, progress)
     jobs = planned(task)
     check_memory(task, jobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.plan import Job, plan_jobs
 from acil.benchmark.suites import variants
+from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
 from acil.methods.pretrain import stored_classifier
@@ -55,6 +57,8 @@ class Task:
         The classifier that was trained with it, if its file has one beside it.
     cache : FeatureCache
     progress : callable or None
+    group : Group or None
+        Processes that do the jobs together.
     """
 
     config: RunConfig
@@ -68,6 +72,16 @@ class Task:
     classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
     progress: Progress | None
+    group: Group | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process records: it is alone, or the first of its group."""
+        return self.group is None or self.group.leads
+
+    def together(self) -> AbstractContextManager[None]:
+        """Return a block that the processes of a group succeed or fail in together."""
+        return nullcontext() if self.group is None else self.group.together()
 
     @property
     def n_classes(self) -> int:
@@ -176,7 +190,7 @@ def labels(task: Task, job: Job, phases: int) -> dict[str, Any]:
     }
 
 
-def context(task: Task, job: Job, checkpoint: Callable[[str], Path]) -> Context:
+def context(task: Task, job: Job, checkpoint: Callable[[str], Path] | None) -> Context:
     """Return what a method may use beside the data of the present phase.
 
     Parameters
@@ -184,7 +198,8 @@ def context(task: Task, job: Job, checkpoint: Callable[[str], Path]) -> Context:
     task : Task
     job : Job
     checkpoint : callable
-        Gives the folder that belongs to a digest of everything that decides the base network.
+        Gives the folder that belongs to a digest of everything that decides the base network. None
+        keeps no files.
     """
     identity = base_identity(task, job.seed)
     return Context(
@@ -197,8 +212,9 @@ def context(task: Task, job: Job, checkpoint: Callable[[str], Path]) -> Context:
         classifier=task.classifier,
         identity=identity,
         cache=task.cache,
-        checkpoint=checkpoint(digest(identity)),
+        checkpoint=None if checkpoint is None else checkpoint(digest(identity)),
         progress=task.progress,
+        group=task.group,
     )
 
 

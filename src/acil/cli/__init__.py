@@ -14,7 +14,8 @@ from typer.core import TyperGroup
 
 from acil import __version__
 from acil.cli import bench, data, doctor, evaluate, export, forget, inspect, learn, merge, predict, serve
-from acil.errors import ACILError
+from acil.cli.ranks import follows
+from acil.errors import ACILError, ProcessLostError
 
 
 class _Commands(TyperGroup):
@@ -25,10 +26,14 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except ACILError as error:
+            if follows() and not isinstance(error, ProcessLostError):
+                # The first process has the same error, says it, and its exit code counts.
+                raise typer.Exit(0) from error
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            typer.echo("interrupted", err=True)
+            if not follows():
+                typer.echo("interrupted", err=True)
             raise typer.Exit(130) from error
 
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.errors import InputError, ModelFileError
+from acil.cli.ranks import follows, heed_launcher
+from acil.errors import InputError, ModelFileError, ProcessLostError
 
 app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
 
@@ -57,7 +58,10 @@ def run(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
 ) -> None:
-    """Run methods under the class-incremental protocol and record what comes out."""
+    """Run methods under the class-incremental protocol and record what comes out.
+
+    Started by torchrun, several processes share out the work of methods that can (acil).
+    """
     from acil.benchmark.config import make_config, read_config
 
     values: dict[str, Any] = {} if config is None else read_config(config)
@@ -77,6 +81,10 @@ def run(
     from acil.benchmark.task import dataset_name
 
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
+    if follows():
+        if not dry_run:
+            _take_part(settings, folder, resume, force)
+        return
     if dry_run:
         from acil.benchmark.dryrun import describe_plan
 
@@ -92,6 +100,7 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
     from acil.cli.progress import RunProgress
 
     failed: RunFailedError | None = None
+    heed_launcher()
     with _saying_how_to_go_on(folder):
         try:
             with RunProgress() as progress:
@@ -110,16 +119,24 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
         raise failed
 
 
+def _take_part(settings: Any, folder: Path, resume: bool, force: bool) -> None:
+    """Do what a process that does not lead does: it shows nothing and writes nothing."""
+    from acil.benchmark.runner import run as run_benchmark
+
+    heed_launcher()
+    run_benchmark(settings, folder, resume=resume, force=force)
+
+
 @contextmanager
 def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
-    """After an interruption or a full disk, say which command goes on; nothing is lost."""
+    """After an interruption, a full disk or a lost process, say which command goes on."""
     again = f"Go on with: acil bench run --resume --config {folder / 'config.toml'} --out {folder}"
     try:
         yield
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {again}", err=True)
         raise
-    except ModelFileError:
+    except (ModelFileError, ProcessLostError):
         if (folder / "config.toml").exists():
             typer.echo(again, err=True)
         raise

@@ -13,14 +13,18 @@ Departures from the paper are numbered in docs/differences.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from acil.classifier import ACILClassifier
+from acil.distributed import Group, partial_fit
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen import FrozenMethod
+from acil.methods.sharding import own_images
 from acil.storage import pack, unpack
 from acil.vision.imageset import ImageSet
 
@@ -34,6 +38,11 @@ class ACIL(FrozenMethod):
     """
 
     grouping_free = True
+
+    @classmethod
+    def takes_shards(cls, settings: Mapping[str, Any]) -> bool:
+        """Say whether several processes can learn together: by adding sums, which recursion lacks."""
+        return bool(settings.get("solver", "gram") == "gram")
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -62,12 +71,21 @@ class ACIL(FrozenMethod):
             ``joint_difference``, the relative difference of the test scores, ``condition`` and
             ``gamma_relative`` (solver "gram").
         """
+        group = self.context.group
         joint = ACILClassifier(**self.classifier.get_params())
-        joint.fit(self.features(images), labels)
-        features = self.features(test)
-        expected, found = joint.decision_function(features), self.classifier.decision_function(features)
+        images, labels = own_images(images, labels, group)
+        learn(joint, self.features(images), labels, group)
+        test, _ = own_images(test, torch.empty(len(test)), group)
+        squares = [0.0, 0.0]
+        if len(test):
+            features = self.features(test)
+            expected = joint.decision_function(features)
+            found = self.classifier.decision_function(features)
+            squares = [float((found - expected).square().sum()), float(expected.square().sum())]
+        if group is not None:
+            squares = [sum(parts) for parts in zip(*group.exchange(squares), strict=True)]
         report = {
-            "joint_difference": float((found - expected).norm() / expected.norm()),
+            "joint_difference": math.sqrt(squares[0] / squares[1]),
             "condition": self.classifier.condition_,
         }
         if self.classifier.solver == "gram":
@@ -75,7 +93,7 @@ class ACIL(FrozenMethod):
         return report
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
-        learn_phase(self.classifier, features, phase)
+        learn_phase(self.classifier, features, phase, self.context.group)
 
     def _predict(self, features: Tensor) -> Tensor:
         labels: Tensor = self.classifier.predict(features)
@@ -99,11 +117,21 @@ def new_classifier(context: Context) -> ACILClassifier:
     )
 
 
-def learn_phase(classifier: ACILClassifier, features: Tensor, phase: Phase) -> None:
+def learn_phase(
+    classifier: ACILClassifier, features: Tensor, phase: Phase, group: Group | None = None
+) -> None:
     """Add a phase to a head, so that a resumed run goes on with the same bits."""
     # Solve from the sums alone: a resumed run has no factor to correct.
     classifier.compact()
-    classifier.partial_fit(features, phase.labels)
+    learn(classifier, features, phase.labels, group)
+
+
+def learn(classifier: ACILClassifier, features: Tensor, labels: Tensor, group: Group | None) -> None:
+    """Add samples to a head; in a group, those of all processes."""
+    if group is None:
+        classifier.partial_fit(features, labels)
+    else:
+        partial_fit(classifier, features, labels, group=group)
 
 
 def classifier_memory(classifier: ACILClassifier) -> MemoryUse:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from acil.distributed import Group
 from acil.training.recipes import Recipe
 from acil.vision.backbones import Backbone
 from acil.vision.cache import FeatureCache
@@ -88,6 +89,8 @@ class Context:
         Folder shared by all runs with the same base network.
     progress : callable or None
         Told about long work, see `acil.training.loop`.
+    group : Group or None
+        Processes that do this job together, for a method that takes shards.
     """
 
     recipe: Recipe
@@ -101,6 +104,7 @@ class Context:
     cache: FeatureCache = field(default_factory=lambda: FeatureCache(None))
     checkpoint: Path | None = None
     progress: Callable[[Any], None] | None = None
+    group: Group | None = None
 
 
 class Method(Protocol):
@@ -110,7 +114,9 @@ class Method(Protocol):
     many phases gives the results of every coarser grouping.
 
     A method may also have ``resume(base_phase)``, called after `load_state_dict`, and a class method
-    ``recorded_settings(settings)``: what its records say of its settings, defaults included.
+    ``recorded_settings(settings)``: what its records say of its settings, defaults included. One with a
+    class method ``takes_shards(settings)`` that returns True works with ``context.group``: every process
+    makes the same calls, learns and predicts its own share of the images, and returns the same.
     """
 
     grouping_free: bool

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from acil.distributed.collectives import scattered
 from acil.errors import InputError, NotFittedError
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.pretrain import base_backbone
+from acil.methods.sharding import own_phase, own_rows
 from acil.methods.standard import Standard
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
@@ -41,15 +43,19 @@ class FrozenMethod(ABC):
     def learn(self, phase: Phase) -> None:
         """Train the network if this is the base phase, then add the phase to the head."""
         self.resume(phase)
-        features = self.features(phase.images)
-        _check(features, phase)
-        self._learn(features, phase)
+        own = own_phase(phase, self.context.group)
+        features = self.features(own.images)
+        _check(features, own, required=own is phase)
+        self._learn(features, own)
 
     def predict(self, images: ImageSet) -> Tensor:
         """Return the label of each image."""
-        features = self.features(images)
-        _require_finite(features, "the images to predict")
-        return self._predict(features)
+        group = self.context.group
+        if group is None:
+            return self._predict(self._finite_features(images))
+        rows = own_rows(images, group)
+        found = self._predict(self._finite_features(images.subset(rows))) if len(rows) else rows
+        return scattered(found, rows, len(images), group)
 
     def memory(self) -> MemoryUse:
         """Count the head and the network."""
@@ -66,7 +72,11 @@ class FrozenMethod(ABC):
             context = self.context
             backbone = base_backbone(context, base)
             self.extractor = FeatureExtractor(
-                backbone, context.recipe.features, context.device, cache=context.cache
+                backbone,
+                context.recipe.features,
+                context.device,
+                cache=context.cache,
+                share=None if context.group is None else (context.group.rank, context.group.size),
             )
         if self.standard is None and self.context.recipe.features.standardize:
             if base.index != 0:
@@ -74,12 +84,28 @@ class FrozenMethod(ABC):
                     "Features are standardized by the base phase, and this run has none. Take a base of "
                     "at least one class, or set features.standardize=false."
                 )
-            self.standard = Standard(base.images.features(self.extractor))
+            self.standard = Standard(self._all_features(base.images))
 
     def features(self, images: ImageSet) -> Tensor:
-        """Return features of shape (n, d), float32, on the CPU; not to be changed in place."""
+        """Return features of shape (n, d), float32, on the CPU; not to be changed in place.
+
+        In a group, only of images that are this process's.
+        """
         found = images.features(self.extractor)
         return found if self.standard is None else self.standard(found)
+
+    def _finite_features(self, images: ImageSet) -> Tensor:
+        features = self.features(images)
+        _require_finite(features, "the images to predict")
+        return features
+
+    def _all_features(self, images: ImageSet) -> Tensor:
+        """Return features as the network gives them; in a group, each process extracts its share."""
+        group = self.context.group
+        if group is None:
+            return images.features(self.extractor)
+        rows = own_rows(images, group)
+        return scattered(images.subset(rows).features(self.extractor), rows, len(images), group)
 
     @abstractmethod
     def _learn(self, features: Tensor, phase: Phase) -> None:
@@ -134,8 +160,8 @@ def highest(
     return labels[torch.cat(best)]
 
 
-def _check(features: Tensor, phase: Phase) -> None:
-    if len(phase.labels) == 0 or len(features) != len(phase.labels):
+def _check(features: Tensor, phase: Phase, required: bool) -> None:
+    if (required and len(phase.labels) == 0) or len(features) != len(phase.labels):
         raise InputError(
             f"Phase {phase.index} has {len(features)} images and {len(phase.labels)} labels. Give at "
             "least one image, and one label for each."

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from acil.distributed import Group
+from acil.distributed.collectives import share
 from acil.errors import InputError
 from acil.methods.base import Context, Phase
 from acil.methods.frozenfit import fit_classifier
@@ -29,7 +31,33 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
     context : Context
     phase : Phase
         The base phase.
+
+    Notes
+    -----
+    In a group, rank 0 gives it to the others.
     """
+    if context.group is not None:
+        return _from_rank_0(context, context.group, phase)
+    return _own_backbone(context, phase)
+
+
+def _from_rank_0(context: Context, group: Group, phase: Phase) -> Backbone:
+    backbone = _own_backbone(context, phase) if group.leads else context.backbone
+    content = share(backbone.state_dict() if group.leads and backbone is not None else None, group)
+    if backbone is None:
+        backbone = build(context.recipe.backbone, **dict(context.recipe.backbone_options))
+    if not group.leads:
+        try:
+            backbone.load_state_dict(content or {})
+        except RuntimeError as error:
+            raise InputError(
+                f"The network of rank 0 is not the one of this process: {error} Give all processes the "
+                "same --backbone."
+            ) from error
+    return backbone.to(context.device).eval()
+
+
+def _own_backbone(context: Context, phase: Phase) -> Backbone:
     if context.backbone is not None:
         return context.backbone
     stored = _stored(context)

@@ -78,6 +78,9 @@ class FeatureExtractor:
         Keeps the features of whole splits. Without one, just the images asked for are extracted.
     progress : callable, optional
         Called as ``progress(done, total)`` after each batch.
+    share : (int, int), optional
+        (rank, size): with a cache, extract and keep only every size-th image of a split, beginning
+        with number ``rank``. The others belong to other processes, and asking for them is an error.
 
     Notes
     -----
@@ -104,6 +107,7 @@ class FeatureExtractor:
         batch_size: int | None = None,
         cache: FeatureCache | None = None,
         progress: Callable[[int, int], None] | None = None,
+        share: tuple[int, int] | None = None,
     ) -> None:
         self.settings = settings or FeatureSettings()
         self.device = torch.device(device)
@@ -119,6 +123,7 @@ class FeatureExtractor:
         self.batch_size = batch_size or _suitable_batch(self.device, backbone.preprocessing.size)
         self.cache = cache
         self.progress = progress
+        self.share = share
         self._format = torch.contiguous_format if self.device.type == "cpu" else torch.channels_last
         self.backbone = backbone.to(self.device)
         if self._format == torch.channels_last:
@@ -164,8 +169,23 @@ class FeatureExtractor:
         if self.cache is None or len(images) == 0:
             return self._extract(images)
         key = f"{images.identity}:{self.identity}:{self.device.type}:{self.batch_size}"
+        if self.share is not None:
+            return self._own_features(images, self.cache, key, *self.share)
         whole = self.cache.get(key, lambda: self._extract(images.whole))
         return whole if images.indices is None else whole[images.indices]
+
+    def _own_features(
+        self, images: ImageSet, cache: FeatureCache, key: str, rank: int, size: int
+    ) -> Tensor:
+        whole = images.whole
+        places = torch.arange(len(whole)) if images.indices is None else images.indices
+        if not bool((places % size == rank).all()):
+            raise InputError(
+                f"This extractor has share {rank} of {size}, and was asked for images of other shares. "
+                "Ask the process that has them."
+            )
+        own = whole.subset(torch.arange(rank, len(whole), size))
+        return cache.get(f"{key}:{rank}/{size}", lambda: self._extract(own))[places // size]
 
     def _check(self, images: ImageSet) -> None:
         if not images.has_pixels:

@@ -1,0 +1,266 @@
+"""`partial_fit` by several processes, each with its own shard of the samples."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from acil.analytic import AnalyticModel, GramHead
+from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier, State
+from acil.distributed.collectives import share
+from acil.distributed.group import Group
+from acil.distributed.reduction import reduce_
+from acil.errors import InputError, UnsupportedError
+from acil.inputs import Rows
+from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
+from acil.parameters import check_parameters, new_model, resolve_seed
+
+#: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
+_OWN_PARAMETERS = ("device", "random_state")
+
+
+def partial_fit(
+    classifier: ACILClassifier,
+    X: Any,
+    y: Any,
+    classes: Any = None,
+    sample_weight: Any = None,
+    *,
+    group: Group,
+) -> ACILClassifier:
+    """Learn more samples, of which each process of a group has a part; all end with the same model.
+
+    Called by all processes of the group, with models that have learnt the same.
+
+    Parameters
+    ----------
+    classifier : ACILClassifier
+        With ``solver="gram"``. A new one takes its expansion from rank 0.
+    X : array-like or Tensor of shape (n, n_features), or None
+        The shard of this process. Shards may differ in size, lack classes and be empty (None).
+    y : array-like or Tensor of shape (n,), or None
+    classes : array-like, optional
+        Labels to expect; see `ACILClassifier.partial_fit`.
+    sample_weight : array-like of shape (n,), optional
+    group : Group
+
+    Returns
+    -------
+    ACILClassifier
+        The classifier, as if it had learnt the samples of all processes.
+
+    Raises
+    ------
+    InputError
+        On all processes, with the rank whose input is bad; no model has changed.
+    ProcessLostError
+        If a process has ended or cannot be reached; this model has not changed.
+
+    Examples
+    --------
+    >>> X, y = np.eye(4), np.array(["cat", "dog", "cat", "dog"])
+    >>> with Group.join(device="cpu") as group:
+    ...     mine = slice(group.rank, None, group.size)
+    ...     clf = partial_fit(ACILClassifier(expansion_size=8), X[mine], y[mine], group=group)
+    >>> clf.predict(X[:2])
+    array(['cat', 'dog'], dtype='<U3')
+    """
+    content = classifier.__dict__
+    before = {name: content[name] for name in FEATURE_ATTRIBUTES if name in content}
+    try:
+        with group.together():
+            shard = _checked_shard(classifier, X, y, classes, sample_weight)
+            facts = group.exchange(_facts(classifier, shard))
+            _require_agreement(facts)
+            declared = _union_of_classes(facts)
+            state = _state(classifier, facts, declared, group)
+            branch = _local_sums(classifier, state, shard, declared, _first(facts, "gamma"))
+            # Those who failed up to here say so now; what follows needs everybody.
+            group.exchange()
+            reduce_(branch.statistics, group)
+    except BaseException:
+        for name in FEATURE_ATTRIBUTES:
+            content.pop(name, None)
+        content.update(before)
+        raise
+    _commit(classifier, state, declared, branch, facts)
+    return classifier
+
+
+@dataclass
+class _Shard:
+    rows: Rows | None
+    labels: Labels
+    weights: Tensor | None
+    #: Sorted; None where neither samples nor declared classes say of what type labels are.
+    classes: Labels | None
+
+
+def _checked_shard(
+    classifier: ACILClassifier, X: Any, y: Any, classes: Any, sample_weight: Any
+) -> _Shard:
+    check_parameters(classifier)
+    if classifier.solver != "gram":
+        raise UnsupportedError(
+            'Several processes learn together by adding their sums, which solver="recursive" does not '
+            'keep. Use solver="gram".'
+        )
+    fresh = not classifier.__sklearn_is_fitted__()
+    if not fresh:
+        classifier._require_state().model.require_sums()
+    if _is_empty(X):
+        if not _is_empty(y):
+            raise InputError(f"X has no rows, but y has {len(y)} labels. Give one label for each row.")
+        declared = None if classes is None else np.unique(check_labels(classes))
+        return _Shard(None, np.empty(0), None, declared)
+    rows, labels, weights = classifier._check_samples(X, y, sample_weight, reset=fresh)
+    if not fresh:
+        check_same_kind(labels, classifier._require_state().classes)
+    return _Shard(rows, labels, weights, check_declared(classes, labels))
+
+
+def _is_empty(values: Any) -> bool:
+    """Say whether there is nothing: None, a sequence of length 0, an array without rows."""
+    if values is None or not hasattr(values, "__len__"):
+        return values is None
+    shape = getattr(values, "shape", None)
+    return bool((len(values) if not shape else shape[0]) == 0)
+
+
+def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
+    """Return what the other processes have to know, or must have the same."""
+    fitted = classifier.__sklearn_is_fitted__()
+    names = getattr(classifier, "feature_names_in_", None)
+    parameters = classifier.get_params()
+    kept = shard.classes
+    if kept is not None and kept.dtype.itemsize > 8 and kept.dtype.kind == "f":
+        kept = kept.astype(np.float64)
+    return {
+        "parameters": {k: str(v) for k, v in parameters.items() if k not in _OWN_PARAMETERS},
+        "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
+        "model": _digest(classifier._require_state()) if fitted else None,
+        "gamma": _gamma(classifier, fitted),
+        "seed": None if fitted else resolve_seed(classifier.random_state),
+        "features": None if shard.rows is None else shard.rows.n_features,
+        "names": None if names is None or shard.rows is None else [str(name) for name in names],
+        "classes": None if kept is None else [kept.dtype.str, kept.tolist()],
+    }
+
+
+def _gamma(classifier: ACILClassifier, fitted: bool) -> float | None:
+    """Return γ, or None if it is still to be selected."""
+    if fitted:
+        return classifier._require_state().model.require_sums().gamma
+    return None if classifier.gamma == "auto" else float(classifier.gamma)
+
+
+def _require_agreement(facts: Sequence[dict[str, Any]]) -> None:
+    """Raise if processes cannot learn together; all of them find the same."""
+    words = {
+        "parameters": "the parameters of the model",
+        "backbone": "the backbone of the features",
+        "model": "what the model has learnt so far",
+        "gamma": "the ridge strength",
+        "features": "the number of features",
+        "names": "the names of the features",
+    }
+    for name, what in words.items():
+        ranks = [
+            r for r, own in enumerate(facts) if name in ("model", "backbone") or own[name] is not None
+        ]
+        for rank in ranks[1:]:
+            first, other = facts[ranks[0]][name], facts[rank][name]
+            if first != other:
+                raise InputError(
+                    f"Ranks {ranks[0]} and {rank} differ in {what}: {first} and {other}. Give all "
+                    "processes the same model, and samples of the same kind."
+                )
+    if all(own["features"] is None for own in facts):
+        raise InputError("No process has samples. Give at least one sample to one of them.")
+
+
+def _union_of_classes(facts: Sequence[dict[str, Any]]) -> Labels:
+    found = [
+        np.array(labels, dtype=dtype)
+        for dtype, labels in (own["classes"] for own in facts if own["classes"] is not None)
+    ]
+    classes = found[0]
+    for other in found[1:]:
+        check_same_kind(other, classes)
+        classes = union(classes, other)
+    return classes
+
+
+def _state(
+    classifier: ACILClassifier, facts: Sequence[dict[str, Any]], declared: Labels, group: Group
+) -> State:
+    """Return the state to add to: the one there is, or an empty one with the expansion of rank 0."""
+    if facts[0]["model"] is not None:
+        state = classifier._require_state()
+        check_same_kind(declared, state.classes)
+        return state
+    width, seed = _first(facts, "features"), facts[0]["seed"]
+    state = State(declared[:0], new_model(classifier, width, seed), seed)
+    expansion = state.model.expansion
+    if expansion.projection is not None:
+        # Not drawn from the seed on each: generators may differ between versions of torch.
+        shared = share({"projection": expansion.projection}, group)
+        if shared is not None:
+            expansion.projection = shared["projection"]
+    return state
+
+
+def _local_sums(
+    classifier: ACILClassifier, state: State, shard: _Shard, declared: Labels, gamma: float | None
+) -> GramHead:
+    model = state.model
+    branch = model.require_sums().branch(len(declared))
+    branch.gamma = gamma
+    if shard.rows is not None:
+        classifier._check_values(shard.rows, model)
+        columns = columns_of(shard.labels, declared)
+        part = AnalyticModel(model.expansion, branch, model.precision, model.device)
+        part.learn(classifier._features(state, shard.rows), columns, shard.weights, len(shard.rows))
+    return branch
+
+
+def _commit(
+    classifier: ACILClassifier,
+    state: State,
+    declared: Labels,
+    branch: GramHead,
+    facts: Sequence[dict[str, Any]],
+) -> None:
+    """Add sums that are complete to the model; nothing in here depends on other processes."""
+    state.interrupted = True
+    # One that was left to the first solve, which only some processes have needed so far
+    state.model.require_sums().gamma = branch.gamma
+    classifier._grow(state, declared)
+    state.model.absorb(branch, columns_of(declared, state.classes))
+    state.interrupted = False
+    classifier._state = state
+    # Of a process whose shard was empty
+    classifier.n_features_in_ = _first(facts, "features")
+    names = _first(facts, "names")
+    if names is not None and not hasattr(classifier, "feature_names_in_"):
+        classifier.feature_names_in_ = np.array(names, dtype=object)
+
+
+def _first(facts: Sequence[dict[str, Any]], name: str) -> Any:
+    return next((own[name] for own in facts if own[name] is not None), None)
+
+
+def _digest(state: State) -> str:
+    """Return a short hash of a model, which tells two apart without reading the whole matrix."""
+    sums = state.model.require_sums().statistics
+    digest = hashlib.sha256(f"{state.classes.tolist()}".encode())
+    digest.update(state.model.expansion.fingerprint().encode())
+    for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.weights):
+        digest.update(part.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,86 @@
+"""Several processes on this machine, as `torchrun` would start them, for tests."""
+
+import multiprocessing
+import os
+import traceback
+
+import torch
+from torch import distributed as dist
+
+from acil.distributed import Group
+
+#: Seconds without a sign of life in tests: long enough for a busy machine.
+TIMEOUT = 20.0
+
+_servers = multiprocessing.get_context("forkserver")
+# Imported once; each process is then a fork of a fresh one, which has no threads.
+_servers.set_forkserver_preload(["acil.distributed", "ranks"])
+
+
+class Rank:
+    """One started process; see `start`."""
+
+    def __init__(self, process, connection):
+        self.process, self._connection = process, connection
+
+    def result(self, timeout=90.0):
+        """Return what the function returned or raised, or the signal that killed the process."""
+        if not self._connection.poll(timeout):
+            self.process.kill()
+            raise AssertionError(f"{self.process.name} did not end within {timeout} s")
+        try:
+            (found,) = self._connection.recv()
+        except EOFError:
+            self.process.join(timeout)
+            return -self.process.exitcode
+        self.process.join(timeout)
+        return found
+
+
+def start(size, function, *arguments, timeout=TIMEOUT):
+    """Start processes that each call ``function(group, *arguments)``."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = []
+    for rank in range(size):
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "ACIL_DISTRIBUTED_TIMEOUT": str(timeout),
+        }
+        receiving, sending = _servers.Pipe(duplex=False)
+        process = _servers.Process(
+            target=_work,
+            args=(sending, environment, function, arguments),
+            name=f"rank {rank}",
+            daemon=True,
+        )
+        process.start()
+        sending.close()
+        ranks.append(Rank(process, receiving))
+    # Lives as long as those who use it.
+    ranks[0].store = store
+    return ranks
+
+
+def together(size, function, *arguments, timeout=TIMEOUT):
+    """Return what each of several processes returns from ``function(group, *arguments)``."""
+    ranks = start(size, function, *arguments, timeout=timeout)
+    return [rank.result() for rank in ranks]
+
+
+def _work(connection, environment, function, arguments):
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    try:
+        with Group.join(device="cpu") as group:
+            result = function(group, *arguments)
+    except Exception as error:
+        error.add_note(traceback.format_exc())
+        result = error
+    connection.send((result,))
+    connection.close()

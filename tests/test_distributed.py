@@ -1,0 +1,403 @@
+"""Several processes, each with a shard, learn the model of one process with all samples."""
+
+import os
+import re
+import signal
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from acil import ACILClassifier
+from acil.distributed import Group, collectives, partial_fit, reduction
+from acil.errors import InputError, InputTypeError, ProcessLostError, RemoteError, UnsupportedError
+from acil.storage import pack
+from ranks import start, together
+from strategies import SCORES, blobs, relative
+
+OPTIONS = {"expansion_size": 96, "gamma": 1e-3, "device": "cpu"}
+#: More dimensions than samples: κ is nearly 1e9, so that every digit of the sums shows in the scores.
+ILL_CONDITIONED = {"expansion_size": 400, "gamma": 3e-3}
+LABELS = np.array(["ant", "bee", "caterpillar", "dog", "eel"])
+
+
+def problem():
+    """Three phases: new classes, more of the old ones, one sample of a class with a long name."""
+    found = blobs(300, 12, 5, seed=3)
+    y = LABELS[found.y]
+    phases = np.where(found.y < 3, 0, np.where(found.y == 3, 1, 2))
+    phases[:20] = 1
+    weights = np.random.default_rng(0).uniform(0.2, 3.0, len(y))
+    weights[::17] = 0.0
+    return found.X, y, phases, weights, found.held_out
+
+
+def cut(n, size, how):
+    """Return which rank has each of n samples."""
+    if how == "even":
+        return np.arange(n) % size
+    if how == "uneven":
+        # Rank 1 has nothing, rank 0 nearly everything
+        return np.where(np.arange(n) % 10 < 8, 0, (np.arange(n) % size) * (np.arange(n) % size != 1))
+    return np.sort(np.arange(n) % size)  # by class where samples are sorted
+
+
+def scores_of(group, options, how, weighted):
+    X, y, phases, weights, held_out = problem()
+    model = ACILClassifier(**options)
+    for phase in range(3):
+        chosen = np.flatnonzero(phases == phase)
+        if how == "by class":
+            chosen = chosen[np.argsort(y[chosen], kind="stable")]
+        mine = chosen[cut(len(chosen), group.size, how) == group.rank]
+        own = weights[mine] if weighted else None
+        partial_fit(model, X[mine], y[mine], sample_weight=own, group=group)
+        model.predict(held_out)
+    scores = model.decision_function(held_out)
+    sums = {name: np.array(part) for name, part in pack(model).items() if "header" not in name}
+    return scores, model.coef_, model.classes_, (sums, model.class_count_)
+
+
+def assert_same_bits(sums, others):
+    (tensors, counts), (expected, expected_counts) = sums, others
+    assert {"gram", "moment", "coef", "projection"} <= tensors.keys()
+    assert tensors.keys() == expected.keys()
+    assert all(np.array_equal(tensors[name], expected[name]) for name in expected)
+    assert np.array_equal(counts, expected_counts)
+
+
+def alone(options, weighted):
+    X, y, phases, weights, held_out = problem()
+    model = ACILClassifier(**options)
+    for phase in range(3):
+        mine = phases == phase
+        model.partial_fit(X[mine], y[mine], sample_weight=weights[mine] if weighted else None)
+        model.predict(held_out)  # selects γ, where that is left to the model
+    return model, held_out
+
+
+@pytest.mark.parametrize(
+    ("size", "how", "weighted", "options", "pairs"),
+    [
+        (2, "even", False, {}, True),
+        (2, "uneven", True, {"fit_intercept": True}, True),
+        (4, "by class", True, {}, True),
+        (4, "uneven", False, {"expansion_size": 96, "gamma": 1e6}, False),
+        (2, "even", False, {"gamma": "auto", "class_balance": True}, False),
+        (2, "even", True, {"expansion_size": 600, "gamma": 1e6}, False),
+        (8, "by class", False, {}, True),
+        (4, "even", True, ILL_CONDITIONED, True),
+    ],
+)
+def test_scores_and_sums_are_those_of_one_process(size, how, weighted, options, pairs):
+    options = OPTIONS | options
+    model, held_out = alone(options, weighted)
+    found = together(size, scores_of, options, how, weighted)
+    for scores, coef, classes, sums in found:
+        assert relative(scores, model.decision_function(held_out)) <= SCORES
+        assert classes.tolist() == LABELS.tolist()
+        assert np.array_equal(coef, found[0][1])
+        assert_same_bits(sums, found[0][3])
+    assert np.array_equal(found[0][3][1], model.class_count_)
+    # Sums of both kinds have travelled. Pairs lose nothing on the way; rounded to float64, they may
+    # differ only where the number lies next to the middle between two floats.
+    tensors, expected = found[0][3][0], pack(model)
+    assert ("gram_low" in tensors) == pairs
+    if pairs:
+        same = tensors["gram"] == expected["gram"].numpy()
+        assert same.mean() > 0.999
+
+
+def misfits(group, kind):
+    """Let the last rank give something bad; return error, time and whether all models are as before."""
+    X, y, _, _, held_out = problem()
+    mine = slice(group.rank, None, group.size)
+    model = partial_fit(ACILClassifier(**OPTIONS), X[mine], y[mine], group=group)
+    before = model.decision_function(held_out)
+    bad, labels, weights, caught = X[mine].copy(), y[mine], None, None
+    if group.rank == group.size - 1:
+        if kind == "sparse":
+            bad = scipy.sparse.csr_array(bad)
+        elif kind == "nan":
+            bad[3, 2] = np.nan
+        elif kind == "width":
+            bad = bad[:, :-1]
+        elif kind == "length":
+            labels = labels[:-1]
+        elif kind == "labels":
+            labels = np.arange(len(labels))
+        elif kind == "weights":
+            weights = np.full(len(labels), -1.0)
+        elif kind == "model":
+            model.partial_fit(X[:1], y[:1])
+            before = model.decision_function(held_out)
+        elif kind == "gamma":
+            model.gamma = 7.0
+        elif kind == "solver":
+            model.solver = "recursive"
+        elif kind == "bug":
+            model._check_samples = None
+    try:
+        partial_fit(model, bad, labels, sample_weight=weights, group=group)
+    except Exception as error:
+        caught = error
+    unchanged = np.array_equal(before, model.decision_function(held_out))
+    model.gamma, model.solver = OPTIONS["gamma"], "gram"
+    if kind not in ("model", "bug"):
+        # The group goes on.
+        partial_fit(model, X[mine], y[mine], group=group)
+    return type(caught), str(caught), unchanged, model.n_samples_
+
+
+MISFITS = {
+    "sparse": (InputTypeError, "Rank 1: Sparse data"),
+    "nan": (InputError, "Rank 1: .*NaN"),
+    "width": (InputError, "Rank 1: X has 11 features"),
+    "length": (InputError, "Rank 1: X has 150 rows, but y has 149"),
+    "labels": (InputError, "Rank 1: Labels are of type int"),
+    "weights": (InputError, "Rank 1: .*[Nn]egative"),
+    "gamma": (InputError, "Ranks 0 and 1 differ in the parameters"),
+    "solver": (UnsupportedError, "Rank 1: .*recursive"),
+    "model": (InputError, "Ranks 0 and 1 differ in what the model has learnt"),
+}
+
+
+def all_misfits(group):
+    """One after the other in one group: it outlives them."""
+    return [misfits(group, kind) for kind in MISFITS]
+
+
+def test_bad_input_of_one_rank_is_the_same_error_on_all_and_changes_nothing():
+    for kind, first, second in zip(MISFITS, *together(2, all_misfits), strict=True):
+        expected, words = MISFITS[kind]
+        assert first[0] is second[0] is expected
+        assert first[1] == second[1]
+        assert re.search(words, first[1])
+        assert first[2]
+        assert second[2]
+        if kind != "model":
+            assert first[3] == second[3] == 600
+
+
+def test_a_bug_in_one_rank_is_told_to_the_others():
+    own, other = together(2, misfits, "bug")[::-1]
+    assert own[0] is TypeError
+    assert other[0] is RemoteError
+    assert other[1].startswith("Rank 1: TypeError: ")
+
+
+def nothing_to_learn(group):
+    try:
+        partial_fit(ACILClassifier(**OPTIONS), None, None, group=group)
+    except InputError as error:
+        return str(error)
+
+
+def test_no_samples_at_all_are_an_error():
+    assert all("No process has samples" in text for text in together(2, nothing_to_learn))
+
+
+def first_samples_elsewhere(group):
+    """Rank 0 has no sample; it draws the expansion all the same. Rank 1 has a data frame."""
+    import pandas as pd
+
+    frame = pd.DataFrame(np.eye(4), columns=list("abcd"))
+    model = ACILClassifier(expansion_size=8, random_state=None, device="cpu")
+    mine = (frame, [True, False, True, False]) if group.rank else (None, None)
+    partial_fit(model, *mine, group=group)
+    kind = model.classes_.dtype.kind
+    return model.coef_, model.n_features_in_, list(model.feature_names_in_), kind, model.get_params()
+
+
+def test_an_empty_shard_ends_with_everything_that_others_know():
+    first, second = together(2, first_samples_elsewhere)
+    assert np.array_equal(first[0], second[0])
+    assert first[1:4] == (4, list("abcd"), "b")
+    assert first[1:4] == second[1:4]
+
+
+def labels_of_types(group, kind):
+    labels = np.array([0, 1, 5]) if kind == "int" else np.array([0.0, 1.0, 5.0])
+    own = labels[[group.rank]].astype({"int": np.int32, "float": np.float32}[kind])
+    model = partial_fit(ACILClassifier(**OPTIONS), np.eye(3)[[group.rank]], own, group=group)
+    return model.classes_
+
+
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_numbers_keep_their_type(kind):
+    first, second = together(2, labels_of_types, kind)
+    assert first.tolist() == second.tolist() == [0, 1]
+    assert first.dtype.name == f"{kind}32"
+
+
+def test_mixed_precision_and_float32_travel():
+    model, held_out = alone(OPTIONS | {"dtype": "float32", "gamma": 100.0}, False)
+    found = together(2, scores_of, OPTIONS | {"dtype": "float32", "gamma": 100.0}, "even", False)
+    assert np.array_equal(found[0][1], found[1][1])
+    # eps of float32 times a condition number of about 1e3
+    assert relative(found[0][0], model.decision_function(held_out)) <= 1e-4
+
+
+def sums_in_small_blocks(group):
+    collectives.BLOCK_BYTES = reduction.BLOCK_BYTES = 2**16
+    return scores_of(group, OPTIONS | {"expansion_size": 600}, "even", True)
+
+
+def test_sums_that_travel_in_many_blocks_are_the_same():
+    options = OPTIONS | {"expansion_size": 600}
+    blocked, whole = together(2, sums_in_small_blocks), together(2, scores_of, options, "even", True)
+    assert_same_bits(blocked[0][3], whole[0][3])
+
+
+def die_in_phase(group, place):
+    X, y, *_ = problem()
+    mine = slice(group.rank, None, group.size)
+    model = partial_fit(ACILClassifier(**OPTIONS), X[mine], y[mine], group=group)
+    before = model.coef_
+    if group.rank == 1:
+        if place == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif place == "reduction":
+            collectives.dist.all_reduce = lambda *a, **o: os.kill(os.getpid(), signal.SIGKILL)
+        elif place == "leaving":
+            raise KeyError("enough")
+    started = time.monotonic()
+    try:
+        partial_fit(model, X[mine], y[mine], group=group)
+    except ProcessLostError as error:
+        return str(error), time.monotonic() - started, np.array_equal(model.coef_, before)
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "within"),
+    [
+        ("before", "Rank 1 has given no sign of life for 3 s", 10),
+        ("reduction", "did not arrive", 10),
+        ("leaving", "Rank 1 has ended: KeyError", 3),
+    ],
+)
+def test_a_rank_that_dies_is_an_error_within_the_time_out(place, words, within):
+    survivor, other = start(2, die_in_phase, place, timeout=3.0)
+    text, seconds, unchanged = survivor.result()
+    assert words in text
+    assert "--resume" in text
+    assert seconds < within
+    assert unchanged
+    assert isinstance(other.result(), KeyError) if place == "leaving" else other.result() == 9
+
+
+def slow_first(group):
+    if group.leads:
+        time.sleep(3.0)
+    return group.exchange(group.rank)
+
+
+def test_waiting_for_a_rank_that_works_outlasts_the_time_out():
+    assert together(2, slow_first, timeout=1.0) == [[0, 1], [0, 1]]
+
+
+def several_groups(group):
+    with Group.join(device="cpu") as inner:
+        return group.exchange(group.rank) + inner.exchange(inner.rank + 10)
+
+
+def test_groups_beside_each_other_do_not_mix():
+    assert together(2, several_groups) == [[0, 1, 10, 11]] * 2
+
+
+def shared_content(group):
+    content = {"half": torch.ones(3, dtype=torch.float16), "count": torch.tensor(7), "name": "net"}
+    content |= {"flags": torch.tensor([True, False]), "none": torch.empty(0, 2)}
+    found = collectives.share(content if group.leads else None, group)
+    return {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
+
+
+def test_everything_of_rank_0_can_be_shared():
+    first, second = together(2, shared_content)
+    assert first.keys() == second.keys()
+    assert second["name"] == "net"
+    for name in ("half", "count", "flags", "none"):
+        assert first[name].dtype == second[name].dtype
+        assert np.array_equal(first[name], second[name])
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "inf"])
+def test_a_time_out_that_is_none_is_refused(value, monkeypatch):
+    monkeypatch.setenv("ACIL_DISTRIBUTED_TIMEOUT", value)
+    with pytest.raises(InputError, match=f"in seconds, got '{value}'"):
+        Group.join(device="cpu")
+
+
+def test_one_process_alone_learns_as_ever():
+    X, y, _, _, held_out = problem()
+    with Group.join(device="cpu") as group:
+        assert group.size == 1
+        model = partial_fit(ACILClassifier(**OPTIONS), X, y, group=group)
+        with pytest.raises(InputError, match="NaN"):
+            partial_fit(model, X * np.nan, y, group=group)
+    expected = ACILClassifier(**OPTIONS).fit(X, y).decision_function(held_out)
+    assert relative(model.decision_function(held_out), expected) <= SCORES
+
+
+def settled_sums(group):
+    """Enough samples that wide sums are looked at: they need no low parts after that."""
+    found = blobs(3000, 12, 5, seed=5)
+    held_out, scores = found.held_out, []
+    joined = ACILClassifier(expansion_size=600, gamma=1e-4, activation="tanh", device="cpu")
+    single = ACILClassifier(expansion_size=600, gamma=1e-4, activation="tanh", device="cpu")
+    for phase in (slice(0, 1500), slice(1500, 3000)):
+        X, y = found.X[phase], found.y[phase]
+        mine = slice(group.rank, None, group.size)
+        partial_fit(joined, X[mine], y[mine], group=group)
+        single.partial_fit(X, y)
+        scores.append(relative(joined.decision_function(held_out), single.decision_function(held_out)))
+    lows = [model._state.model.head.statistics.low is None for model in (joined, single)]
+    return scores, lows
+
+
+def test_sums_that_need_no_more_digits_drop_them_as_in_one_process():
+    for scores, lows in together(2, settled_sums):
+        assert max(scores) <= SCORES
+        assert lows == [True, True]
+
+
+def gamma_chosen_by_one(group):
+    X, y, _, _, held_out = problem()
+    mine = slice(group.rank, None, group.size)
+    model = ACILClassifier(**OPTIONS | {"gamma": "auto"})
+    partial_fit(model, X[mine], y[mine], group=group)
+    if group.leads:
+        model.predict(held_out)
+    partial_fit(model, X[mine], y[mine], group=group)
+    return model.gamma_
+
+
+def test_a_gamma_that_one_rank_has_selected_is_everyones():
+    first, second = together(2, gamma_chosen_by_one)
+    assert first == second
+
+
+def bytes_of_a_phase(group, gamma):
+    X, y, *_ = problem()
+    model = ACILClassifier(**OPTIONS | {"gamma": gamma})
+    mine = slice(group.rank, None, group.size)
+    real, moved = collectives.dist.all_reduce, []
+
+    def counting(tensor, **options):
+        moved.append(tensor.nbytes)
+        return real(tensor, **options)
+
+    collectives.dist.all_reduce = counting
+    partial_fit(model, X[mine], y[mine], group=group)
+    return sum(moved), model._state.model.head.statistics.low is not None
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 1e6])
+def test_what_travels_is_what_the_guide_says(gamma):
+    d, c, s = OPTIONS["expansion_size"], len(LABELS), 8
+    for moved, pairs in together(2, bytes_of_a_phase, gamma):
+        assert pairs == (gamma < 1)
+        m = 2 if pairs else 1
+        assert moved == m * (s * (d * (d + 1) // 2 + d * c) + 8 * c) + 8 * c + pairs * (s * d + 8 * c)
