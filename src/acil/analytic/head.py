@@ -98,8 +98,10 @@ class GramHead:
             change = self._absorb(rows, columns, weights, refined) if follow else None
             before = self.statistics.n_samples
             settled = self._pairs_wanted is False or rounding.settled(before, self.size)
-            hopeless = weights is None and self._beyond_reach(rows.sum(dim=0), len(rows))
-            exact_above = math.inf if hopeless else self._exact_above(settled)
+            exact_above = self._exact_above(settled)
+            if before == 0 and weights is None and self._beyond_reach(rows.sum(dim=0), len(rows)):
+                # The sums, which tell from the next block on, are still empty.
+                exact_above = math.inf
             self.statistics.add(rows, columns, weights, exact_above)
             follow = change is not None
             if change is not None:

@@ -232,7 +232,7 @@ class Statistics:
             root = weights.to(rows).sqrt().unsqueeze(1)
             rows, targets = rows * root, targets * root
         # gram += Xᵀ X and moment += Xᵀ Y, the sums of Eq. (7)
-        if exact_above < math.inf and self._largest_with(rows) > exact_above:
+        if exact_above < math.inf and self._exceeds(rows, exact_above):
             add_gram_pair_(self.gram, self._pairs().diagonal, rows, sign)
             product = product_pair(rows, targets)
             signed = [Pair(sign * high, sign * low) for high, low in (product, heavy)]
@@ -258,8 +258,15 @@ class Statistics:
             self.low = LowParts.zeros_like(self.moment)
         return self.low
 
-    def _largest_with(self, rows: Tensor) -> float:
-        return float((self.gram.diagonal() + rows.square().sum(dim=0)).max())
+    def _exceeds(self, rows: Tensor, limit: float) -> bool:
+        """Say whether an element of the diagonal would exceed a limit with these rows."""
+        if len(rows) == 0:
+            return self.largest > limit
+        # A bound that takes one look at each number settles most cases.
+        lowest, highest = (float(extreme) for extreme in torch.aminmax(rows))
+        if self.largest + len(rows) * max(-lowest, highest) ** 2 <= limit:
+            return False
+        return float((self.gram.diagonal() + rows.square().sum(dim=0)).max()) > limit
 
     def _add_columns(self, positions: Tensor, moment: Pair, weights: Pair) -> None:
         """Add pairs to some columns of ``moment`` and elements of ``weights``."""
