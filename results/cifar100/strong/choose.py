@@ -40,7 +40,7 @@ TRAININGS: dict[str, dict[str, object]] = {
     "decay2e-4": {"weight_decay": 2e-4},
     "nearest": {"augment": ("crop", "flip", "trivialaugment")},
 }
-GAMMAS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+GAMMAS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class NoSettings:
     """A method without settings of its own."""
 
 
-class IncrementalNetwork:
+class IncrementalNetwork(ABC):
     """A method whose state is a network, and exemplars if its settings have a ``memory_rule``.
 
     A subclass says what an increment is: :meth:`increment` returns the new network and leaves
@@ -93,9 +94,9 @@ class IncrementalNetwork:
         """Return the network of the base phase, by default the shared one."""
         return base_network(self.context, phase)
 
+    @abstractmethod
     def increment(self, phase: Phase) -> Any:
         """Return the network after a later phase."""
-        raise NotImplementedError
 
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its own data, and from the exemplars."""
