@@ -57,7 +57,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_steps_equal_plain_ones(case, precision):
     make, objective = CASES[case][0], CASES[case][1]()

@@ -3,7 +3,9 @@
 import torch
 from torch import nn
 
+from acil.training.objectives import Distilling
 from acil.training.shadow import Shadow
+from acil.training.step import CrossEntropy, _with_fast_teacher
 
 
 def small_network():
@@ -60,3 +62,22 @@ def test_frozen_weights_get_no_gradient():
     shadow.collect()
     assert network[0].weight.grad is None
     assert network[4].weight.grad.abs().sum() > 0
+
+
+def test_teacher_of_a_half_training_is_a_half_copy_and_the_given_one_stays():
+    teacher = small_network().eval()
+    objective = Distilling(teacher, 2, 2.0)
+    fast = _with_fast_teacher(objective, half=True, compiled=False)
+    assert fast.teacher[0].weight.dtype == torch.float16
+    assert not fast.teacher.training
+    assert objective.teacher is teacher and teacher[0].weight.dtype == torch.float32
+    assert fast.identity == objective.identity
+    x = torch.randn(5, 3, 4, 4)
+    with torch.no_grad(), torch.autocast("cpu", torch.float16):
+        torch.testing.assert_close(fast.teacher(x), teacher(x), rtol=0, atol=0)
+
+
+def test_objectives_without_a_teacher_and_full_precision_are_left_alone():
+    plain, distilling = CrossEntropy(), Distilling(small_network(), 2, 2.0)
+    assert _with_fast_teacher(plain, half=True, compiled=False) is plain
+    assert _with_fast_teacher(distilling, half=False, compiled=False) is distilling

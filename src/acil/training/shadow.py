@@ -1,4 +1,4 @@
-"""A copy of a network whose convolutions and products run in half precision."""
+"""Copies of networks whose convolutions and products run in half precision."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ from torch import Tensor, nn
 
 #: Layers whose weights are kept in half precision; all others share the network's own tensors.
 _HALVED = (nn.Conv2d, nn.Linear)
+
+
+def halved(network: nn.Module) -> tuple[nn.Module, list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Return a copy to be run under autocast, and each float32 weight with its half.
+
+    Whatever is not the weight or bias of a convolution or a linear layer is shared with the copy.
+    """
+    shared = [*network.parameters(), *network.buffers()]
+    made = copy.deepcopy(network, memo={id(tensor): tensor for tensor in shared})
+    pairs = []
+    for module in made.modules():
+        if isinstance(module, _HALVED):
+            for name, weight in list(module.named_parameters(recurse=False)):
+                half = nn.Parameter(weight.detach().half(), requires_grad=weight.requires_grad)
+                setattr(module, name, half)
+                pairs.append((weight, half))
+    return made, pairs
 
 
 class Shadow:
@@ -30,32 +47,18 @@ class Shadow:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        shared = [*network.parameters(), *network.buffers()]
-        self.network = copy.deepcopy(network, memo={id(tensor): tensor for tensor in shared})
-        self._weights: list[Tensor] = []
-        self._halves: list[Tensor] = []
+        self.network, pairs = halved(network)
+        self._weights: list[Tensor] = [weight for weight, _ in pairs]
+        self._halves: list[Tensor] = [half for _, half in pairs]
         self._counters: list[Tensor] = []
         for module in self.network.modules():
-            if isinstance(module, _HALVED):
-                self._halve(module)
-            elif isinstance(module, nn.BatchNorm2d) and module.num_batches_tracked is not None:
+            if isinstance(module, nn.BatchNorm2d) and module.num_batches_tracked is not None:
                 # Counted together, instead of by one kernel for each layer.
                 self._counters.append(module.num_batches_tracked)
                 module.num_batches_tracked = None
-        self._pairs = [
-            (weight, half)
-            for weight, half in zip(self._weights, self._halves, strict=True)
-            if weight.requires_grad
-        ]
+        self._pairs = [(weight, half) for weight, half in pairs if weight.requires_grad]
         for weight, _ in self._pairs:
             weight.grad = torch.zeros_like(weight)
-
-    def _halve(self, module: nn.Module) -> None:
-        for name, weight in list(module.named_parameters(recurse=False)):
-            half = nn.Parameter(weight.detach().half(), requires_grad=weight.requires_grad)
-            setattr(module, name, half)
-            self._weights.append(weight)
-            self._halves.append(half)
 
     def clear(self) -> None:
         """Forget the gradients of the last step."""

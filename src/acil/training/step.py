@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 from acil.errors import InputError
 from acil.training.settings import Training
-from acil.training.shadow import Shadow
+from acil.training.shadow import Shadow, halved
 from acil.vision.backbones import Backbone
 
 #: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). Two attributes are
@@ -27,6 +28,8 @@ _WARMUP_STEPS = 3
 #: The loss is multiplied by it in float16, whose smallest numbers would otherwise swallow gradients; it
 #: is halved when a gradient overflows (that step is left out), and doubled after 2,000 good steps.
 _FIRST_LOSS_SCALE = 1024.0
+#: Forms of blocks that a process may compile.
+_COMPILED_FORMS = 64
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,33 @@ def compile_parts(network: nn.Module) -> None:
     Blocks of the same shape share what is compiled, so ResNet-32 costs six short compilations instead of
     a long one, and runs as fast.
     """
-    backbone = getattr(network, "backbone", network)
-    blocks = list(backbone.taps().values()) if isinstance(backbone, Backbone) else []
+    blocks = [
+        block
+        for module in network.modules()
+        if isinstance(module, Backbone)
+        for block in module.taps().values()
+    ]
+    # Shapes of blocks, of students and teachers, of all methods of a process: more than the usual eight,
+    # beyond which blocks would run as they are.
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _COMPILED_FORMS)
     for module in blocks or [network]:
         module.compile(dynamic=False)
+
+
+def _with_fast_teacher(objective: Objective, half: bool, compiled: bool) -> Objective:
+    """Return an objective whose teacher, if it has one, runs as fast as the network it teaches.
+
+    The teacher is a copy: the objective that was given keeps its own.
+    """
+    teacher = getattr(objective, "teacher", None)
+    if not (half and isinstance(teacher, nn.Module) and dataclasses.is_dataclass(objective)):
+        return objective
+    # What autocast would do to its weights at every step is done once.
+    fast, _ = halved(teacher)
+    if compiled:
+        compile_parts(fast)
+    return dataclasses.replace(objective, teacher=fast)
 
 
 def _plain(network: nn.Module) -> None:
@@ -125,7 +151,6 @@ class Step:
         self, network: nn.Module, objective: Objective, settings: Training, device: torch.device
     ) -> None:
         self._network = network
-        self._objective = objective
         self._device = device
         on_gpu = device.type == "cuda"
         half = settings.precision == "fp16" and on_gpu
@@ -140,6 +165,7 @@ class Step:
         )
         if self._compiled_size is not None:
             compile_parts(self._model)
+        self._objective = _with_fast_teacher(objective, half, self._compiled_size is not None)
         self._totals = torch.zeros(2, device=device)
         self._scored = False
         self._graphs: dict[int, _Graph] | None = None
