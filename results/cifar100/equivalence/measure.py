@@ -1,7 +1,7 @@
 """How far learning in phases is from learning everything at once, on features of CIFAR-100.
 
-    python measure.py --backbone ../paper/natural-0.safetensors --out equivalence.jsonl
-    python measure.py --backbone ../paper/natural-0.safetensors --out equivalence.jsonl --drops 25000 --width 2048
+    python measure.py --backbone ../paper/natural-0.safetensors --out phases.jsonl
+    python measure.py --backbone ../paper/natural-0.safetensors --out drops.jsonl --drops 25000 --width 2048
 
 The reference is one fit of all 50,000 images in float64 at the same γ. Each line has the relative
 difference of the weights, of the scores of the 10,000 test images, and how many of them get another
@@ -12,6 +12,7 @@ prediction is asked for after each.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -50,7 +51,7 @@ def batches(labels: Tensor, phases: int, drops: int) -> list[Tensor]:
         order = torch.randperm(len(later), generator=torch.Generator().manual_seed(0))
         return [base, *later[order[:drops]].split(1)]
     edges = np.linspace(BASE, 100, phases + 1).round().astype(int).tolist()
-    pairs = zip(edges, edges[1:], strict=False)
+    pairs = itertools.pairwise(edges)
     return [base, *(torch.nonzero((labels >= a) & (labels < b)).flatten() for a, b in pairs)]
 
 
