@@ -1,7 +1,7 @@
 """How far learning in phases is from learning everything at once, on features of CIFAR-100.
 
     python measure.py --backbone ../paper/natural-0.safetensors --out phases.jsonl
-    python measure.py --backbone ../paper/natural-0.safetensors --out drops.jsonl --drops 25000 --width 2048
+    python measure.py --backbone ../paper/natural-0.safetensors --out drops.jsonl --drops 25000
 
 The reference is one fit of all 50,000 images in float64 at the same γ. Each line has the relative
 difference of the weights, of the scores of the 10,000 test images, and how many of them get another
