@@ -48,10 +48,10 @@ def convolution(x: Tensor, weight: Tensor, stride: int) -> Tensor:
         Of the same type.
     stride : int
     """
-    from acil.training import kernels
+    from acil.training import launching
 
     made = _map(x, weight, stride)
-    kernels.convolve(_last(x), _last(weight), made, stride, transposed=False)
+    launching.convolve(_last(x), _last(weight), made, stride, transposed=False)
     return made
 
 
@@ -62,10 +62,10 @@ def _(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("acil::convolution_input_gradient", mutates_args=())
 def _input_gradient(gradient: Tensor, weight: Tensor, height: int, width: int, stride: int) -> Tensor:
-    from acil.training import kernels
+    from acil.training import launching
 
     made = _like(gradient, gradient.shape[0], weight.shape[1], height, width)
-    kernels.convolve(_last(gradient), _last(weight), made, stride, transposed=True)
+    launching.convolve(_last(gradient), _last(weight), made, stride, transposed=True)
     return made
 
 
@@ -76,10 +76,10 @@ def _(gradient: Tensor, weight: Tensor, height: int, width: int, stride: int) ->
 
 @torch.library.custom_op("acil::convolution_weight_gradient", mutates_args=())
 def _weight_gradient(gradient: Tensor, x: Tensor, stride: int) -> Tensor:
-    from acil.training import kernels
+    from acil.training import launching
 
     made = _like(gradient, gradient.shape[1], x.shape[1], 3, 3)
-    kernels.correlate(_last(gradient), _last(x), made, stride)
+    launching.correlate(_last(gradient), _last(x), made, stride)
     return made
 
 
@@ -113,7 +113,8 @@ class FastConv2d(nn.Conv2d):
         """Return the map; a float32 input is cast, as autocast would."""
         if not (x.is_cuda and suits(x, self.weight)):
             return super().forward(x)
-        return convolution(x.to(self.weight.dtype), self.weight, self.stride[0])
+        made: Tensor = convolution(x.to(self.weight.dtype), self.weight, self.stride[0])
+        return made
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
@@ -121,7 +122,7 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     if x.dim() != 4 or not x.is_floating_point() or weight.dtype not in _HALF:
         return False
     places = x.shape[0] * x.shape[2] * x.shape[3]
-    return 0 < places and places * max(weight.shape[:2]) <= _MOST_ELEMENTS
+    return places > 0 and places * max(weight.shape[:2]) <= _MOST_ELEMENTS
 
 
 def eligible(module: nn.Module) -> bool:

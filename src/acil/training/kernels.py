@@ -1,23 +1,19 @@
-"""Triton kernels of 3 x 3 convolutions with padding 1, and what starts them.
+"""Triton kernels of 3 x 3 convolutions with padding 1.
 
 Maps are (images, height, width, channels) in memory, weights (outputs, 3, 3, channels): what PyTorch
 calls channels last. Products take half precision and add in float32. No sum depends on the order in
 which programs run, so the same input gives the same bits.
 
-Only :mod:`acil.training.convolution` imports this file, when it is needed: it needs Triton.
+Imported only when it is needed, since it needs Triton; :mod:`acil.training.launching` starts them.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from acil.training.tilings import SplitTiling, Tiling, convolve_tiling, correlate_tiling
-
-#: Cut of the last sum of the gradient of a weight: positions for one program, parts loaded at once.
-_SUM_POSITIONS, _SUM_PARTS = 32, 32
+#: More rows than any map has, far from where 32-bit numbers end.
+_FAR = tl.constexpr(2**24)
 
 
 @triton.jit
@@ -40,33 +36,40 @@ def _patches(
     larger map into the smaller one, where only every STRIDE-th place exists.
     """
     tap = term // CHANNELS
-    y = (pixel // WIDTH % HEIGHT)[:, None]
-    x = (pixel % WIDTH)[:, None]
-    down = (tap // 3 - 1)[None, :]
-    right = (tap % 3 - 1)[None, :]
-    inside = (pixel < n_pixels)[:, None] & (term < 9 * CHANNELS)[None, :]
-    if TRANSPOSED:
-        y += down
-        x += right
-        inside &= (y >= 0) & (x >= 0)
-        if STRIDE > 1:
-            inside &= (y % STRIDE == 0) & (x % STRIDE == 0)
-            y = y // STRIDE
-            x = x // STRIDE
+    down = tap // 3 - 1
+    right = tap % 3 - 1
+    # What is no pixel or no tap gets a row far outside, so that one look at row and column tells all:
+    # it is done for each load. Both together must not cancel each other, hence the 2.
+    y = tl.where(pixel < n_pixels, pixel // WIDTH % HEIGHT, -2 * _FAR)
+    x = pixel % WIDTH
+    below = tl.where(term < 9 * CHANNELS, down, _FAR)
+    if TRANSPOSED and STRIDE > 1:
+        y = y[:, None] + below[None, :]
+        x = x[:, None] + right[None, :]
+        inside = (y >= 0) & (x >= 0) & (y % STRIDE == 0) & (x % STRIDE == 0)
+        y = y // STRIDE
+        x = x // STRIDE
+        inside &= (y < SOURCE_HEIGHT) & (x < SOURCE_WIDTH)
+        place = ((pixel // (HEIGHT * WIDTH))[:, None] * SOURCE_HEIGHT + y) * SOURCE_WIDTH + x
+        offset = place * CHANNELS + (term % CHANNELS)[None, :]
     else:
-        y = y * STRIDE + down
-        x = x * STRIDE + right
-        inside &= (y >= 0) & (x >= 0)
-    inside &= (y < SOURCE_HEIGHT) & (x < SOURCE_WIDTH)
-    image = (pixel // (HEIGHT * WIDTH))[:, None]
-    offset = ((image * SOURCE_HEIGHT + y) * SOURCE_WIDTH + x) * CHANNELS + (term % CHANNELS)[None, :]
+        y = y * STRIDE
+        x = x * STRIDE
+        place = pixel
+        if STRIDE > 1:
+            place = (pixel // (HEIGHT * WIDTH) * SOURCE_HEIGHT + y) * SOURCE_WIDTH + x
+        shift = (down * SOURCE_WIDTH + right) * CHANNELS + term % CHANNELS
+        offset = (place * CHANNELS)[:, None] + shift[None, :]
+        y = y[:, None] + below[None, :]
+        x = x[:, None] + right[None, :]
+        inside = (y >= 0) & (y < SOURCE_HEIGHT) & (x >= 0) & (x < SOURCE_WIDTH)
     # The channels of one place follow each other, so they can be loaded in wide words.
     offset = tl.max_contiguous(tl.multiple_of(offset, [1, 16]), [1, 16])
     return tl.load(source + offset, mask=inside, other=0.0)
 
 
 @triton.jit
-def _convolve(
+def convolve_kernel(
     source,
     weight,
     target,
@@ -115,7 +118,7 @@ def _convolve(
 
 
 @triton.jit
-def _correlate(
+def correlate_kernel(
     gradient,
     source,
     partial,
@@ -160,7 +163,7 @@ def _correlate(
 
 
 @triton.jit
-def _add_parts(
+def add_parts_kernel(
     partial,
     target,
     SPLITS: tl.constexpr,
@@ -176,81 +179,3 @@ def _add_parts(
         place = partial + part[:, None] * SIZE + position[None, :]
         total += tl.sum(tl.load(place, mask=(part < SPLITS)[:, None], other=0.0), axis=0)
     tl.store(target + position, total.to(target.dtype.element_ty))
-
-
-def convolve(
-    source: Tensor,
-    weight: Tensor,
-    target: Tensor,
-    stride: int,
-    *,
-    transposed: bool,
-    tiling: Tiling | None = None,
-) -> None:
-    """Write the convolution of ``source`` into ``target``; transposed, the gradient of its input.
-
-    All tensors are channels last, in one half precision, on one device. ``weight`` is that of the
-    convolution in both cases.
-    """
-    n_images, outputs, height, width = target.shape
-    _, channels, source_height, source_width = source.shape
-    cut = tiling or convolve_tiling(channels, outputs)
-    n_pixels = n_images * height * width
-    grid = (triton.cdiv(n_pixels, cut.pixels), outputs // cut.columns)
-    with torch.cuda.device_of(source):
-        _convolve[grid](
-            source,
-            weight,
-            target,
-            n_pixels,
-            SOURCE_HEIGHT=source_height,
-            SOURCE_WIDTH=source_width,
-            HEIGHT=height,
-            WIDTH=width,
-            CHANNELS=channels,
-            OUTPUTS=outputs,
-            STRIDE=stride,
-            TRANSPOSED=transposed,
-            PIXELS=cut.pixels,
-            DEPTH=cut.depth,
-            COLUMNS=cut.columns,
-            num_warps=cut.warps,
-            num_stages=cut.stages,
-        )
-
-
-def correlate(
-    gradient: Tensor, source: Tensor, target: Tensor, stride: int, *, tiling: SplitTiling | None = None
-) -> None:
-    """Write the gradient of a weight into ``target``, from that of the map and the map's input."""
-    n_images, outputs, height, width = gradient.shape
-    _, channels, source_height, source_width = source.shape
-    cut = tiling or correlate_tiling(channels, outputs)
-    n_pixels = n_images * height * width
-    n_blocks = triton.cdiv(n_pixels, cut.pixels)
-    n_steps = triton.cdiv(n_blocks, cut.splits)
-    n_splits = triton.cdiv(n_blocks, n_steps)
-    size = 9 * channels * outputs
-    partial = torch.empty(n_splits * size, dtype=torch.float32, device=gradient.device)
-    with torch.cuda.device_of(source):
-        _correlate[(n_splits, triton.cdiv(9 * channels, cut.rows))](
-            gradient,
-            source,
-            partial,
-            n_pixels,
-            SOURCE_HEIGHT=source_height,
-            SOURCE_WIDTH=source_width,
-            HEIGHT=height,
-            WIDTH=width,
-            CHANNELS=channels,
-            OUTPUTS=outputs,
-            STRIDE=stride,
-            STEPS=n_steps,
-            PIXELS=cut.pixels,
-            ROWS=cut.rows,
-            num_warps=cut.warps,
-            num_stages=cut.stages,
-        )
-        _add_parts[(size // _SUM_POSITIONS,)](
-            partial, target, SPLITS=n_splits, SIZE=size, POSITIONS=_SUM_POSITIONS, PARTS=_SUM_PARTS
-        )

@@ -37,7 +37,7 @@ class SplitTiling:
     pixels : int
         Pixels loaded at once; a power of two, at least 16.
     rows : int
-        How many of the 9 · channels rows of the weight belong to one program; a power of two, at least 16.
+        How many of the 9 · channels rows belong to one program; a power of two, at least 16.
     splits : int
         Parts of the sum that are computed side by side and added at the end.
     warps, stages : int
