@@ -29,7 +29,7 @@ def convolve(
     """
     n_images, outputs, height, width = target.shape
     _, channels, source_height, source_width = source.shape
-    cut = tiling or convolve_tiling(channels, outputs)
+    cut = tiling or convolve_tiling(channels, outputs, transposed=transposed)
     n_pixels = n_images * height * width
     grid = (triton.cdiv(n_pixels, cut.pixels), outputs // cut.columns)
     with torch.cuda.device_of(source):  # type: ignore[no-untyped-call]

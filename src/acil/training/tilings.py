@@ -50,19 +50,25 @@ class SplitTiling:
     stages: int = 3
 
 
-#: (channels of the source, of the result) → cut; these are the pairs of ResNet-32 for CIFAR, in both
-#: directions. Change them only by what ``benchmarks/convolution.py --tune`` prints.
-_CONVOLVE = {
+#: (channels of the source, of the result) → cut. These are the pairs of ResNet-32 for CIFAR; change them
+#: only by what ``benchmarks/convolution.py --tune`` prints.
+_FORWARD = {
     (16, 16): Tiling(pixels=128, depth=64, columns=16),
     (16, 32): Tiling(pixels=64, depth=64, columns=32),
-    (32, 16): Tiling(pixels=128, depth=64, columns=16),
     (32, 32): Tiling(pixels=64, depth=64, columns=32),
     (32, 64): Tiling(pixels=64, depth=64, columns=32, stages=4),
+    (64, 64): Tiling(pixels=64, depth=64, columns=32, stages=4),
+}
+#: The same for the gradient of an input, whose source is the gradient of the map.
+_INPUT_GRADIENT = {
+    (16, 16): Tiling(pixels=128, depth=64, columns=16),
+    (32, 16): Tiling(pixels=128, depth=64, columns=16),
+    (32, 32): Tiling(pixels=64, depth=64, columns=32),
     (64, 32): Tiling(pixels=64, depth=64, columns=32, stages=4),
     (64, 64): Tiling(pixels=64, depth=64, columns=32, stages=4),
 }
 #: (channels of the input, of the output) → cut of the gradient of the weight.
-_CORRELATE = {
+_WEIGHT_GRADIENT = {
     (16, 16): SplitTiling(pixels=128, rows=64, splits=132),
     (16, 32): SplitTiling(pixels=64, rows=64, splits=128),
     (32, 32): SplitTiling(pixels=64, rows=64, splits=64),
@@ -71,12 +77,12 @@ _CORRELATE = {
 }
 
 
-def convolve_tiling(channels: int, outputs: int) -> Tiling:
+def convolve_tiling(channels: int, outputs: int, *, transposed: bool) -> Tiling:
     """Return the cut for so many channels of the source and of the result."""
     usual = Tiling(pixels=64, depth=64, columns=min(outputs, 64))
-    return _CONVOLVE.get((channels, outputs), usual)
+    return (_INPUT_GRADIENT if transposed else _FORWARD).get((channels, outputs), usual)
 
 
 def correlate_tiling(channels: int, outputs: int) -> SplitTiling:
     """Return the cut for the gradient of a weight of so many input and output channels."""
-    return _CORRELATE.get((channels, outputs), SplitTiling(pixels=64, rows=64, splits=32))
+    return _WEIGHT_GRADIENT.get((channels, outputs), SplitTiling(pixels=64, rows=64, splits=32))
