@@ -9,7 +9,9 @@ import sys
 import torch
 from torch.nn import functional
 
+from acil.training import launching
 from acil.training.convolution import convolution
+from acil.training.tilings import SplitTiling, Tiling
 
 
 def tensors(case, dtype=torch.float16):
@@ -41,8 +43,21 @@ def errors(x, weight, gradient, stride, run=convolution):
     ]
 
 
+def errors_of_cuts():
+    """Return the errors with cuts whose last tiles reach beyond pixels, taps and parts."""
+    x, weight, gradient = tensors((3, 16, 32, 7, 5, 1))
+    leaves = [tensor.double().requires_grad_() for tensor in (x, weight)]
+    made = functional.conv2d(*leaves, padding=1)
+    true = [made.detach(), *torch.autograd.grad(made, leaves, gradient.double())]
+    own = [torch.empty_like(tensor) for tensor in (gradient, x, weight)]
+    launching.convolve(x, weight, own[0], 1, transposed=False, tiling=Tiling(32, 128, 16))
+    launching.convolve(gradient, weight, own[1], 1, transposed=True, tiling=Tiling(16, 64, 16))
+    launching.correlate(gradient, x, own[2], 1, tiling=SplitTiling(32, 128, 3))
+    return [float((a.double() - b).abs().max() / b.abs().max()) for a, b in zip(own, true, strict=True)]
+
+
 def main():
-    found = []
+    found = [errors_of_cuts()]
     for case in json.loads(sys.argv[1]):
         x, weight, gradient = tensors(case)
         found.append(errors(x, weight, gradient, case[-1]))
