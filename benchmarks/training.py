@@ -16,7 +16,9 @@ import platform
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -37,9 +39,12 @@ VARIANTS: dict[str, tuple[dict[str, object], bool]] = {
     "graph-bf16": ({"precision": "bf16", "compile": False}, True),
     "graph-fp16": ({"precision": "fp16", "compile": False}, True),
     "compiled-bf16": ({"precision": "bf16", "compile": True}, True),
+    "compiled-fp16-cudnn": ({"precision": "fp16", "compile": True}, True),
     "compiled-fp16": ({"precision": "fp16", "compile": True}, True),
     "recipe": ({}, True),
 }
+#: Variants that leave all convolutions to cuDNN, to compare with our own.
+ONLY_CUDNN = {"compiled-fp16-cudnn"}
 
 
 def measure(settings: Training, captured: bool, arguments: argparse.Namespace) -> dict[str, float]:
@@ -118,10 +123,12 @@ def main() -> None:
     results = {}
     for name in arguments.variants.split(","):
         changes, captured = VARIANTS[name]
-        results[name] = measure(dataclasses.replace(base, **changes), captured, arguments)
+        leave = mock.patch("acil.training.step.use_fast_convolutions", return_value=0)
+        with leave if name in ONLY_CUDNN else nullcontext():
+            results[name] = measure(dataclasses.replace(base, **changes), captured, arguments)
         if not arguments.json:
             rate, first = results[name]["images_per_second"], results[name]["warm_up_seconds"]
-            print(f"{name:16s} {rate:10,.0f} images/s   first epoch {first:6.1f} s", flush=True)
+            print(f"{name:20s} {rate:10,.0f} images/s   first epoch {first:6.1f} s", flush=True)
     if arguments.side_by_side:
         together = side_by_side(arguments.side_by_side, arguments)
         results[f"{arguments.side_by_side} processes"] = {"images_per_second": together}
@@ -134,7 +141,7 @@ def main() -> None:
     elif "eager-float32" in results:
         slow = results["eager-float32"]["images_per_second"]
         for name, row in results.items():
-            print(f"{name:16s} {row['images_per_second'] / slow:6.2f} x eager float32")
+            print(f"{name:20s} {row['images_per_second'] / slow:6.2f} x eager float32")
 
 
 if __name__ == "__main__":

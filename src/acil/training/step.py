@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.errors import InputError
+from acil.training.convolution import use_fast_convolutions
 from acil.training.settings import Training
 from acil.training.shadow import Shadow, halved
 from acil.vision.backbones import Backbone
@@ -164,6 +165,9 @@ class Step:
             settings.batch_size if settings.compile and on_gpu and _CAN_COMPILE else None
         )
         if self._compiled_size is not None:
+            if self._shadow is not None:
+                # Only in the copy: the network itself is evaluated as ever.
+                use_fast_convolutions(self._model, device)
             compile_parts(self._model)
         self._objective = _with_fast_teacher(objective, half, self._compiled_size is not None)
         self._totals = torch.zeros(2, device=device)
