@@ -67,7 +67,7 @@ def test_frozen_weights_get_no_gradient():
 def test_teacher_of_a_half_training_is_a_half_copy_and_the_given_one_stays():
     teacher = small_network().eval()
     objective = Distilling(teacher, 2, 2.0)
-    fast = _with_fast_teacher(objective, half=True, compiled=False)
+    fast = _with_fast_teacher(objective, half=True, compiled=False, device=torch.device("cpu"))
     assert fast.teacher[0].weight.dtype == torch.float16
     assert not fast.teacher.training
     assert objective.teacher is teacher
@@ -80,5 +80,8 @@ def test_teacher_of_a_half_training_is_a_half_copy_and_the_given_one_stays():
 
 def test_objectives_without_a_teacher_and_full_precision_are_left_alone():
     plain, distilling = CrossEntropy(), Distilling(small_network(), 2, 2.0)
-    assert _with_fast_teacher(plain, half=True, compiled=False) is plain
-    assert _with_fast_teacher(distilling, half=False, compiled=False) is distilling
+    assert _with_fast_teacher(plain, half=True, compiled=False, device=torch.device("cpu")) is plain
+    assert (
+        _with_fast_teacher(distilling, half=False, compiled=False, device=torch.device("cpu"))
+        is distilling
+    )

@@ -100,7 +100,9 @@ def compile_parts(network: nn.Module) -> None:
         module.compile(dynamic=False)
 
 
-def _with_fast_teacher(objective: Objective, half: bool, compiled: bool) -> Objective:
+def _with_fast_teacher(
+    objective: Objective, half: bool, compiled: bool, device: torch.device
+) -> Objective:
     """Return an objective whose teacher, if it has one, runs as fast as the network it teaches.
 
     The teacher is a copy: the objective that was given keeps its own.
@@ -111,6 +113,7 @@ def _with_fast_teacher(objective: Objective, half: bool, compiled: bool) -> Obje
     # What autocast would do to its weights at every step is done once.
     fast, _ = halved(teacher)
     if compiled:
+        use_fast_convolutions(fast, device)
         compile_parts(fast)
     return dataclasses.replace(objective, teacher=fast)
 
@@ -169,7 +172,7 @@ class Step:
                 # Only in the copy: the network itself is evaluated as ever.
                 use_fast_convolutions(self._model, device)
             compile_parts(self._model)
-        self._objective = _with_fast_teacher(objective, half, self._compiled_size is not None)
+        self._objective = _with_fast_teacher(objective, half, self._compiled_size is not None, device)
         self._totals = torch.zeros(2, device=device)
         self._scored = False
         self._graphs: dict[int, _Graph] | None = None
