@@ -53,27 +53,27 @@ class SplitTiling:
 #: (channels of the source, of the result) → cut. These are the pairs of ResNet-32 for CIFAR; change them
 #: only by what ``benchmarks/convolution.py --tune`` prints.
 _FORWARD = {
-    (16, 16): Tiling(pixels=128, depth=64, columns=16),
-    (16, 32): Tiling(pixels=64, depth=64, columns=32),
-    (32, 32): Tiling(pixels=64, depth=64, columns=32),
-    (32, 64): Tiling(pixels=64, depth=64, columns=32, stages=4),
-    (64, 64): Tiling(pixels=64, depth=64, columns=32, stages=4),
+    (16, 16): Tiling(pixels=128, depth=16, columns=16),
+    (16, 32): Tiling(pixels=256, depth=32, columns=32, warps=8),
+    (32, 32): Tiling(pixels=256, depth=32, columns=32, warps=8),
+    (32, 64): Tiling(pixels=64, depth=32, columns=64, stages=5),
+    (64, 64): Tiling(pixels=64, depth=64, columns=64, stages=5),
 }
 #: The same for the gradient of an input, whose source is the gradient of the map.
 _INPUT_GRADIENT = {
-    (16, 16): Tiling(pixels=128, depth=64, columns=16),
-    (32, 16): Tiling(pixels=128, depth=64, columns=16),
-    (32, 32): Tiling(pixels=64, depth=64, columns=32),
-    (64, 32): Tiling(pixels=64, depth=64, columns=32, stages=4),
-    (64, 64): Tiling(pixels=64, depth=64, columns=32, stages=4),
+    (16, 16): Tiling(pixels=128, depth=16, columns=16),
+    (32, 16): Tiling(pixels=256, depth=32, columns=16),
+    (32, 32): Tiling(pixels=128, depth=32, columns=32, warps=8),
+    (64, 32): Tiling(pixels=256, depth=64, columns=32, warps=8),
+    (64, 64): Tiling(pixels=64, depth=32, columns=64, stages=5),
 }
 #: (channels of the input, of the output) → cut of the gradient of the weight.
 _WEIGHT_GRADIENT = {
-    (16, 16): SplitTiling(pixels=128, rows=64, splits=132),
-    (16, 32): SplitTiling(pixels=64, rows=64, splits=128),
-    (32, 32): SplitTiling(pixels=64, rows=64, splits=64),
+    (16, 16): SplitTiling(pixels=64, rows=64, splits=88, stages=4),
+    (16, 32): SplitTiling(pixels=128, rows=64, splits=88),
+    (32, 32): SplitTiling(pixels=64, rows=64, splits=52, stages=4),
     (32, 64): SplitTiling(pixels=64, rows=64, splits=32),
-    (64, 64): SplitTiling(pixels=64, rows=64, splits=16),
+    (64, 64): SplitTiling(pixels=64, rows=64, splits=29),
 }
 
 
