@@ -69,7 +69,7 @@ _INPUT_GRADIENT = {
 }
 #: (channels of the input, of the output) → cut of the gradient of the weight.
 _WEIGHT_GRADIENT = {
-    (16, 16): SplitTiling(pixels=128, rows=64, splits=132),
+    (16, 16): SplitTiling(pixels=128, rows=64, splits=128),
     (16, 32): SplitTiling(pixels=64, rows=64, splits=128),
     (32, 32): SplitTiling(pixels=64, rows=64, splits=64),
     (32, 64): SplitTiling(pixels=64, rows=64, splits=32),
