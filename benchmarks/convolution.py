@@ -11,6 +11,7 @@ it holds them, for both alike. ``--tune`` tries cuts of the work and prints the 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import math
@@ -81,6 +82,7 @@ def cudnn(kind: str, shape: Shape, batch: int) -> Callable[[], None]:
 def microseconds(call: Callable[[], None], replays: int = 10) -> float:
     """Return the time of one call: the best of several replays of a recorded graph."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
@@ -121,7 +123,7 @@ def candidates(kind: str, shape: Shape, batch: int) -> Iterator[Cut]:
         (32, 64, 128, 256), (16, 32, 64, 128), halves, ((4, 1), (4, 3), (4, 5), (8, 3))
     ):
         programs = pixels // block * (outputs // columns)
-        fits = block * depth * max(1, stages) * 2 <= 96 * 1024
+        fits = block * depth * stages * 2 <= 96 * 1024
         if programs >= 120 and fits and not (warps == 8 and block < 128) and depth >= min(channels, 32):
             yield Tiling(block, depth, columns, warps, stages)
 
@@ -186,6 +188,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.backends.cudnn.benchmark = True
+    gc.freeze()  # some versions of torch collect garbage before each recording
     report: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     saved = 0.0
     for shape, count in SHAPES.items():

@@ -9,7 +9,6 @@ import sys
 import torch
 from torch.nn import functional
 
-from acil.training import launching
 from acil.training.convolution import convolution
 from acil.training.tilings import SplitTiling, Tiling
 
@@ -45,6 +44,8 @@ def errors(x, weight, gradient, stride, run=convolution):
 
 def errors_of_cuts():
     """Return the errors with cuts whose last tiles reach beyond pixels, taps and parts."""
+    from acil.training import launching  # needs Triton, which those who import this file may not have
+
     x, weight, gradient = tensors((3, 16, 32, 7, 5, 1))
     leaves = [tensor.double().requires_grad_() for tensor in (x, weight)]
     made = functional.conv2d(*leaves, padding=1)

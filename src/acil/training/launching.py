@@ -9,8 +9,9 @@ from torch import Tensor
 from acil.training import kernels
 from acil.training.tilings import SplitTiling, Tiling, convolve_tiling, correlate_tiling
 
-#: Cut of the last sum of the gradient of a weight: positions for one program, parts loaded at once.
-_SUM_POSITIONS, _SUM_PARTS = 32, 32
+#: Cut of the last sum of the gradient of a weight: positions for one program, most parts loaded at once.
+#: With fewer parts at once a program would wait for memory again and again.
+_SUM_POSITIONS, _SUM_PARTS = 32, 128
 
 
 def convolve(
@@ -87,5 +88,10 @@ def correlate(
             num_stages=cut.stages,
         )
         kernels.add_parts_kernel[(size // _SUM_POSITIONS,)](
-            partial, target, SPLITS=n_splits, SIZE=size, POSITIONS=_SUM_POSITIONS, PARTS=_SUM_PARTS
+            partial,
+            target,
+            SPLITS=n_splits,
+            SIZE=size,
+            POSITIONS=_SUM_POSITIONS,
+            PARTS=min(_SUM_PARTS, triton.next_power_of_2(n_splits)),
         )

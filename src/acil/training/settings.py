@@ -53,7 +53,7 @@ class Training:
         Whether an epoch ends with the smaller batch that remains, or leaves those images out.
     compile : bool
         Whether, on a GPU, the blocks of the network go through ``torch.compile`` first: it pays only
-        for long trainings.
+        for long trainings. With "fp16", kernels of our own then compute the 3 x 3 convolutions.
     """
 
     epochs: int
