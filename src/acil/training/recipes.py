@@ -94,8 +94,8 @@ _AUTHORS = Recipe(
 )
 
 #: The authors' training, and features of all blocks of stages 2 and 3, standardized, at twice the width.
-#: Chosen on the training images of the base classes alone, see results/cifar100/strong/choice. γ is 0.03 of
-#: trace(gram)/d at 37,500 samples: features have a mean square of 640, of which ReLU leaves half.
+#: Chosen on the training images of the base classes alone, see results/cifar100/strong/choice. γ is 0.03
+#: of trace(gram)/d at 37,500 samples: features have a mean square of 640, of which ReLU leaves half.
 _STRONG = Recipe(
     name="strong",
     backbone="resnet32",
