@@ -10,10 +10,10 @@ of the phase whose mean is nearest to μ_c. The features of s become pseudo-feat
 
 All rows, real and pseudo, are scaled to length 1, and a linear classifier is trained on them anew.
 
-Settings: ``fetril_classifier``, "svc" (scikit-learn's LinearSVC, squared hinge, primal) or "fc" (a
-linear layer trained with cross entropy); ``fetril_similarity``, "euclidean" (the authors' code) or
-"cosine" (PyCIL); ``fetril_C`` = 1 and ``fetril_tolerance`` = 1e-4 of the SVC (the authors');
-``fetril_epochs`` = 50, ``fetril_learning_rate`` = 0.05 of the layer (published values).
+Settings: ``fetril_classifier``, "svc" (the squared hinge of scikit-learn's LinearSVC, minimized on the
+device) or "fc" (a linear layer trained with cross entropy); ``fetril_similarity``, "euclidean" (the
+authors' code) or "cosine" (PyCIL); ``fetril_C`` = 1 and ``fetril_tolerance`` = 1e-4 of the SVC (the
+authors'); ``fetril_epochs`` = 50, ``fetril_learning_rate`` = 0.05 of the layer (published values).
 
 Differences from the original:
 
@@ -28,14 +28,11 @@ Differences from the original:
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -44,6 +41,7 @@ from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.class_means import ClassMeans, by_class
 from acil.methods.frozen import FrozenMethod, highest
 from acil.methods.settings import read_settings
+from acil.methods.svc import squared_hinge
 from acil.training.loop import train
 from acil.training.settings import Training
 
@@ -123,21 +121,14 @@ class FeTrIL(FrozenMethod):
     def _fit_svc(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         classes = len(self.means.labels)
         if classes == 1:
-            # There is nothing to tell apart, which LinearSVC refuses.
+            # There is nothing to tell apart.
             return rows.new_zeros(1, rows.shape[1]), rows.new_zeros(1)
-        svc = LinearSVC(
-            C=self.settings.fetril_C, tol=self.settings.fetril_tolerance, dual=False, random_state=0
+        weight, bias, converged = squared_hinge(
+            rows, targets, classes, self.settings.fetril_C, self.settings.fetril_tolerance
         )
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ConvergenceWarning)
-            svc.fit(rows.cpu().numpy(), targets.numpy())
-        for warning in caught:
-            logger.warning("fetril, %d classes: %s", classes, warning.message)
-        weight, bias = torch.from_numpy(svc.coef_), torch.from_numpy(svc.intercept_)
-        if classes == 2:
-            # One row that is positive for the second class
-            weight, bias = torch.cat([-weight, weight]), torch.cat([-bias, bias])
-        return weight.to(rows), bias.to(rows)
+        if not converged:
+            logger.warning("fetril, %d classes: the classifier has not converged", classes)
+        return weight, bias
 
     def _fit_layer(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(self.context.seed)
