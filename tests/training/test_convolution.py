@@ -206,10 +206,10 @@ def test_the_same_input_gives_the_same_bits():
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-# torch.compile imports parts of torch that warn of their own age.
+# torch.compile imports parts of torch that warn of their own age, and looks at gradients of inner tensors.
 @on_gpu
 @with_triton
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
 def test_a_step_is_the_same_with_and_without(monkeypatch):
     device = torch.device("cuda")
     generator = torch.Generator().manual_seed(0)
