@@ -1,6 +1,7 @@
 """Networks for own images: each kind opens, and has features that do not depend on the batch."""
 
 import sys
+import threading
 import types
 
 import numpy as np
@@ -159,14 +160,33 @@ class TestOnnx:
         assert found.preprocessing.size == 8
         torch.testing.assert_close(found.embed(pixels()), expected(), rtol=1e-5, atol=1e-6)
 
-    @pytest.mark.parametrize("size", [1, 7, 30, 48])
-    def test_features_do_not_depend_on_the_batch(self, content, size):
-        from acil.vision.onnxengine import OnnxEmbedder
+    @pytest.mark.parametrize("threads", [1, 2, 5])
+    def test_features_depend_neither_on_the_batch_nor_on_threads(self, content, monkeypatch, threads):
+        from acil.vision import onnxengine
 
-        found = OnnxEmbedder(content, "x")
         images = pixels(48)
-        parts = torch.cat([found.embed(part) for part in images.split(size)])
-        assert torch.equal(parts, found.embed(images))
+        alone = onnxengine.OnnxEmbedder(content, "x")
+        rows = torch.cat([alone.embed(image) for image in images.split(1)])
+        monkeypatch.setattr(onnxengine, "worker_threads", lambda: threads)
+        found = onnxengine.OnnxEmbedder(content, "x")
+        for size in (1, 7, 30, 48):
+            assert torch.equal(torch.cat([found.embed(part) for part in images.split(size)]), rows)
+        assert found.embed(images[:0]).shape == (0, 24)
+
+    def test_images_run_side_by_side(self, content, monkeypatch):
+        from acil.vision import onnxengine
+
+        monkeypatch.setattr(onnxengine, "worker_threads", lambda: 2)
+        found = onnxengine.OnnxEmbedder(content, "x")
+        meeting, run = threading.Barrier(2), found._row
+
+        def row(image):
+            # One after another they would never meet.
+            meeting.wait(10)
+            return run(image)
+
+        monkeypatch.setattr(found, "_row", row)
+        assert torch.equal(found.embed(pixels(2)), torch.cat([run(p) for p in pixels(2).split(1)]))
 
     def test_place_of_the_file_is_not_its_identity(self, content, tmp_path):
         for name in ("a.onnx", "b.onnx"):

@@ -16,6 +16,7 @@ from acil.errors import InputError
 from acil.vision.decode import decode
 from acil.vision.embedder import Embedder
 from acil.vision.listing import first_of
+from acil.vision.threads import worker_threads
 
 #: Path of an image file, or its content.
 Source = str | os.PathLike[str] | bytes
@@ -93,7 +94,8 @@ def embed_files(
 
 def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor | InputError]:
     """Yield each image or what is wrong with it, in order, with a bounded number decoded ahead."""
-    n_threads = min(8, os.cpu_count() or 1)
+    n_threads = worker_threads()
+    n_ahead = max(n_threads * _AHEAD, embedder.batch_size)
     pending: deque[Future[Tensor | InputError]] = deque()
 
     def read(source: Source) -> Tensor | InputError:
@@ -106,7 +108,7 @@ def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor |
         try:
             for source in sources:
                 pending.append(pool.submit(read, source))
-                if len(pending) >= n_threads * _AHEAD:
+                if len(pending) >= n_ahead:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
