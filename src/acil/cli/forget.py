@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from acil.cli.images import AsJson, Backbone, ClassName, Model, given_images, show_counts, shown_progress
+from acil.cli.images import (
+    AsJson,
+    Backbone,
+    ClassName,
+    Model,
+    counted,
+    given_images,
+    show_counts,
+    shown_progress,
+)
 
 
 def forget(
@@ -49,6 +58,6 @@ def forget(
     if gone:
         typer.echo(f"no longer known: {', '.join(gone)}")
     typer.echo(
-        f"The head of {model} is now the one that never learnt these {len(samples.labels)} images. The "
-        "network never saw them."
+        f"forgot {counted(len(samples.labels), 'image')}: the head of {model} is now the one that never "
+        "learnt them. The network never saw them."
     )

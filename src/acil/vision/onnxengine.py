@@ -89,7 +89,8 @@ class OnnxEmbedder(Embedder):
             return torch.empty(0, self._num_features)
         if len(pixels) == 1:
             return self._row(pixels)
-        return torch.cat(list(self._runners.map(self._row, pixels.split(1))))
+        images = torch.split(pixels, 1)
+        return torch.cat(list(self._runners.map(self._row, images)))
 
     def to_onnx(self) -> bytes:
         """Return the model as it is in its file."""

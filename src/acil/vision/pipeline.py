@@ -27,6 +27,20 @@ Progress = Callable[[int, int], None]
 _AHEAD = 4
 
 
+class UnreadableError(InputError):
+    """Some images cannot be read; nothing was changed.
+
+    Attributes
+    ----------
+    others : int
+        How many of the images given with them can be read.
+    """
+
+    def __init__(self, message: str, others: int) -> None:
+        super().__init__(message)
+        self.others = others
+
+
 @dataclass(frozen=True)
 class Embedded:
     """Features of images, in the order in which they were given.
@@ -66,14 +80,14 @@ def embed_files(
 
     Raises
     ------
-    InputError
+    UnreadableError
         If files cannot be read, or if all of them cannot.
     """
     features, digests, kept, bad = [], [], [], {}
     waiting: list[Tensor] = []
     for index, result in enumerate(_decoded(sources, embedder)):
         if isinstance(result, InputError):
-            bad[index] = str(result)
+            bad[index] = _named(sources[index], index, result)
         else:
             kept.append(index)
             digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
@@ -84,12 +98,18 @@ def embed_files(
         if progress is not None:
             progress(index + 1, len(sources))
     if bad and (not skip_bad or not kept):
-        raise InputError(
+        raise UnreadableError(
             f"{len(bad)} of {len(sources)} images cannot be used; nothing was changed. "
-            f"{first_of(list(bad.values()))}" + ("" if not kept else " Or leave them out (--skip-bad).")
+            f"{first_of(list(bad.values()))}",
+            len(kept),
         )
     empty = torch.empty(0, embedder.num_features)
     return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
+
+
+def _named(source: Source, index: int, error: InputError) -> str:
+    """Return what is wrong with an image; one that has no path goes by its number."""
+    return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
 
 
 def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor | InputError]:
