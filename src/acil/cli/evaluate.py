@@ -52,7 +52,7 @@ def evaluate(
     if found.not_learnt:
         typer.echo(
             f"left out: {counted(sum(found.not_learnt.values()), 'image')} of classes not learnt "
-            f"({', '.join(map(plain, found.not_learnt))})",
+            f"({', '.join(map(plain, found.not_learnt))}); {found.not_learnt_unknown} called unknown",
             err=True,
         )
     if as_json:

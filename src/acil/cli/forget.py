@@ -57,7 +57,9 @@ def forget(
     gone = [name for name in report.counts if name not in report.totals]
     if gone:
         typer.echo(f"no longer known: {', '.join(gone)}")
+    number = len(samples.labels)
+    them = "it" if number == 1 else "them"
     typer.echo(
-        f"forgot {counted(len(samples.labels), 'image')}: the head of {model} is now the one that never "
-        "learnt them. The network never saw them."
+        f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt {them}. "
+        f"The network never saw {them}."
     )
