@@ -60,6 +60,6 @@ def forget(
     number = len(samples.labels)
     them = "it" if number == 1 else "them"
     typer.echo(
-        f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt {them}. "
-        f"The network never saw {them}."
+        f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt "
+        f"{them}. The network never saw {them}."
     )
