@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
-from sklearn.metrics import accuracy_score
 from torch import Tensor
 
 from acil.analytic import AnalyticModel
@@ -406,6 +405,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y : array-like or Tensor of shape (n,)
         sample_weight : array-like of shape (n,), optional
         """
+        # Here, because it brings half of scikit-learn, which learning and predicting do not need.
+        from sklearn.metrics import accuracy_score
+
         predicted = self.predict(X)
         if isinstance(predicted, Tensor):
             predicted = predicted.cpu().numpy()

@@ -9,6 +9,7 @@ import pytest
 
 from acil import ImageClassifier
 from acil.app.api import PAGES
+from acil.app.metrics import Metrics
 from acil.storage import describe, locked
 from pictures import draw
 from serving import TOKEN, client, images_of, sent, wait_until
@@ -270,6 +271,15 @@ def test_metrics_count_answers_and_images(taught):
     last = re.findall(r'request_seconds_bucket\{path="/predict",le="([^"]+)"\} (\d+)', text)
     assert last[-1] == ("+Inf", "1")
     assert [int(n) for _, n in last] == sorted(int(n) for _, n in last)
+
+
+def test_methods_that_nobody_knows_count_as_one():
+    metrics = Metrics()
+    for method in ("BREW", "WHEN", "GET"):
+        metrics.answered(method, "other", 405, 0.001)
+    lines = metrics.text([]).splitlines()
+    assert 'acil_requests_total{method="other",path="other",status="405"} 2' in lines
+    assert 'acil_requests_total{method="GET",path="other",status="405"} 1' in lines
 
 
 def test_everything_needed_to_call_it_is_in_the_description(taught):

@@ -13,9 +13,6 @@ from acil.app.batching import Batcher
 class Recorder:
     """An embedder that remembers its batches; the feature of an image is its first pixel."""
 
-    #: As for networks that take whole batches, so that the tests see them.
-    batch_size = 32
-
     def __init__(self, seconds=0.0, gate=None):
         self.sizes, self.order = [], []
         self.seconds, self.gate = seconds, gate

@@ -185,6 +185,18 @@ def test_hostile_files_are_refused_for_predicting_and_forgetting(unchanged):
     assert accepted == {}
 
 
+def test_bad_upload_is_named_by_its_number_and_in_terms_of_http(unchanged):
+    images = images_of("red", 3)
+    cut = images[1][: len(images[1]) // 2]
+    for answer in (
+        unchanged.teach("red", [images[0], cut, images[2]]),
+        unchanged.forget("red", [images[0], cut, images[2]]),
+        unchanged.predict([images[0], cut, images[2]]),
+    ):
+        assert "Image 2:" in answer.json()["detail"]
+        assert "--" not in answer.json()["detail"]
+
+
 def test_hostile_class_names_are_refused(unchanged):
     accepted = {}
     for name in NAMES:

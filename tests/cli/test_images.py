@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from acil import ImageClassifier, load
 from acil.cli import app
+from acil.cli.images import counted
 from acil.storage import describe
 from pictures import draw, network_file
 
@@ -145,6 +146,14 @@ def test_evaluate_counts_linked_folders_and_draws(place, model, tmp_path):
     assert "accuracy 100.00 %" in acil("evaluate", model, tmp_path / "linked").stdout
 
 
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0 classes"), (1, "1 class"), (2, "2 classes"), (12_345, "12,345 classes")]
+)
+def test_numbers_agree_with_their_nouns(number, words):
+    assert counted(number, "class", "classes") == words
+    assert counted(number, "class").endswith("s" if number != 1 else "class")
+
+
 def test_forget_says_what_is_gone_and_that_the_network_never_saw_it(place, model):
     result = acil("forget", model, place / "train" / "red", "--class", "red")
     assert "no longer known: red" in result.stdout
@@ -197,7 +206,12 @@ def test_bad_image_is_named_and_may_be_left_out(place, model, tmp_path):
     before = model.read_bytes()
     result = acil("learn", folder, "--class", "red", "--model", model, code=1)
     assert "bad.png" in result.stderr
+    assert "--skip-bad" in result.stderr
     assert model.read_bytes() == before
+    for command in (("predict", model, folder), ("forget", model, folder, "--class", "red")):
+        refused = acil(*command, code=1).stderr
+        assert "bad.png" in refused
+        assert "--skip-bad" not in refused
     result = acil("learn", folder, "--class", "red", "--model", model, "--skip-bad")
     assert "left out" in result.stderr
     assert describe(model)["n_samples"] == 21

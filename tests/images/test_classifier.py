@@ -268,6 +268,18 @@ def test_novelty_is_the_same_in_any_order_of_learning(pictures, joint):
     )
 
 
+def test_what_is_derived_from_the_sums_is_computed_once(pictures, joint, monkeypatch):
+    model = joint.snapshot.head._require_state().model
+    measured, measure = [], type(model).expected_novelty
+    monkeypatch.setattr(model, "expected_novelty", lambda: measured.append(1) or measure(model))
+    features = joint.prepare(pictures[1]).features
+    first = joint.snapshot.judge(features, 2, UNKNOWN_ABOVE)
+    # Once to have it ready, once for the novelties.
+    assert len(measured) == 2
+    assert joint.snapshot.judge(features, 2, UNKNOWN_ABOVE) == first
+    assert len(measured) == 3
+
+
 def test_evaluation_leaves_out_and_names_what_was_not_learnt(pictures, joint):
     joint.forget(pictures[0] / "red", "red")
     found = joint.evaluate(pictures[1])

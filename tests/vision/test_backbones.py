@@ -1,56 +1,23 @@
-"""Backbones: shapes, counts, known answers, identity, files."""
+"""Backbones: shapes, counts, known answers, weights of others."""
 
-import json
 import math
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
-from acil.errors import InputError, ModelFileError
-from acil.vision.backbones import (
-    BACKBONES,
-    METADATA_KEY,
-    Preprocessing,
-    build,
-    fingerprint,
-    load_backbone,
-    normalise,
-    save_backbone,
-)
+from acil.errors import InputError
+from acil.vision.backbones import BACKBONES, build, fingerprint
 from acil.vision.resnet import PaddedShortcut
-from acil.vision.wrapped import WrappedBackbone
+from backbones import input_of, seeded, with_statistics
 
 #: Two correct orders of float32 sums over some thousand products.
 TOLERANCE = 1e-4
-METADATA = {"order": [3, 1, 2], "base_classes": 2, "seed": 7, "recipe": "quick", "dataset": "digits"}
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def count(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
-
-
-def input_of(backbone, n: int = 2) -> torch.Tensor:
-    needed = backbone.preprocessing
-    return torch.randn(n, len(needed.mean), needed.size, needed.size, generator=seeded(5))
-
-
-def with_statistics(backbone):
-    """Give the batch norms numbers as after a training, so that leaving one out shows."""
-    generator = seeded(3)
-    for module in backbone.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.2, generator=generator)
-            module.running_var.uniform_(0.5, 2, generator=generator)
-            nn.init.uniform_(module.weight, 0.5, 1.5, generator=generator)
-            nn.init.normal_(module.bias, 0, 0.2, generator=generator)
-    return backbone.eval()
 
 
 def map_shapes(backbone) -> dict[str, tuple[int, ...]]:
@@ -277,181 +244,3 @@ def test_initial_weights_have_the_spread_of_their_fan(init):
 def test_what_cannot_be_built_is_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         build(name, **options)
-
-
-def test_published_preprocessing():
-    cifar = build("resnet32").preprocessing
-    assert cifar == Preprocessing((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 32)
-    imagenet = build("resnet18").preprocessing
-    assert imagenet == Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
-    assert Preprocessing.from_dict(json.loads(json.dumps(cifar.to_dict()))) == cifar
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{}, {"mean": [0.5], "std": [0.0], "size": 8}, {"mean": [0.5], "std": [1.0, 1.0], "size": 8}, None],
-)
-def test_preprocessing_that_makes_no_sense_is_refused(values):
-    with pytest.raises(InputError):
-        Preprocessing.from_dict(values)
-
-
-def test_normalise_known_answer_and_types():
-    preprocessing = Preprocessing((0.5, 0.0), (0.25, 2.0), 1)
-    pixels = torch.tensor([[255, 51]], dtype=torch.uint8).reshape(1, 2, 1, 1)
-    expected = torch.tensor([[2.0, 0.1]]).reshape(1, 2, 1, 1)
-    torch.testing.assert_close(normalise(pixels, preprocessing), expected)
-    floats = pixels / 255
-    kept = floats.clone()
-    assert torch.equal(normalise(floats, preprocessing), normalise(pixels, preprocessing))
-    assert torch.equal(floats, kept)
-    assert normalise(floats.double(), preprocessing).dtype == torch.float32
-
-
-def test_normalise_keeps_channels_last():
-    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
-    result = normalise(pixels, build("resnet32").preprocessing)
-    assert result.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize(
-    "x",
-    [torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(3, 8, 8), torch.zeros(1, 3, 8, 8).int()],
-)
-def test_normalise_refuses_other_shapes_and_types(x):
-    with pytest.raises(InputError):
-        normalise(x, build("resnet32").preprocessing)
-
-
-def test_fingerprint_follows_whatever_decides_features_and_nothing_else():
-    backbone = build("smallcnn", seeded(1))
-    before = fingerprint(backbone)
-    backbone.eval().to(memory_format=torch.channels_last)
-    backbone.stage1[1].num_batches_tracked += 1
-    assert fingerprint(backbone) == before
-    backbone.stage1[1].running_var[3] += 1e-3
-    assert fingerprint(backbone) != before
-    assert fingerprint(build("resnet32")) != fingerprint(build("resnet32", last_relu=False))
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("smallcnn", {}), ("resnet32", {"option": "B", "last_relu": False, "size": 16})],
-)
-def test_saved_backbone_comes_back(tmp_path, name, options):
-    backbone = with_statistics(build(name, seeded(1), **options)).to(memory_format=torch.channels_last)
-    backbone.preprocessing = Preprocessing(
-        backbone.preprocessing.mean, backbone.preprocessing.mean, backbone.preprocessing.size
-    )
-    save_backbone(backbone, tmp_path / "b.safetensors", METADATA)
-    loaded, metadata = load_backbone(tmp_path / "b.safetensors")
-    assert fingerprint(loaded) == fingerprint(backbone) == metadata["fingerprint"]
-    assert loaded.preprocessing == backbone.preprocessing
-    assert loaded.options == backbone.options
-    assert metadata.items() >= METADATA.items()
-    assert metadata["name"] == name
-    assert not loaded.training
-    assert torch.equal(
-        loaded(input_of(loaded)), backbone.to(memory_format=torch.contiguous_format)(input_of(loaded))
-    )
-    save_backbone(loaded, tmp_path / "again.safetensors", metadata)
-    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-
-
-def test_half_precision_file_is_half_as_large_and_holds_rounded_weights(tmp_path):
-    backbone = with_statistics(build("resnet32", seeded(1)))
-    save_backbone(backbone, tmp_path / "full.safetensors", {})
-    save_backbone(backbone, tmp_path / "half.safetensors", {}, half=True)
-    full, half = (tmp_path / f"{name}.safetensors" for name in ("full", "half"))
-    assert half.stat().st_size < 0.55 * full.stat().st_size
-    loaded, metadata = load_backbone(half)
-    assert metadata["half"] is True
-    assert fingerprint(loaded) == metadata["fingerprint"] != fingerprint(backbone)
-    for (name, rounded), original in zip(loaded.named_parameters(), backbone.parameters(), strict=True):
-        assert rounded.dtype == torch.float32
-        assert torch.equal(rounded, original.half().float()), name
-    for rounded, original in zip(loaded.buffers(), backbone.buffers(), strict=True):
-        assert torch.equal(rounded, original)
-
-
-def test_weights_too_large_for_half_precision_are_refused(tmp_path):
-    backbone = build("smallcnn")
-    with torch.no_grad():
-        backbone.stage1[0].weight[0] = 1e6
-    with pytest.raises(InputError, match="more than float16 holds"):
-        save_backbone(backbone, tmp_path / "b.safetensors", {}, half=True)
-    assert not list(tmp_path.iterdir())
-
-
-def rewritten(path, **changes):
-    """Save the same tensors with changed metadata."""
-    backbone = build("smallcnn")
-    save_backbone(backbone, path, {})
-    _, facts = load_backbone(path)
-    facts = {key: value for key, value in {**facts, **changes}.items() if value is not None}
-    save_file(load_file(path), path, metadata={METADATA_KEY: json.dumps(facts)})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"format_version": 2}, "format version 2"),
-        ({"name": "vgg"}, "no backbone 'vgg'"),
-        ({"name": "resnet32"}, "options"),
-        ({"name": "resnet18"}, "do not fit"),
-        ({"options": {"depth": 3}}, "depth"),
-        ({"options": 3}, "incomplete"),
-        ({"fingerprint": "0" * 64}, "fingerprint"),
-        ({"fingerprint": None}, "incomplete"),
-        ({"preprocessing": {}}, "preprocessing"),
-    ],
-)
-def test_file_with_wrong_metadata_is_refused(tmp_path, changes, message):
-    path = tmp_path / "b.safetensors"
-    rewritten(path, **changes)
-    with pytest.raises(ModelFileError, match=message):
-        load_backbone(path)
-
-
-def test_damaged_files_are_refused_by_name(tmp_path):
-    path = tmp_path / "b.safetensors"
-    save_backbone(build("smallcnn"), path, {})
-    content = path.read_bytes()
-    flipped = bytearray(content)
-    flipped[-100] ^= 1
-    for damaged in (b"", content[:5], content[:-10], b"x" * 100, bytes(flipped)):
-        path.write_bytes(damaged)
-        with pytest.raises(ModelFileError, match=r"b\.safetensors"):
-            load_backbone(path)
-    save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(ModelFileError, match="without the entry"):
-        load_backbone(path)
-    for absent in (tmp_path / "none", tmp_path):
-        with pytest.raises(ModelFileError, match="Cannot read"):
-            load_backbone(absent)
-
-
-def test_metadata_that_is_not_json_writes_nothing(tmp_path):
-    for metadata in ({"order": torch.zeros(2)}, {"accuracy": math.nan}):
-        with pytest.raises(InputError, match="JSON"):
-            save_backbone(build("smallcnn"), tmp_path / "b.safetensors", metadata)
-    assert not list(tmp_path.iterdir())
-
-
-def wrapped(activation: nn.Module, taps=()) -> WrappedBackbone:
-    network = nn.Sequential(activation, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return WrappedBackbone(network, "mine", 1, Preprocessing((0.0,), (1.0,), 4), taps)
-
-
-def test_any_module_can_be_a_backbone():
-    backbone = wrapped(nn.ReLU(), taps=("0",))
-    assert list(backbone.taps()) == ["0"]
-    assert backbone(torch.full((2, 1, 4, 4), 3.0)).tolist() == [[3.0], [3.0]]
-    assert fingerprint(backbone) == fingerprint(wrapped(nn.ReLU())) != fingerprint(wrapped(nn.Tanh()))
-    with pytest.raises(InputError, match="no submodule 'head'"):
-        wrapped(nn.ReLU(), taps=("head",))
-
-
-def test_backbone_that_could_not_be_built_again_is_not_saved(tmp_path):
-    with pytest.raises(InputError, match="registry"):
-        save_backbone(wrapped(nn.ReLU()), tmp_path / "b.safetensors", {})

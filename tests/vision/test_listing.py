@@ -1,9 +1,11 @@
 """Which images, of which classes: folders, links, lists and files."""
 
 import pytest
+from PIL import Image
 
 from acil.errors import InputError
-from acil.vision.listing import list_files, list_images
+from acil.vision.decode import FORMATS
+from acil.vision.listing import SUFFIXES, list_files, list_images
 
 
 @pytest.fixture
@@ -21,6 +23,12 @@ def test_class_folders_in_order_without_hidden_and_other_files(tree):
     assert found.labels == ["a", "a", "b", "b"]
     assert [path.name for path in found.paths] == ["1.jpg", "2.PNG"] * 2
     assert [path.name for path in found.ignored] == ["notes.txt"] * 2
+
+
+def test_files_of_every_format_that_is_decoded_are_found():
+    known = Image.registered_extensions()
+    found = {known[suffix] for suffix in SUFFIXES if suffix in known}
+    assert found == {name for name in FORMATS if name in known.values()}
 
 
 def test_linked_class_folder_counts(tree, tmp_path):

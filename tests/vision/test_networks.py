@@ -1,12 +1,11 @@
 """Networks for own images: each kind opens, and has features that do not depend on the batch."""
 
 import sys
-import types
+import threading
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from acil.errors import InputError, MissingExtraError, ModelFileError
 from acil.vision import WrappedBackbone, build, save_backbone
@@ -20,91 +19,8 @@ def pixels(number=3, size=8):
     return torch.randint(0, 256, (number, 3, size, size), dtype=torch.uint8, generator=generator)
 
 
-class Classifying(nn.Module):
-    """A network with a classifier, as libraries ship them."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.fc = Pooled(), nn.Linear(24, 10)
-
-    def forward(self, x):
-        return self.fc(self.body(x))
-
-
-@pytest.fixture
-def timm(monkeypatch):
-    """A stand-in with the documented interface of timm."""
-    library = types.ModuleType("timm")
-    library.data = types.SimpleNamespace(
-        resolve_model_data_config=lambda model: {
-            "input_size": (3, 8, 8),
-            "mean": (0.5, 0.5, 0.5),
-            "std": (0.25, 0.25, 0.25),
-            "crop_pct": 0.9,
-        }
-    )
-
-    def create_model(name, pretrained, num_classes):
-        if (name, pretrained, num_classes) != ("pooled", True, 0):
-            raise RuntimeError(f"Unknown model ({name})")
-        return Pooled()
-
-    library.create_model = create_model
-    monkeypatch.setitem(sys.modules, "timm", library)
-
-
-@pytest.fixture
-def torchvision(monkeypatch):
-    """A stand-in with the documented interface of torchvision.models."""
-    models = types.ModuleType("torchvision.models")
-    preset = types.SimpleNamespace(
-        crop_size=[8], resize_size=[10], mean=[0.5, 0.5, 0.5], std=[0.25, 0.25, 0.25]
-    )
-    weights = types.SimpleNamespace(transforms=lambda: preset)
-    models.get_model_weights = lambda name: types.SimpleNamespace(DEFAULT=weights)
-    models.get_model = lambda name, weights: Classifying() if name == "pooled" else Pooled()
-    package = types.ModuleType("torchvision")
-    package.models = models
-    monkeypatch.setitem(sys.modules, "torchvision", package)
-    monkeypatch.setitem(sys.modules, "torchvision.models", models)
-
-
 def expected():
     return TorchEmbedder(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING)).embed(pixels())
-
-
-def test_timm_by_its_documented_interface(timm):
-    found = open_network("timm:pooled")
-    assert torch.equal(found.embed(pixels()), expected())
-    assert (found.name, found.crop, found.preprocessing.size) == ("timm:pooled", 0.9, 8)
-    assert found.identity["engine"] == "torch"
-
-
-def test_torchvision_by_its_documented_interface(torchvision):
-    found = open_network("torchvision:pooled")
-    assert torch.equal(found.embed(pixels()), expected())
-    assert (found.num_features, found.crop) == (24, 0.8)
-    with pytest.raises(InputError, match="classifier in none of"):
-        open_network("torchvision:other")
-
-
-@pytest.mark.parametrize("spec", ["timm:hf-hub:someone/thing", "timm:a/b", "timm:../x"])
-def test_only_plain_names_reach_a_library(timm, spec):
-    with pytest.raises(InputError, match="no plain name"):
-        open_network(spec)
-
-
-def test_unknown_name_of_a_library_is_told(timm):
-    with pytest.raises(InputError, match="Unknown model"):
-        open_network("timm:nonsense")
-
-
-@pytest.mark.parametrize(("spec", "name"), [("timm:x", "timm"), ("torchvision:x", "torchvision")])
-def test_missing_library_names_what_to_install(monkeypatch, spec, name):
-    monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, f"{name}.models", None)
-    with pytest.raises(MissingExtraError, match="pip install"):
-        open_network(spec)
 
 
 def test_module_of_a_user():
@@ -159,14 +75,33 @@ class TestOnnx:
         assert found.preprocessing.size == 8
         torch.testing.assert_close(found.embed(pixels()), expected(), rtol=1e-5, atol=1e-6)
 
-    @pytest.mark.parametrize("size", [1, 7, 30, 48])
-    def test_features_do_not_depend_on_the_batch(self, content, size):
-        from acil.vision.onnxengine import OnnxEmbedder
+    @pytest.mark.parametrize("threads", [1, 2, 5])
+    def test_features_depend_neither_on_the_batch_nor_on_threads(self, content, monkeypatch, threads):
+        from acil.vision import onnxengine
 
-        found = OnnxEmbedder(content, "x")
         images = pixels(48)
-        parts = torch.cat([found.embed(part) for part in images.split(size)])
-        assert torch.equal(parts, found.embed(images))
+        alone = onnxengine.OnnxEmbedder(content, "x")
+        rows = torch.cat([alone.embed(image) for image in images.split(1)])
+        monkeypatch.setattr(onnxengine, "worker_threads", lambda: threads)
+        found = onnxengine.OnnxEmbedder(content, "x")
+        for size in (1, 7, 30, 48):
+            assert torch.equal(torch.cat([found.embed(part) for part in images.split(size)]), rows)
+        assert found.embed(images[:0]).shape == (0, 24)
+
+    def test_images_run_side_by_side(self, content, monkeypatch):
+        from acil.vision import onnxengine
+
+        monkeypatch.setattr(onnxengine, "worker_threads", lambda: 2)
+        found = onnxengine.OnnxEmbedder(content, "x")
+        meeting, run = threading.Barrier(2), found._row
+
+        def row(image):
+            # One after another they would never meet.
+            meeting.wait(10)
+            return run(image)
+
+        monkeypatch.setattr(found, "_row", row)
+        assert torch.equal(found.embed(pixels(2)), torch.cat([run(p) for p in pixels(2).split(1)]))
 
     def test_place_of_the_file_is_not_its_identity(self, content, tmp_path):
         for name in ("a.onnx", "b.onnx"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -19,9 +18,6 @@ from acil.vision.embedder import Embedder
 
 Question = TypeVar("Question")
 Result = TypeVar("Result")
-
-#: Images that run at a time; a single run has threads of its own too.
-_MAX_RUNNERS = 8
 
 
 @dataclass(eq=False)
@@ -75,8 +71,6 @@ class Batcher(Generic[Question, Result]):
         #: Number of batches and of images in them, for metrics.
         self.batches = 0
         self.images = 0
-        self._n_runners = min(_MAX_RUNNERS, os.cpu_count() or 1)
-        self._runners = ThreadPoolExecutor(self._n_runners, thread_name_prefix="acil-network")
         self._thread = threading.Thread(target=self._run, name="acil-batcher", daemon=True)
         self._thread.start()
 
@@ -116,7 +110,6 @@ class Batcher(Generic[Question, Result]):
             self._closed = True
             self._changed.notify()
         self._thread.join()
-        self._runners.shutdown()
 
     def _run(self) -> None:
         while True:
@@ -154,7 +147,7 @@ class Batcher(Generic[Question, Result]):
     def _process(self, batch: list[tuple[_Job[Question, Result], Tensor]]) -> None:
         complete: list[_Job[Question, Result]] = []
         try:
-            rows = self._embed(torch.stack([pixels for _, pixels in batch])) if batch else ()
+            rows = self._embedder.embed(torch.stack([pixels for _, pixels in batch])) if batch else ()
             for (job, _), row in zip(batch, rows, strict=True):
                 job.features.append(row)
                 if len(job.features) == len(job.pixels):
@@ -169,12 +162,6 @@ class Batcher(Generic[Question, Result]):
         for job, result in zip(complete, results, strict=True):
             if job.future.set_running_or_notify_cancel():
                 job.future.set_result(result)
-
-    def _embed(self, pixels: Tensor) -> Tensor:
-        """Run the network: one that takes images one at a time runs on as many as there are cores."""
-        if self._embedder.batch_size > 1 or len(pixels) == 1:
-            return self._embedder.embed(pixels)
-        return torch.cat(list(self._runners.map(self._embedder.embed, pixels.chunk(self._n_runners))))
 
     def _fail(self, jobs: list[_Job[Question, Result]], error: Exception) -> None:
         with self._changed:

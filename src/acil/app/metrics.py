@@ -10,6 +10,8 @@ from collections.abc import Iterable
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Upper ends of the classes of the histogram, in seconds.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+#: Others count as one: a client could think up any number of them.
+_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
 
 
 class Metrics:
@@ -41,7 +43,7 @@ class Metrics:
         seconds : float
         """
         with self._lock:
-            self._requests[method, path, status] += 1
+            self._requests[method if method in _METHODS else "other", path, status] += 1
             self._seconds[path][bisect_left(BUCKETS, seconds)] += 1
             self._sums[path] += seconds
 

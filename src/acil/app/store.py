@@ -163,6 +163,8 @@ class Store:
                 )
             return self._new(), None
         classifier = self._load()
+        if self._published is not None and self._published.signature == signature:
+            return classifier, self._published
         return classifier, Published.of(classifier, signature)
 
     def _load(self) -> ImageClassifier:

@@ -14,6 +14,7 @@ from acil.cli.images import (
     ClassName,
     Force,
     Model,
+    counted,
     given_images,
     plain,
     require_free,
@@ -50,8 +51,8 @@ def evaluate(
         _draw(found, plot)
     if found.not_learnt:
         typer.echo(
-            f"left out: {sum(found.not_learnt.values())} images of classes that were not learnt "
-            f"({', '.join(map(plain, found.not_learnt))})",
+            f"left out: {counted(sum(found.not_learnt.values()), 'image')} of classes not learnt "
+            f"({', '.join(map(plain, found.not_learnt))}); {found.not_learnt_unknown} called unknown",
             err=True,
         )
     if as_json:
@@ -62,7 +63,7 @@ def evaluate(
         typer.echo(f"{plain(name):<{width}}  {accuracy:6.2f} %")
     unknown = sum(found.unknown.values())
     typer.echo(
-        f"accuracy {found.accuracy:.2f} % of {found.images} images; {unknown} of them called unknown"
+        f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'image')}; {unknown} called unknown"
     )
     if plot is not None:
         typer.echo(str(plot), err=True)

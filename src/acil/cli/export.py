@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.cli.images import AsJson, Backbone, Force, Model, require_free, shown_progress
+from acil.cli.images import AsJson, Backbone, Force, Model, counted, require_free, shown_progress
 from acil.errors import InputError
 
 
@@ -58,8 +58,8 @@ def export(
     if onnx is not None:
         facts = written["onnx"]
         typer.echo(
-            f"ONNX and PyTorch agree on {facts['images']} images: the same classes, scores within "
-            f"{facts['difference']:.1e}"
+            f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: the same classes, scores "
+            f"within {facts['difference']:.1e}"
         )
 
 

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from acil.cli.images import AsJson, Backbone, ClassName, Model, given_images, show_counts, shown_progress
+from acil.cli.images import (
+    AsJson,
+    Backbone,
+    ClassName,
+    Model,
+    counted,
+    given_images,
+    show_counts,
+    shown_progress,
+)
 
 
 def forget(
@@ -48,7 +57,9 @@ def forget(
     gone = [name for name in report.counts if name not in report.totals]
     if gone:
         typer.echo(f"no longer known: {', '.join(gone)}")
+    number = len(samples.labels)
+    them = "it" if number == 1 else "them"
     typer.echo(
-        f"The head of {model} is now the one that never learnt these {len(samples.labels)} images. The "
-        "network never saw them."
+        f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt "
+        f"{them}. The network never saw {them}."
     )

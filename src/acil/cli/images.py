@@ -27,6 +27,8 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a file that is the
 ClassName = Annotated[
     str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
 ]
+#: Names that a message lists.
+_SHOWN = 3
 
 
 def require_free(path: Path, force: bool) -> None:
@@ -40,6 +42,11 @@ def plain(value: Any) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(value)
     )
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number of things, as in "1 class" and "3 classes"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 @contextmanager
@@ -84,8 +91,10 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
     listings = [list_images(image, class_name) for image in images]
     for listing in listings:
         if listing.ignored:
-            shown = ", ".join(plain(path.name) for path in listing.ignored[:3])
-            typer.echo(f"ignored {len(listing.ignored)} entries that are no images: {shown}", err=True)
+            shown = ", ".join(plain(path.name) for path in listing.ignored[:_SHOWN])
+            more = " …" if len(listing.ignored) > _SHOWN else ""
+            what = counted(len(listing.ignored), "entry that is no image", "entries that are no images")
+            typer.echo(f"ignored {what}: {shown}{more}", err=True)
     paths = [path for listing in listings for path in listing.paths]
     return paths, [label for listing in listings for label in listing.labels]
 

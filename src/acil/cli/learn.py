@@ -9,7 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.cli.images import AsJson, Backbone, ClassName, given_images, show_counts, shown_progress
+from acil.cli.images import (
+    AsJson,
+    Backbone,
+    ClassName,
+    counted,
+    given_images,
+    show_counts,
+    shown_progress,
+)
 from acil.errors import InputError
 
 
@@ -53,6 +61,7 @@ def learn(
     options = {"expansion_size": expansion_size, "gamma": gamma}
     from acil.images import ImageClassifier
     from acil.storage import locked
+    from acil.vision.pipeline import UnreadableError
 
     with shown_progress("images") as progress:
         # Before the lock: features take longest, and others may learn into the same model meanwhile.
@@ -61,7 +70,12 @@ def learn(
             classifier = ImageClassifier.load(model, backbone=backbone, inference=True)
         else:
             classifier = _new(backbone, options, track)
-        samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+        try:
+            samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+        except UnreadableError as error:
+            if not error.others:
+                raise
+            raise InputError(f"{error} Or leave them out with --skip-bad.") from error
     with locked(model):
         # The file as it is now; another process may have made it or added to it.
         if model.exists():
@@ -78,9 +92,13 @@ def learn(
         typer.echo(json.dumps(facts, indent=2))
         return
     show_counts(report.counts, report.totals)
+    learnt, known = (
+        counted(len(samples.labels), "image"),
+        counted(len(report.totals), "class", "classes"),
+    )
     typer.echo(
-        f"{len(samples.labels)} images in {seconds:.1f} s (features {rate:.0f} images/s, head "
-        f"{report.head_seconds:.2f} s); {model} knows {len(report.totals)} classes"
+        f"{learnt} in {seconds:.1f} s (features {rate:.0f} images/s, head {report.head_seconds:.2f} s); "
+        f"{model} knows {known}"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from acil.cli.images import AsJson, Force, plain, require_free
+from acil.cli.images import AsJson, Force, counted, plain, require_free
 from acil.errors import InputError
 
 
@@ -42,7 +42,8 @@ def merge(
         return
     for name, count in totals.items():
         typer.echo(f"{plain(name)}  {count}")
-    typer.echo(f"{out} knows {len(totals)} classes from {sum(totals.values())} samples")
+    known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
+    typer.echo(f"{out} knows {known} from {learnt}")
 
 
 def _merge_images(models: list[Path], out: Path) -> dict[str, int]:

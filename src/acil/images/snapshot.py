@@ -64,6 +64,7 @@ class Snapshot:
     head: ACILClassifier
     tracker: Tracker
     _solving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _solved: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, facts: Facts) -> Snapshot:
@@ -104,9 +105,12 @@ class Snapshot:
     def solved(self) -> ACILClassifier:
         """Return the head after computing what is derived from the sums; one thread does it, once."""
         with self._solving:
-            self.head.temperature_  # noqa: B018
-            if self.judges:
-                self.head.relative_novelty(np.ones((1, self.head.n_features_in_)))
+            if not self._solved.is_set():
+                self.head.temperature_  # noqa: B018
+                if self.judges:
+                    # It needs the factor, which novelties are then computed with.
+                    self.head._require_state().model.expected_novelty()
+                self._solved.set()
         return self.head
 
     @property

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import os
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +19,8 @@ from acil.errors import InputError
 
 #: What Pillow may open. Its other formats are rare, and one of them (EPS) starts another program.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
+#: Where Pillow keeps those formats that it does not load by itself.
+_PLUGINS = ("TiffImagePlugin", "WebPImagePlugin", "Jpeg2KImagePlugin", "AvifImagePlugin")
 #: Pixels of an image that is still decoded: 268 MB as RGB. Larger ones are taken for an attack.
 MAX_PIXELS = 89_478_485
 #: Of longer images only the middle is resized: one of 1 x 100,000 pixels would fill the memory.
@@ -108,9 +113,13 @@ def _opened(source: str | os.PathLike[str] | bytes) -> Path | io.BytesIO:
     return opened
 
 
+@cache
 def _available() -> list[str]:
-    """Return the formats that this build of Pillow has."""
-    Image.init()
+    """Return the formats that this build of Pillow has, and load no others."""
+    Image.preinit()
+    for plugin in _PLUGINS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"PIL.{plugin}")
     return [name for name in FORMATS if name in Image.OPEN]
 
 

@@ -61,7 +61,13 @@ def _open_timm(name: str, device: str | torch.device) -> Embedder:
     _require_plain(name)
     module = _built(lambda: timm.create_model(name, pretrained=True, num_classes=0), f"timm:{name}")
     data = timm.data.resolve_model_data_config(module)
-    preprocessing = Preprocessing(tuple(data["mean"]), tuple(data["std"]), int(data["input_size"][-1]))
+    _, height, width = data["input_size"]
+    if height != width:
+        raise InputError(
+            f"timm:{name} takes images of {height} x {width} pixels. Only networks for square images "
+            "can be used."
+        )
+    preprocessing = Preprocessing(tuple(data["mean"]), tuple(data["std"]), int(height))
     return _wrapped(module, f"timm:{name}", preprocessing, float(data.get("crop_pct", 1.0)), device)
 
 
@@ -71,17 +77,35 @@ def _open_torchvision(name: str, device: str | torch.device) -> Embedder:
     spec = f"torchvision:{name}"
     weights = _built(lambda: torchvision.get_model_weights(name).DEFAULT, spec)
     module = _built(lambda: torchvision.get_model(name, weights=weights), spec)
-    classifier = next((part for part in _CLASSIFIERS if hasattr(module, part)), None)
-    if classifier is None:
-        raise InputError(
-            f"{spec} has its classifier in none of {', '.join(_CLASSIFIERS)}, so that its features "
-            "cannot be reached. Wrap it in a module of your own (module:PACKAGE.MODULE.NAME)."
-        )
-    setattr(module, classifier, nn.Identity())
     preset = weights.transforms()
-    size, resize = int(preset.crop_size[0]), int(preset.resize_size[0])
-    preprocessing = Preprocessing(tuple(preset.mean), tuple(preset.std), size)
+    try:
+        size, resize = int(preset.crop_size[0]), int(preset.resize_size[0])
+        preprocessing = Preprocessing(tuple(preset.mean), tuple(preset.std), size)
+    except (AttributeError, TypeError) as error:
+        raise InputError(
+            f"{spec} is no network that classifies images: its preprocessing is "
+            f"{type(preset).__name__}. Choose a classification model."
+        ) from error
+    _cut_classifier(module, spec)
     return _wrapped(module, spec, preprocessing, min(1.0, size / resize), device)
+
+
+def _cut_classifier(module: nn.Module, spec: str) -> None:
+    """Take the last linear layer away; what comes before it are the features."""
+    for name in _CLASSIFIERS:
+        part = getattr(module, name, None)
+        if isinstance(part, nn.Linear):
+            setattr(module, name, nn.Identity())
+            return
+        layers = list(part.named_children()) if isinstance(part, nn.Sequential) else []
+        linear = [place for place, layer in layers if isinstance(layer, nn.Linear)]
+        if linear:
+            setattr(part, linear[-1], nn.Identity())
+            return
+    raise InputError(
+        f"{spec} has no linear layer in any of {', '.join(_CLASSIFIERS)}, so that its features "
+        "cannot be reached. Wrap it in a module of your own (module:PACKAGE.MODULE.NAME)."
+    )
 
 
 def _open_module(path: str, device: str | torch.device) -> Embedder:
@@ -121,8 +145,9 @@ def _wrapped(
 ) -> Embedder:
     module.eval()
     shape = (1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
+    blank = torch.zeros(shape, device=next((p.device for p in module.parameters()), None))
     with torch.no_grad():
-        output = module(torch.zeros(shape, device=next((p.device for p in module.parameters()), None)))
+        output = _built(lambda: module(blank), f"{name}, which gets images of shape {shape[1:]}")
     if not isinstance(output, torch.Tensor) or output.ndim != 2:
         got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise InputError(
@@ -140,6 +165,11 @@ def _library(name: str, spec: str, package: str) -> Any:
         raise MissingExtraError(
             f"The backbone {spec!r} needs {name.partition('.')[0]}, which is not installed. Install it "
             f"with: pip install '{package}'"
+        ) from error
+    except Exception as error:  # a build for another version of torch fails in ways of its own
+        raise MissingExtraError(
+            f"The backbone {spec!r} needs {name.partition('.')[0]}, which is installed but cannot be "
+            f"imported ({error}). Install the build that fits torch {torch.__version__}."
         ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from torch import Tensor
 from acil.errors import InputError, MissingExtraError, ModelFileError
 from acil.vision.base import Preprocessing, normalise
 from acil.vision.embedder import Embedder
+from acil.vision.threads import worker_threads
 
 #: Entry of an ONNX file's metadata that says how pixels are normalised.
 METADATA_KEY = "acil_preprocessing"
 #: What networks trained on ImageNet expect unless their file says otherwise.
 IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
 IMAGENET_CROP = 0.875
+#: Images that should be given at once, for each thread: enough that no thread waits long for another,
+#: few enough that others who need the threads get their turn.
+_IMAGES_PER_THREAD = 4
 _ELEMENTS = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
 
 
@@ -41,8 +46,9 @@ class OnnxEmbedder(Embedder):
 
     Notes
     -----
-    Images run one at a time, so any model gives features that do not depend on the batch; on two
-    cores batches were not faster.
+    Each image runs by itself in one thread, and several images run at a time. So any model gives
+    features that depend neither on the batch nor on the number of threads. It is also the faster way:
+    threads that share an image wait for each other at every layer.
     """
 
     def __init__(
@@ -54,6 +60,9 @@ class OnnxEmbedder(Embedder):
         crop: float | None = None,
     ) -> None:
         self._content = content
+        n_threads = worker_threads()
+        self.batch_size = n_threads * _IMAGES_PER_THREAD
+        self._runners = ThreadPoolExecutor(n_threads, thread_name_prefix="acil-network")
         self._session = _session(content, name)
         self._input, self._output = self._session.get_inputs()[0], self._session.get_outputs()[0]
         self._dtype = _element_type(self._session, name)
@@ -76,8 +85,12 @@ class OnnxEmbedder(Embedder):
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Return the features of images."""
-        rows = [self._row(pixels[i : i + 1]) for i in range(len(pixels))]
-        return torch.cat(rows) if rows else torch.empty(0, self._num_features)
+        if len(pixels) == 0:
+            return torch.empty(0, self._num_features)
+        if len(pixels) == 1:
+            return self._row(pixels)
+        images = torch.split(pixels, 1)
+        return torch.cat(list(self._runners.map(self._row, images)))
 
     def to_onnx(self) -> bytes:
         """Return the model as it is in its file."""
@@ -136,6 +149,9 @@ def _session(content: bytes, name: str) -> Any:
     options = onnxruntime.SessionOptions()
     # The library would write its own warnings to stderr.
     options.log_severity_level = 3
+    # Threads are ours, each with an image of its own.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises classes of its own for each kind of damage

@@ -16,6 +16,7 @@ from acil.errors import InputError
 from acil.vision.decode import decode
 from acil.vision.embedder import Embedder
 from acil.vision.listing import first_of
+from acil.vision.threads import worker_threads
 
 #: Path of an image file, or its content.
 Source = str | os.PathLike[str] | bytes
@@ -24,6 +25,20 @@ Progress = Callable[[int, int], None]
 
 #: Decoded images that may wait for the network, for each thread.
 _AHEAD = 4
+
+
+class UnreadableError(InputError):
+    """Some images cannot be read; nothing was changed.
+
+    Attributes
+    ----------
+    others : int
+        How many of the images given with them can be read.
+    """
+
+    def __init__(self, message: str, others: int) -> None:
+        super().__init__(message)
+        self.others = others
 
 
 @dataclass(frozen=True)
@@ -65,14 +80,14 @@ def embed_files(
 
     Raises
     ------
-    InputError
+    UnreadableError
         If files cannot be read, or if all of them cannot.
     """
     features, digests, kept, bad = [], [], [], {}
     waiting: list[Tensor] = []
     for index, result in enumerate(_decoded(sources, embedder)):
         if isinstance(result, InputError):
-            bad[index] = str(result)
+            bad[index] = _named(sources[index], index, result)
         else:
             kept.append(index)
             digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
@@ -83,17 +98,24 @@ def embed_files(
         if progress is not None:
             progress(index + 1, len(sources))
     if bad and (not skip_bad or not kept):
-        raise InputError(
+        raise UnreadableError(
             f"{len(bad)} of {len(sources)} images cannot be used; nothing was changed. "
-            f"{first_of(list(bad.values()))}" + ("" if not kept else " Or leave them out (--skip-bad).")
+            f"{first_of(list(bad.values()))}",
+            len(kept),
         )
     empty = torch.empty(0, embedder.num_features)
     return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
 
 
+def _named(source: Source, index: int, error: InputError) -> str:
+    """Return what is wrong with an image; one that has no path goes by its number."""
+    return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
+
+
 def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor | InputError]:
     """Yield each image or what is wrong with it, in order, with a bounded number decoded ahead."""
-    n_threads = min(8, os.cpu_count() or 1)
+    n_threads = worker_threads()
+    n_ahead = max(n_threads * _AHEAD, embedder.batch_size)
     pending: deque[Future[Tensor | InputError]] = deque()
 
     def read(source: Source) -> Tensor | InputError:
@@ -106,7 +128,7 @@ def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor |
         try:
             for source in sources:
                 pending.append(pool.submit(read, source))
-                if len(pending) >= n_threads * _AHEAD:
+                if len(pending) >= n_ahead:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

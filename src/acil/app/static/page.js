@@ -146,8 +146,8 @@ function showHeldOut() {
   $("comparison-rows").replaceChildren(...rows);
   const good = kept.images > 0 && kept.lost === 0;
   $("verdict").textContent = !kept.images ? "No class was known at both times."
-    : good ? `Nothing forgotten: all held-out images that were right still are (${kept.images} images).`
-      : `${kept.lost} of ${kept.images} images that were right before are not now.`;
+    : good ? `Nothing forgotten: of ${counted(kept.images, "image", "images")}, all that were right still are.`
+      : `Right before and not now: ${kept.lost} of ${counted(kept.images, "image", "images")}.`;
   $("verdict").className = `verdict ${good ? "good" : kept.images ? "less" : ""}`;
 }
 
