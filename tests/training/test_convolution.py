@@ -206,7 +206,7 @@ def test_the_same_input_gives_the_same_bits():
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-# torch.compile imports parts of torch that warn of their own age, and looks at gradients of inner tensors.
+# torch.compile imports parts of torch that warn of their own age, and looks at inner gradients.
 @on_gpu
 @with_triton
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")

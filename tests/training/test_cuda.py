@@ -78,7 +78,7 @@ def test_recorded_steps_equal_plain_ones():
     assert results[0]["backbone.stem.1.num_batches_tracked"] == 2
 
 
-# torch.compile imports parts of torch that warn of their own age, and looks at gradients of inner tensors.
+# torch.compile imports parts of torch that warn of their own age, and looks at inner gradients.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16", "fp16"])
