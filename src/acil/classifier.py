@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.metrics import accuracy_score
 from torch import Tensor
 
-from acil.analytic import AnalyticModel
+from acil.analytic import AnalyticModel, Repeatable
 from acil.errors import InputError, InterruptedModelError, NotFittedError
 from acil.inputs import Rows, check_rows, check_weights, input_errors
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
@@ -524,9 +524,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     @staticmethod
-    def _features(state: State, rows: Rows) -> Iterator[Tensor]:
+    def _features(state: State, rows: Rows) -> Iterable[Tensor]:
         model = state.model
-        return rows.blocks(model.block_rows, model.precision.products, model.device)
+        return Repeatable(lambda: rows.blocks(model.block_rows, model.precision.products, model.device))
 
     @staticmethod
     def _grow(state: State, labels: Labels) -> None:

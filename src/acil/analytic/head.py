@@ -88,13 +88,24 @@ class GramHead:
         return self.statistics.weights
 
     def learn(self, blocks: Iterable[Block], n_rows: int) -> None:
-        """Add samples, given in blocks of ``n_rows`` rows in all."""
+        """Add samples, given in blocks of ``n_rows`` rows in all.
+
+        First samples that fill all directions are added without low parts, and once more with them
+        if it turns out that they are needed; only an iterator, which cannot be read twice, is not.
+        """
+        fills = self.statistics.n_samples == 0 and rounding.settled(n_rows, self.size)
+        repeatable = fills and self._pairs_wanted is None and iter(blocks) is not blocks
+        if repeatable and self._learn_plainly(blocks):
+            return
         exact = self.precision.products == torch.float64
         refined = exact and self._factor.ready and self._ill_conditioned()
         follow = self._coef is not None and self._factor.worth_correcting(
             n_rows, self.statistics.n_classes, refined
         )
+        looked = False
         for rows, columns, weights in blocks:
+            if looked:
+                self._invalidate()
             change = self._absorb(rows, columns, weights, refined) if follow else None
             before = self.statistics.n_samples
             settled = self._pairs_wanted is False or rounding.settled(before, self.size)
@@ -107,10 +118,26 @@ class GramHead:
             if change is not None:
                 self._coef = change()
             del rows, change  # or two blocks would be alive while the next one is made
-            if self._pairs_wanted is None and self._worth_a_look(before):
-                follow = not self._look_at_least_eigenvalue() and follow
-        if not follow:
+            looked = self._pairs_wanted is None and self._worth_a_look(before)
+            looked = looked and self._look_at_least_eigenvalue(n_rows)
+            follow = follow and not looked
+        if not (follow or looked):
             self._invalidate()
+
+    def _learn_plainly(self, blocks: Iterable[Block]) -> bool:
+        """Add first samples without low parts; False, with empty sums, if they turn out to be needed."""
+        longest = 1
+        for rows, columns, weights in blocks:
+            longest = max(longest, len(columns))
+            self.statistics.add(rows, columns, weights)
+            del rows
+        self._invalidate()
+        self._look_at_least_eigenvalue(longest)
+        if self.statistics.low is None:
+            return True
+        self.statistics.clear()
+        self._invalidate()
+        return False
 
     def forget(self, blocks: Iterable[Block]) -> None:
         """Remove samples, or raise and leave everything as it was."""
@@ -148,8 +175,8 @@ class GramHead:
         """Add the sums of a branch, and look whether they still need low parts, as `learn` does."""
         before = self.statistics.n_samples
         self.merge(branch, positions)
-        if self._worth_a_look(before) and self._look_at_least_eigenvalue():
-            self._invalidate()
+        if self._worth_a_look(before):
+            self._look_at_least_eigenvalue(branch.statistics.n_samples)
 
     def grow(self, positions: Tensor, n_classes: int) -> None:
         """Make room for new classes; see `Statistics.grow`."""
@@ -249,7 +276,8 @@ class GramHead:
                 coef = None
         if coef is None:
             # Also what mixed precision falls back to when a float32 factor is not good enough
-            self._factorize(self.precision.sums)
+            if not self._factor.ready or self._factor.dtype != self.precision.sums:
+                self._factorize(self.precision.sums)
             if self._ill_conditioned():
                 equations = self._equations()
                 coef = equations.refined(self._factor.solve, *equations.right())
@@ -320,21 +348,34 @@ class GramHead:
     def _worth_a_look(self, before: int) -> bool:
         return rounding.worth_a_look(before, self.statistics.n_samples, self.size)
 
-    def _look_at_least_eigenvalue(self) -> bool:
-        """Decide whether filled sums need low parts; say whether that took a factorization."""
-        largest = self.statistics.largest
+    def _look_at_least_eigenvalue(self, block: int) -> bool:
+        """Decide whether filled sums need low parts; say whether that took a factorization.
+
+        If it did, the factor is there for the next solution, and former weights are not.
+
+        Parameters
+        ----------
+        block : int
+            Rows that are added at a time.
+        """
+        sums = self.statistics
+        largest = sums.largest
         if largest <= self._exact_above():
             return False
+        self._invalidate()
         centre = self._centre() if self.fit_intercept else None
         try:
-            self._factor.factorize(self.statistics.gram, self.gamma or 0.0, centre, self.precision.sums)
+            self._factor.factorize(sums.gram, self.gamma or 0.0, centre, self.precision.sums)
             least = self._least_eigenvalue()
         except SingularMatrixError:
             least = 0.0
-        harmless = largest <= rounding.exact_above(least, self.size, self.precision.rounding)
-        sums = self.statistics
+        tolerated = rounding.harmless_of(sums.n_samples, block)
+        limit = rounding.exact_above(least, self.size, self.precision.rounding, tolerated)
+        harmless = largest <= limit
         hopeless = self._beyond_reach(sums.moment.sum(dim=1), sums.total_weight, least)
-        self.statistics.keep_pairs(not (harmless or hopeless))
+        sums.keep_pairs(not (harmless or hopeless))
+        if self.gamma is None:
+            self._factor.drop()
         return True
 
     def _least_eigenvalue(self) -> float:

@@ -12,8 +12,12 @@ import math
 
 from torch import Tensor
 
-#: Rounding of one sum that no score can show at 1e-9: it grows with the root of the number of additions.
+#: Rounding of one sum that no score can show at 1e-9, for up to 10,000 additions: it grows with the root
+#: of their number.
 _HARMLESS = 1e-11
+#: Rounding of all sums together that leaves scores at 1e-9 some room, and rows that matrix products add
+#: up before they add to the sums.
+_HARMLESS_TOTAL, _ADDED_TOGETHER = 3e-10, 256
 #: Samples for each dimension at which the least eigenvalue is looked at first; then at each doubling.
 _FILLED = 2
 #: Condition number up to which scores are promised to agree.
@@ -23,7 +27,7 @@ _PROMISED = 1e9
 _NARROW = 512
 
 
-def exact_above(least: float, size: int, unit: float) -> float:
+def exact_above(least: float, size: int, unit: float, harmless: float = _HARMLESS) -> float:
     """Return the largest element of gram whose rounding is still harmless.
 
     Parameters
@@ -34,9 +38,25 @@ def exact_above(least: float, size: int, unit: float) -> float:
         Width d.
     unit : float
         Unit roundoff.
+    harmless : float
+        Rounding of one sum that is harmless; see `harmless_of`.
     """
     # Rounding d × d numbers adds a random matrix, of norm √d · unit · (the largest of them) at most
-    return _HARMLESS * least / (unit * math.sqrt(size))
+    return harmless * least / (unit * math.sqrt(size))
+
+
+def harmless_of(n_samples: int, block: int) -> float:
+    """Return the rounding of one sum that is harmless where samples come in large blocks.
+
+    Parameters
+    ----------
+    n_samples : int
+        Samples in the sums. As many again are added before the question comes up anew.
+    block : int
+        Rows of a block.
+    """
+    additions = 2 * n_samples / min(block, _ADDED_TOGETHER)
+    return max(_HARMLESS, _HARMLESS_TOTAL / math.sqrt(additions))
 
 
 def beyond_reach(largest: float, least: float, size: int) -> bool:
