@@ -72,14 +72,22 @@ class CorrectedFactor:
 
     def solve(self, right: Tensor) -> Tensor:
         """Return A⁻¹ right as of the last factorization, in the precision of the factor."""
-        return self._triangle.solve_transposed(self._triangle.solve(right))
+        return self.unwhiten(self.whiten(right))
 
     def solve_corrected(self, right: Tensor) -> Tensor:
         """Return R right, corrections included."""
-        image = self._triangle.solve(right)
+        image = self.whiten(right)
         if self.rank:
             image = image - self._correction.mT @ (self._correction @ image)
-        return self._triangle.solve_transposed(image)
+        return self.unwhiten(image)
+
+    def whiten(self, right: Tensor) -> Tensor:
+        """Return L⁻¹ right as of the last factorization."""
+        return self._triangle.solve(right)
+
+    def unwhiten(self, right: Tensor) -> Tensor:
+        """Return L⁻ᵀ right as of the last factorization."""
+        return self._triangle.solve_transposed(right)
 
     def smallest_pivot(self) -> float:
         """Return the smallest pivot of the factorization, an upper bound of the least eigenvalue."""
@@ -91,7 +99,7 @@ class CorrectedFactor:
 
     def leverage(self, rows: Tensor) -> Tensor:
         """Return xᵀ R x of each row, corrections included."""
-        whitened = self._whiten(rows)
+        whitened = self.whiten(rows.mT)
         leverage = whitened.square().sum(dim=0)
         if self.rank:
             leverage -= (self._correction @ whitened).square().sum(dim=0)
@@ -131,7 +139,7 @@ class CorrectedFactor:
             With R_k Xᵀ = L⁻ᵀ V C⁻¹, see `step`. None, with nothing done, if these rows are too far
             from everything learnt for an accurate correction.
         """
-        whitened = self._whiten(rows)
+        whitened = self.whiten(rows.mT)
         if not float(whitened.square().sum(dim=0).max()) <= _MAX_LEVERAGE:
             return None
         image = whitened
@@ -157,8 +165,8 @@ class CorrectedFactor:
         """
         inner = solve_lower(C, residual.to(C))
         if V.shape[1] < residual.shape[1]:
-            return self._triangle.solve_transposed(V) @ inner
-        return self._triangle.solve_transposed(V @ inner)
+            return self.unwhiten(V) @ inner
+        return self.unwhiten(V @ inner)
 
     def drop(self) -> None:
         """Forget factor and correction; the memory of the factor is kept for the next one."""
@@ -182,9 +190,6 @@ class CorrectedFactor:
         if self._rows is None:
             raise RuntimeError("there is no correction")
         return self._rows[: self.rank]
-
-    def _whiten(self, rows: Tensor) -> Tensor:
-        return self._triangle.solve(rows.mT)
 
     def _append(self, rows: Tensor) -> None:
         need = self.rank + len(rows)

@@ -16,6 +16,7 @@ from acil.analytic.linalg import largest_eigenvalue, symmetric_matmul
 from acil.analytic.precision import Precision
 from acil.analytic.refinement import NormalEquations, Unknowns
 from acil.analytic.selection import GammaCurve, generalized_cross_validation
+from acil.analytic.sensitivity import score_change
 from acil.analytic.statistics import Statistics
 from acil.errors import SingularMatrixError
 
@@ -369,14 +370,21 @@ class GramHead:
             least = self._least_eigenvalue()
         except SingularMatrixError:
             least = 0.0
-        tolerated = rounding.harmless_of(sums.n_samples, block)
-        limit = rounding.exact_above(least, self.size, self.precision.rounding, tolerated)
-        harmless = largest <= limit
+        harmless = largest <= rounding.exact_above(least, self.size, self.precision.rounding)
+        harmless = harmless or (least > 0 and self._rounding_invisible(block))
         hopeless = self._beyond_reach(sums.moment.sum(dim=1), sums.total_weight, least)
         sums.keep_pairs(not (harmless or hopeless))
         if self.gamma is None:
             self._factor.drop()
         return True
+
+    def _rounding_invisible(self, block: int) -> bool:
+        """Say whether rounding of the sums moves no score that matters, by trying it out."""
+        sums = self.statistics
+        noise = rounding.noise_of(sums.n_samples, block, self.precision.rounding)
+        gamma = self.gamma or 0.0
+        change = score_change(self._factor, sums.gram.diagonal(), self.moment(), gamma, noise)
+        return rounding.invisible(change)
 
     def _least_eigenvalue(self) -> float:
         """Return a lower bound of the least eigenvalue of the matrix that was factorized."""

@@ -15,9 +15,11 @@ from torch import Tensor
 #: Rounding of one sum that no score can show at 1e-9, for up to 10,000 additions: it grows with the root
 #: of their number.
 _HARMLESS = 1e-11
-#: Rounding of all sums together that leaves scores at 1e-9 some room, and rows that matrix products add
-#: up before they add to the sums.
-_HARMLESS_TOTAL, _ADDED_TOGETHER = 3e-10, 256
+#: What rounding of all sums may move scores by, as tried out on samples like those learnt; samples that
+#: are unlike them may show a hundred times as much.
+_INVISIBLE = 1e-11
+#: Rows that matrix products add up before they add to the sums.
+_ADDED_TOGETHER = 256
 #: Samples for each dimension at which the least eigenvalue is looked at first; then at each doubling.
 _FILLED = 2
 #: Condition number up to which scores are promised to agree.
@@ -27,7 +29,7 @@ _PROMISED = 1e9
 _NARROW = 512
 
 
-def exact_above(least: float, size: int, unit: float, harmless: float = _HARMLESS) -> float:
+def exact_above(least: float, size: int, unit: float) -> float:
     """Return the largest element of gram whose rounding is still harmless.
 
     Parameters
@@ -38,15 +40,13 @@ def exact_above(least: float, size: int, unit: float, harmless: float = _HARMLES
         Width d.
     unit : float
         Unit roundoff.
-    harmless : float
-        Rounding of one sum that is harmless; see `harmless_of`.
     """
     # Rounding d × d numbers adds a random matrix, of norm √d · unit · (the largest of them) at most
-    return harmless * least / (unit * math.sqrt(size))
+    return _HARMLESS * least / (unit * math.sqrt(size))
 
 
-def harmless_of(n_samples: int, block: int) -> float:
-    """Return the rounding of one sum that is harmless where samples come in large blocks.
+def noise_of(n_samples: int, block: int, unit: float) -> float:
+    """Return the rounding of sums to which samples were added by blocks, relative to their elements.
 
     Parameters
     ----------
@@ -54,9 +54,15 @@ def harmless_of(n_samples: int, block: int) -> float:
         Samples in the sums. As many again are added before the question comes up anew.
     block : int
         Rows of a block.
+    unit : float
+        Unit roundoff.
     """
-    additions = 2 * n_samples / min(block, _ADDED_TOGETHER)
-    return max(_HARMLESS, _HARMLESS_TOTAL / math.sqrt(additions))
+    return unit * math.sqrt(2 * n_samples / min(block, _ADDED_TOGETHER))
+
+
+def invisible(change: float) -> bool:
+    """Say whether rounding that moves scores of samples like those learnt by so much may stay."""
+    return change <= _INVISIBLE
 
 
 def beyond_reach(largest: float, least: float, size: int) -> bool:
