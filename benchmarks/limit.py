@@ -104,7 +104,7 @@ def run_head(
     for features, labels in stream:
 
         def learn(features: Tensor = features, labels: Tensor = labels) -> None:
-            clf.compact()
+            clf.compact(memory=False)
             clf.partial_fit(features, labels)
             clf.decision_function(probe)
 

@@ -423,11 +423,16 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         twin._state = State(state.classes.copy(), model, state.seed)
         return twin
 
-    def compact(self) -> ACILClassifier:
+    def compact(self, memory: bool = True) -> ACILClassifier:
         """Give back memory that can be computed again: the factor, and with it half of all memory.
 
         The next call that needs it factorizes again, so use this between phases that lie far apart.
         Every trace of recent single samples that is not in the sums is dropped too.
+
+        Parameters
+        ----------
+        memory : bool, default=True
+            With False only the traces are dropped, and the next factor finds its memory in place.
 
         Returns
         -------
@@ -435,7 +440,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         state = self._fitted()
         if state is not None:
-            state.model.head.release()
+            state.model.head.release(memory)
         return self
 
     def stored_bytes(self) -> dict[str, int]:

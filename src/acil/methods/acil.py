@@ -122,7 +122,7 @@ def learn_phase(
 ) -> None:
     """Add a phase to a head, so that a resumed run goes on with the same bits."""
     # Solve from the sums alone: a resumed run has no factor to correct.
-    classifier.compact()
+    classifier.compact(memory=False)
     learn(classifier, features, phase.labels, group)
 
 
