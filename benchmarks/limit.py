@@ -9,7 +9,8 @@
 
 A phase is learnt as `acil bench run` learns it, and its weights are used to score some rows. The bare
 calls of the same phase follow at once, so that both see the same machine: XᵀX added to a triangle, and
-a Cholesky factorization, in buffers that are there already.
+a Cholesky factorization, in buffers that are there already. On a CPU that others use, too, let it run in
+one thread (OMP_NUM_THREADS=1) and take ``--cpu-time``.
 """
 
 from __future__ import annotations
@@ -46,13 +47,17 @@ PRESETS = {
 WIDE = {"cuda": 65536, "cpu": 32768}
 
 
+#: What tells the time; `time.process_time` with --cpu-time.
+clock: Callable[[], float] = time.perf_counter
+
+
 def seconds_of(action: Callable[[], object], device: torch.device) -> float:
     """Return the seconds that an action takes, with all that it has queued on a GPU."""
     synchronize(device)
-    started = time.perf_counter()
+    started = clock()
     action()
     synchronize(device)
-    return time.perf_counter() - started
+    return clock() - started
 
 
 class Bare:
@@ -193,8 +198,11 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--stages", action="store_true", help="time by part, waiting for each")
     parser.add_argument("--blocks", help="sizes of diagonal blocks to try, such as 512,1024")
     parser.add_argument("--block", type=int, help="size of diagonal blocks to run with")
+    parser.add_argument("--cpu-time", action="store_true", help="count time of this process alone")
     parser.add_argument("--out", type=Path, help="write the figures to this file, as JSON")
     options = parser.parse_args(argv)
+    global clock
+    clock = time.process_time if options.cpu_time else time.perf_counter
     device = torch.device(options.device)
     sizes, width, gamma = PRESETS[options.preset]
     width = options.width or width or WIDE[device.type]
@@ -210,6 +218,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         "preset": options.preset,
         "machine": f"{torch.get_num_threads()} threads, torch {torch.__version__}, {platform.machine()}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "clock": clock.__name__,
         "settings": {"width": width, "gamma": gamma, "rows": sum(stream.sizes), "phases": phases},
     }
     if options.blocks:

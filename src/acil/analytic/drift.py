@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
-#: Relative error of the weights that corrections may add up to before the next one is refined.
-_MAX_DRIFT = 1e-11
+#: Relative error of the weights that corrections may add up to before the weights are refined.
+_MAX_DRIFT = 1e-10
+#: Share of it that one correction may have; a larger one is refined itself.
+_MAX_SHARE = 0.1
 
 
 class Drift:
@@ -38,7 +40,16 @@ class Drift:
     def allows_another(self) -> bool:
         """Whether a step as large as the last one needs no refinement."""
         # Before the first step nothing is known.
-        return math.isfinite(self._last) and self._total + self._error * self._last <= _MAX_DRIFT
+        return math.isfinite(self._last) and self._error * self._last <= _MAX_SHARE * _MAX_DRIFT
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the weights have to be refined."""
+        return self._total > _MAX_DRIFT
+
+    def renew(self) -> None:
+        """Start from weights that have been refined."""
+        self._total = 0.0
 
     def note(self, size: float, refined: bool) -> None:
         """Take note of a step.

@@ -121,7 +121,14 @@ def _heads(values: Tensor) -> Tensor:
 
 def tiles(gram: Tensor) -> Iterator[tuple[slice, slice]]:
     """Yield rows and columns of the tiles of a matrix on and below the diagonal."""
+    for there in strips(gram):
+        for here in strips(gram):
+            if here.start >= there.start:
+                yield here, there
+
+
+def strips(gram: Tensor) -> Iterator[slice]:
+    """Yield the rows of a matrix in groups as high as a tile."""
     d, side = gram.shape[0], _TILE if gram.device.type == "cpu" else _TILE_GPU
     for start in range(0, d, side):
-        for top in range(start, d, side):
-            yield slice(top, min(top + side, d)), slice(start, min(start + side, d))
+        yield slice(start, min(start + side, d))

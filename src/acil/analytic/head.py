@@ -139,6 +139,10 @@ class GramHead:
                 self._add(rows, columns, weights)
             if change is not None:
                 self._coef = change()
+                if self._drift.exhausted:
+                    equations = self._equations()
+                    self._coef = equations.refined(self._factor.solve_corrected, *equations.right())
+                    self._drift.renew()
             del rows, change  # or two blocks would be alive while the next one is made
             looked = self._look_due and self._look_at_least_eigenvalue(n_rows)
             follow = follow and not looked
