@@ -7,6 +7,7 @@ import torch
 
 from acil.analytic import PRECISIONS, GramHead, pending
 from acil.analytic.pending import PendingRows
+from acil.errors import InterruptedModelError
 
 
 def rows_of(n, d=4, seed=0):
@@ -91,6 +92,27 @@ def test_whoever_asks_for_the_sums_has_them_complete(streaming, ask):
     sums = head.statistics
     assert torch.allclose(sums.gram.tril(), (rows.T @ rows).tril(), rtol=1e-14, atol=1e-13)
     assert int(sums.counts.sum()) == len(columns)
+
+
+def test_sums_to_which_they_were_added_half_way_are_never_used(streaming, monkeypatch):
+    head, rows, columns = streaming
+    before = head.coefficients()[0].clone()
+
+    def interrupted(self, *args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("acil.analytic.statistics.Statistics.add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            head.moment()
+    more = [(rows[:1], columns[:1], None)]
+    for ask in (lambda: head.statistics, lambda: head.copy(), lambda: head.learn(more, 1)):
+        with pytest.raises(InterruptedModelError, match="interrupted"):
+            ask()
+    assert torch.equal(head.coefficients()[0], before), "the weights need no sums"
+    head.release()
+    assert head._factor._rows is None
+    assert len(head._pending) == 0
 
 
 def test_they_are_added_when_there_are_too_many(streaming, monkeypatch):

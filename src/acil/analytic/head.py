@@ -20,7 +20,7 @@ from acil.analytic.refinement import NormalEquations, Unknowns
 from acil.analytic.selection import GammaCurve, generalized_cross_validation
 from acil.analytic.sensitivity import score_change
 from acil.analytic.statistics import Statistics
-from acil.errors import SingularMatrixError
+from acil.errors import InterruptedModelError, SingularMatrixError
 
 #: One block of samples: expanded rows, their class columns, their weights.
 Block = tuple[Tensor, Tensor, Tensor | None]
@@ -66,6 +66,8 @@ class GramHead:
     ) -> None:
         self._sums = Statistics(size, 0, precision.sums, device)
         self._pending = PendingRows()
+        #: Whether adding the rows that waited was interrupted.
+        self._torn = False
         self.precision = precision
         self.gamma = gamma
         self.fit_intercept = fit_intercept
@@ -85,12 +87,13 @@ class GramHead:
     @property
     def statistics(self) -> Statistics:
         """Sums over all samples; those of the last few are added when the sums are asked for."""
+        self._require_whole()
         self._fold()
         return self._sums
 
     @statistics.setter
     def statistics(self, sums: Statistics) -> None:
-        self._sums, self._pending = sums, PendingRows()
+        self._sums, self._pending, self._torn = sums, PendingRows(), False
 
     @property
     def size(self) -> int:
@@ -115,6 +118,7 @@ class GramHead:
         First samples that fill all directions are added without low parts, and once more with them
         if it turns out that they are needed; only an iterator, which cannot be read twice, is not.
         """
+        self._require_whole()
         if self._sums.n_samples == 0 and self._pairs_wanted is None:
             repeatable = rounding.settled(n_rows, self.size) and iter(blocks) is not blocks
             if repeatable and self._learn_plainly(blocks):
@@ -151,8 +155,17 @@ class GramHead:
 
     def _fold(self) -> None:
         """Add the samples that wait to the sums."""
-        if len(self._pending):
+        if len(self._pending) and not self._torn:
+            self._torn = True
             self._add(*self._pending.take())
+            self._torn = False
+
+    def _require_whole(self) -> None:
+        if self._torn:
+            raise InterruptedModelError(
+                "Adding recent samples to the sums was interrupted, so the sums hold part of them. Load "
+                "the last saved model, or fit again."
+            )
 
     def _add(self, rows: Tensor, columns: Tensor, weights: Tensor | None) -> None:
         """Add samples to the sums, with low parts if they need them."""
