@@ -58,8 +58,9 @@ def streamed():
 
 
 def holds_recent_rows(model):
-    factor = model._state.model.head._factor
-    return factor.rank > 0 or factor._rows is not None or factor._buffer is not None
+    head = model._state.model.head
+    kept = [head._factor._rows, head._factor._buffer]
+    return head._factor.rank > 0 or len(head._pending) > 0 or any(part is not None for part in kept)
 
 
 COPIES = {
@@ -107,9 +108,16 @@ def test_pickle_holds_no_factor():
 
 
 @pytest.mark.parametrize("how", COPIES)
-def test_a_copy_of_an_interrupted_model_carries_no_recent_rows(how):
+def test_a_copy_of_an_interrupted_model_carries_no_recent_rows(how, monkeypatch):
     model = streamed()
-    interrupt_learning(model, PROBLEM.X[:10], PROBLEM.y[:10], at_call=1)
+
+    def interrupted(self, *args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("acil.analytic.pending.PendingRows.append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.partial_fit(PROBLEM.X[:10], PROBLEM.y[:10])
     twin = COPIES[how](model)
     assert not holds_recent_rows(twin)
     with pytest.raises(InterruptedModelError):

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
-from acil import ACILClassifier
+from acil import ACILClassifier, save
 from acil.analytic.factor import CorrectedFactor
-from strategies import blobs, correction_rank, relative
+from acil.analytic.refinement import NormalEquations
+from strategies import SCORES, blobs, correction_rank, relative
 
 EXACT = 1e-10
 
@@ -89,3 +91,85 @@ def test_probabilities_in_a_stream_follow_the_sums():
     assert (
         relative(stream.predict_proba(problem.held_out), joint.predict_proba(problem.held_out)) <= 1e-9
     )
+
+
+def stream_of(X, y, sizes, held_out, **options):
+    """Learn in drops of these sizes, in turn, and predict after each."""
+    model, start, turn = ACILClassifier(**options), 0, 0
+    while start < len(X):
+        stop = start + sizes[turn % len(sizes)]
+        model.partial_fit(X[start:stop], y[start:stop]).predict(held_out[:1])
+        start, turn = stop, turn + 1
+    return model
+
+
+@pytest.mark.parametrize("gamma", [10.0, 1e-9], ids=["plain", "ill-conditioned"])
+@pytest.mark.parametrize("sizes", [(1,), (1, 7, 100, 3)], ids=str)
+def test_many_drops_are_as_exact_as_a_full_solution(sizes, gamma):
+    n = 600 if sizes == (1,) else 2500
+    problem = blobs(n, 8, 4, 0)
+    options = {"expansion_size": 32, "gamma": gamma}
+    stream = stream_of(problem.X, problem.y, sizes, problem.held_out, **options)
+    joint = ACILClassifier(**options).fit(problem.X, problem.y)
+    assert stream.n_samples_ == n
+    scores = joint.decision_function(problem.held_out)
+    assert relative(stream.decision_function(problem.held_out), scores) <= SCORES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"gamma": 1.0}, {"gamma": 1e-7}, {"fit_intercept": True}], ids=str)
+def test_25000_single_samples_are_as_exact_as_a_full_solution(options):
+    problem = blobs(25_000, 16, 10, 0)
+    options = {"expansion_size": 64, **options}
+    stream = stream_of(problem.X, problem.y, (1,), problem.held_out, **options)
+    joint = ACILClassifier(**options).fit(problem.X, problem.y)
+    scores = joint.decision_function(problem.held_out)
+    assert relative(stream.decision_function(problem.held_out), scores) <= SCORES
+
+
+def test_a_file_has_no_trace_of_the_last_rows_beyond_the_sums(tmp_path):
+    problem = blobs(300, 8, 4, 0)
+    options = {"expansion_size": 32, "gamma": 1e-3}
+    stream = stream_of(problem.X, problem.y, (1,), problem.held_out, **options)
+    assert correction_rank(stream) > 0
+    assert len(stream._state.model.head._pending) > 0
+    # The same samples, the last ones first: whatever knows which came last would differ.
+    turned = stream_of(problem.X[::-1], problem.y[::-1], (1,), problem.held_out, **options)
+    contents = []
+    for name, model in (("stream", stream), ("turned", turned)):
+        save(model, tmp_path / name)
+        assert correction_rank(model) == 0
+        assert len(model._state.model.head._pending) == 0
+        contents.append(load_file(tmp_path / name))
+    assert contents[0].keys() == contents[1].keys()
+    for name, tensor in contents[0].items():
+        other = contents[1][name]
+        assert tensor.shape == other.shape
+        if name.endswith("_low"):
+            # Products are kept to 2⁻⁷⁴ of themselves, of which 300 are added.
+            assert np.abs(tensor - other).max() <= 2.0**-70 * np.abs(contents[0]["gram"]).max()
+        elif name == "coef":
+            assert relative(tensor, other) <= 1e-12
+        else:
+            assert np.array_equal(tensor, other), name
+
+
+def test_ill_conditioned_streams_are_not_refined_at_every_drop(monkeypatch):
+    problem = blobs(1100, 8, 4, 0)
+    # Without ReLU only eight directions are filled; in the others γ is the eigenvalue.
+    options = {"expansion_size": 64, "gamma": 1e-1, "activation": "identity"}
+    stream = ACILClassifier(**options).fit(problem.X[:1000], problem.y[:1000])
+    stream.predict(problem.held_out)
+    head = stream._state.model.head
+    assert head._refine, "the problem is meant to be ill-conditioned"
+    calls = []
+    refined = NormalEquations.refined
+    monkeypatch.setattr(
+        NormalEquations, "refined", lambda self, *args: (calls.append(1), refined(self, *args))[1]
+    )
+    for i in range(1000, 1100):
+        stream.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1]).predict(problem.held_out[:1])
+    assert 1 <= len(calls) <= 50
+    joint = ACILClassifier(**options).fit(problem.X, problem.y)
+    scores = joint.decision_function(problem.held_out)
+    assert relative(stream.decision_function(problem.held_out), scores) <= EXACT

@@ -124,6 +124,14 @@ def test_the_example_of_the_scale_guide_runs_alone():
     assert names["accuracy"] == 1.0
 
 
+def test_the_example_of_the_guide_to_streams_runs():
+    (code,) = blocks((ROOT / "docs" / "streams.md").read_text(), "python")
+    names: dict[str, float] = {}
+    exec(compile(code, "docs/streams.md", "exec"), names)
+    assert names["right"] > 0.9 * 380
+    assert names["difference"] < 1e-10
+
+
 @pytest.mark.parametrize("name", modules())
 def test_docstring_examples_run(name):
     result = doctest.testmod(importlib.import_module(name))

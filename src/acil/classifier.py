@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
-from acil.analytic import AnalyticModel
+from acil.analytic import AnalyticModel, Repeatable
 from acil.errors import InputError, InterruptedModelError, NotFittedError
 from acil.inputs import Rows, check_rows, check_weights, input_errors
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
@@ -425,11 +425,16 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         twin._state = State(state.classes.copy(), model, state.seed)
         return twin
 
-    def compact(self) -> ACILClassifier:
+    def compact(self, memory: bool = True) -> ACILClassifier:
         """Give back memory that can be computed again: the factor, and with it half of all memory.
 
         The next call that needs it factorizes again, so use this between phases that lie far apart.
         Every trace of recent single samples that is not in the sums is dropped too.
+
+        Parameters
+        ----------
+        memory : bool, default=True
+            With False only the traces are dropped, and the next factor finds its memory in place.
 
         Returns
         -------
@@ -437,7 +442,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         state = self._fitted()
         if state is not None:
-            state.model.head.release()
+            state.model.head.release(memory)
         return self
 
     def stored_bytes(self) -> dict[str, int]:
@@ -526,9 +531,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     @staticmethod
-    def _features(state: State, rows: Rows) -> Iterator[Tensor]:
+    def _features(state: State, rows: Rows) -> Iterable[Tensor]:
         model = state.model
-        return rows.blocks(model.block_rows, model.precision.products, model.device)
+        return Repeatable(lambda: rows.blocks(model.block_rows, model.precision.products, model.device))
 
     @staticmethod
     def _grow(state: State, labels: Labels) -> None:

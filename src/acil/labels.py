@@ -39,7 +39,8 @@ def check_labels(y: Any) -> Labels:
         elif isinstance(y, list | tuple) and any(isinstance(label, str) for label in y):
             # NumPy would turn the numbers of a mixed list into text.
             y = np.array(y, dtype=object)
-        labels = _typed(column_or_1d(y, warn=True))
+        plain = type(y) is np.ndarray and y.ndim == 1
+        labels = _typed(y if plain else column_or_1d(y, warn=True))
         if labels.dtype.kind not in _KINDS:
             raise InputTypeError(
                 f"Labels must be int, float, bool or str, got an array of dtype {labels.dtype}. "
@@ -89,17 +90,25 @@ def check_declared(classes: Any, labels: Labels) -> Labels:
 
 
 def union(left: Labels, right: Labels) -> Labels:
-    """Return all classes of both, sorted."""
+    """Return all classes of both, sorted, of which the left ones are sorted already."""
+    if len(left) and _found(left, np.searchsorted(left, right), right):
+        return left
     # Concatenating widens fixed-width strings; assigning would cut them.
     return np.unique(np.concatenate([left, right]))
 
 
 def columns_of(labels: Labels, classes: Labels) -> Tensor:
     """Return the column of each label, or raise if one is not among the (sorted) classes."""
+    columns = np.searchsorted(classes, labels)
+    if not len(labels) or (len(classes) and _found(classes, columns, labels)):
+        return torch.from_numpy(columns)
     unknown = np.setdiff1d(labels, classes)
-    if unknown.size:
-        raise InputError(f"Labels that were never learnt: {listed(unknown)}. Known: {listed(classes)}.")
-    return torch.from_numpy(np.searchsorted(classes, labels))
+    raise InputError(f"Labels that were never learnt: {listed(unknown)}. Known: {listed(classes)}.")
+
+
+def _found(classes: Labels, columns: npt.NDArray[np.int64], labels: Labels) -> bool:
+    """Say whether the label of each column is the one that was looked for."""
+    return bool((classes[np.minimum(columns, len(classes) - 1)] == labels).all())
 
 
 def listed(labels: Labels, most: int = 8) -> str:

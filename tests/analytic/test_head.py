@@ -250,3 +250,16 @@ def test_merging_forgets_the_old_factor():
     left.coefficients()
     left.merge(right, torch.arange(3))
     assert relative(left.coefficients()[0].numpy(), ridge(rows, columns, 3)[0]) <= 1e-11
+
+
+def test_release_can_leave_the_memory_for_the_next_factor():
+    rows, columns = samples(100, 30, 4)
+    head = head_of(30, 4)
+    head.learn(block(rows[:95], columns[:95]), 95)
+    head.coefficients()
+    place = head._factor._buffer.data_ptr()
+    head.learn(block(rows[95:], columns[95:]), 5)
+    head.release(memory=False)
+    assert (head._factor.rank, head._factor._rows, head._factor.ready) == (0, None, False)
+    assert relative(head.coefficients()[0].numpy(), ridge(rows, columns, 4)[0]) <= 1e-11
+    assert head._factor._buffer.data_ptr() == place

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from acil.analytic import PRECISIONS, GramHead, rounding
+from acil.analytic.factor import CorrectedFactor
 
 CPU = torch.device("cpu")
 
@@ -16,10 +17,15 @@ def head_of(d, gamma, precision="float64"):
 
 
 def learn(head, n, spread=1.0, seed=0):
-    rows = np.random.default_rng(seed).normal(size=(n, head.size)) * np.linspace(1, spread, head.size)
-    rows = torch.from_numpy(rows).to(head.precision.products)
-    head.learn([(rows, torch.arange(n) % 2, None)], n)
+    head.learn([(samples(n, head, spread, seed), torch.arange(n) % 2, None)], n)
     return head.statistics.low is not None
+
+
+def samples(n, head, spread=1.0, seed=0):
+    """Rows whose spread falls to a share of the largest one, in directions oblique to the axes."""
+    turn = np.linalg.qr(np.random.default_rng(9).normal(size=(head.size, head.size)))[0]
+    rows = np.random.default_rng(seed).normal(size=(n, head.size)) * np.geomspace(1, spread, head.size)
+    return torch.from_numpy(rows @ turn).to(head.precision.products)
 
 
 @pytest.fixture
@@ -87,3 +93,47 @@ def test_a_look_does_not_choose_gamma(wide):
     head = head_of(20, None)
     learn(head, 100)
     assert head.gamma is None
+
+
+def test_many_first_samples_are_added_without_them_and_again_with_them_if_needed(wide):
+    for spread, needed in ((1.0, False), (1e-4, True)):
+        heads = [head_of(20, 1e-6) for _ in range(2)]
+        rows = samples(90, heads[0], spread)
+        blocks = [(rows[i : i + 10], torch.arange(10) % 2, None) for i in range(0, 90, 10)]
+        heads[0].learn(blocks, 90)
+        # What can be read only once is added with low parts from the start, to be dropped later.
+        heads[1].learn(iter(blocks), 90)
+        assert [head.statistics.low is not None for head in heads] == [needed, needed]
+        assert heads[0].counts.sum() == heads[1].counts.sum() == 90
+        if needed:
+            assert torch.equal(heads[0].statistics.gram, heads[1].statistics.gram)
+            assert torch.equal(heads[0].statistics.moment, heads[1].statistics.moment)
+
+
+@pytest.mark.parametrize("gamma", [1e-6, None])
+def test_the_factor_of_a_look_serves_the_weights(wide, monkeypatch, gamma):
+    calls = []
+    factorize = CorrectedFactor.factorize
+    monkeypatch.setattr(
+        CorrectedFactor, "factorize", lambda self, *args: (calls.append(1), factorize(self, *args))
+    )
+    head = head_of(20, gamma)
+    learn(head, 60)
+    looked = len(calls)
+    assert looked == 1
+    W = head.coefficients()[0].clone()
+    # The look cannot know a γ that is selected later.
+    assert len(calls) == (1 if gamma is not None else 2)
+    head.set_gamma(1.0)
+    head.set_gamma(gamma or head.gamma)
+    if gamma is not None:
+        assert torch.equal(head.coefficients()[0], W)
+
+
+def test_samples_after_a_look_do_not_use_its_factor(wide):
+    head, other = head_of(20, 1e-6), head_of(20, 1e-6)
+    rows = samples(70, head)
+    blocks = [(rows[i : i + 10], torch.arange(10) % 2, None) for i in range(0, 70, 10)]
+    head.learn(iter(blocks), 70)
+    other.learn([(rows, torch.arange(70) % 2, None)], 70)
+    assert torch.allclose(head.coefficients()[0], other.coefficients()[0], rtol=1e-10, atol=0)

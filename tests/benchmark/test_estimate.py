@@ -1,5 +1,6 @@
 """Memory and time of a run, known before it starts."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -51,11 +52,35 @@ def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):
         return estimate.needed_bytes(task, planned(task)) - estimate._PROCESS_BYTES * changes["jobs"]
 
     one = needed(expansion_size=1000, joint_check=False, jobs=1)
-    assert one == 24_000_000
+    assert one == 16_000_000
     assert needed(expansion_size=2000, joint_check=False, jobs=1) == 4 * one
-    assert needed(expansion_size=1000, jobs=1) == one + 16_000_000
+    assert needed(expansion_size=1000, jobs=1) == one + 8_000_000
     assert needed(expansion_size=1000, dtype="float32", joint_check=False, jobs=1) == one / 2
     assert needed(expansion_size=1000, joint_check=False, jobs=2, seeds="0,1,2") == 2 * one
+
+
+@pytest.mark.parametrize(
+    ("device", "width", "there", "fits"),
+    [
+        ("cpu", 32_768, 24 * 2**30, True),
+        ("cpu", 46_000, 24 * 2**30, False),
+        ("cuda", 65_536, 139 * 2**30, True),
+        ("cuda", 98_304, 139 * 2**30, False),
+    ],
+)
+def test_wide_heads_that_fit_are_let_through(embeddings, monkeypatch, device, width, there, fits):
+    task = prepare(config(embeddings, expansion_size=width, joint_check=False), None, None)
+    task = dataclasses.replace(task, device=torch.device(device))
+    monkeypatch.setattr(estimate, "machine_bytes", lambda device: there)
+    jobs = planned(task)
+    # The sums and a factor, two matrices of float64 numbers, and on a CPU the process around them
+    expected = 16 * width**2 + (estimate._PROCESS_BYTES if device == "cpu" else 0)
+    assert estimate.needed_bytes(task, jobs) == expected
+    if fits:
+        estimate.check_memory(task, jobs)
+    else:
+        with pytest.raises(estimate.MemoryTooSmallError, match=f"width {width} needs about"):
+            estimate.check_memory(task, jobs)
 
 
 @pytest.mark.parametrize(("content", "expected"), [("1000000", 1_000_000), ("max", None)])

@@ -6,6 +6,7 @@ from acil.analytic.head import GramHead
 from acil.analytic.model import AnalyticModel
 from acil.analytic.precision import PRECISIONS, Precision
 from acil.analytic.recursion import RecursiveHead
+from acil.analytic.repeatable import Repeatable
 from acil.analytic.selection import GammaCurve, generalized_cross_validation
 from acil.analytic.statistics import Statistics
 
@@ -19,6 +20,7 @@ __all__ = [
     "GramHead",
     "Precision",
     "RecursiveHead",
+    "Repeatable",
     "Statistics",
     "generalized_cross_validation",
 ]

@@ -19,8 +19,8 @@ from acil.analytic.pairs import Pair, add_pairs, head
 
 _HEAD_BITS = 21
 _EXACT_TERMS = 2048
-#: Side of the square tiles: a few of them stay in a core's cache.
-_TILE = 256
+#: Side of the square tiles. On a CPU a few of them stay in a core's cache; a GPU wants few large ones.
+_TILE, _TILE_GPU = 256, 2048
 
 
 def add_gram_pair_(gram: Tensor, diagonal_low: Tensor, rows: Tensor, sign: int = 1) -> None:
@@ -38,7 +38,7 @@ def add_gram_pair_(gram: Tensor, diagonal_low: Tensor, rows: Tensor, sign: int =
     for chunk in torch.split(rows, _EXACT_TERMS):
         heads = _heads(chunk)
         tails = chunk - heads
-        for here, there in tiles(gram.shape[0]):
+        for here, there in tiles(gram):
             exact = heads[:, here].mT @ heads[:, there]
             # With X = H + L: XᵀX − HᵀH = XᵀL + LᵀH
             rest = chunk[:, here].mT @ tails[:, there]
@@ -62,7 +62,7 @@ def merge_gram_pair_(
     other_low : Tensor of shape (d,) or None
         None if only the lower triangle of the other matrix means anything.
     """
-    for here, there in tiles(gram.shape[0]):
+    for here, there in tiles(gram):
         if other_low is None:
             high = high_tile(other, here, there).to(gram)
             tile = Pair(high, torch.zeros_like(high))
@@ -119,8 +119,16 @@ def _heads(values: Tensor) -> Tensor:
     return head(values, values.abs().amax(dim=0), _HEAD_BITS)
 
 
-def tiles(d: int) -> Iterator[tuple[slice, slice]]:
-    """Yield rows and columns of the tiles on and below the diagonal."""
-    for start in range(0, d, _TILE):
-        for top in range(start, d, _TILE):
-            yield slice(top, min(top + _TILE, d)), slice(start, min(start + _TILE, d))
+def tiles(gram: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Yield rows and columns of the tiles of a matrix on and below the diagonal."""
+    for there in strips(gram):
+        for here in strips(gram):
+            if here.start >= there.start:
+                yield here, there
+
+
+def strips(gram: Tensor) -> Iterator[slice]:
+    """Yield the rows of a matrix in groups as high as a tile."""
+    d, side = gram.shape[0], _TILE if gram.device.type == "cpu" else _TILE_GPU
+    for start in range(0, d, side):
+        yield slice(start, min(start + side, d))

@@ -40,6 +40,7 @@ class Expansion:
         self.activation = activation
         self.in_features = in_features
         self._cast: Tensor | None = None
+        self._column_norm: float | None = None
 
     @classmethod
     def draw(cls, in_features: int, size: int | None, activation: str, seed: int) -> Expansion:
@@ -79,7 +80,9 @@ class Expansion:
         """Return the largest Euclidean norm of a column of W_fe: how far a row can be stretched."""
         if self.projection is None:
             return 1.0
-        return float(self.projection.norm(dim=0).max())
+        if self._column_norm is None:
+            self._column_norm = float(self.projection.norm(dim=0).max())
+        return self._column_norm
 
     def fingerprint(self) -> str:
         """Return a hash of everything that decides the expanded features."""

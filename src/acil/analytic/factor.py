@@ -5,15 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acil.analytic.linalg import (
-    add_gram_,
-    cholesky_,
-    cholesky_solve,
-    solve_lower,
-    solve_lower_transposed,
-    trace_of_inverse,
-    woodbury,
-)
+from acil.analytic.linalg import add_gram_, solve_lower, trace_of_inverse, woodbury
+from acil.analytic.triangle import Triangle
 
 #: Largest size of the correction, which stands beside the factor.
 _CORRECTION_BYTES = 48 * 2**20
@@ -42,18 +35,18 @@ class CorrectedFactor:
         self.device = device
         self.rank = 0
         self._buffer: Tensor | None = None
-        self._ready = False
+        self._factor: Triangle | None = None
         self._rows: Tensor | None = None
 
     @property
     def ready(self) -> bool:
         """Whether there is a factor."""
-        return self._ready
+        return self._factor is not None
 
     @property
     def dtype(self) -> torch.dtype:
         """Precision of the factor."""
-        return self._lower.dtype
+        return self._triangle.dtype
 
     def factorize(self, gram: Tensor, gamma: float, centre: Tensor | None, dtype: torch.dtype) -> None:
         """Factorize gram − centre centreᵀ + γI, in one buffer that is used again and again.
@@ -75,31 +68,38 @@ class CorrectedFactor:
         if centre is not None:
             add_gram_(self._buffer, centre.unsqueeze(0).to(dtype), sign=-1)
         self._buffer.diagonal().add_(gamma)
-        cholesky_(self._buffer, gamma)
-        self._ready = True
+        self._factor = Triangle(self._buffer, gamma)
 
     def solve(self, right: Tensor) -> Tensor:
         """Return A⁻¹ right as of the last factorization, in the precision of the factor."""
-        return cholesky_solve(self._lower, right.to(self._lower))
+        return self.unwhiten(self.whiten(right))
 
     def solve_corrected(self, right: Tensor) -> Tensor:
         """Return R right, corrections included."""
-        image = solve_lower(self._lower, right.to(self._lower))
+        image = self.whiten(right)
         if self.rank:
             image = image - self._correction.mT @ (self._correction @ image)
-        return solve_lower_transposed(self._lower, image)
+        return self.unwhiten(image)
+
+    def whiten(self, right: Tensor) -> Tensor:
+        """Return L⁻¹ right as of the last factorization."""
+        return self._triangle.solve(right)
+
+    def unwhiten(self, right: Tensor) -> Tensor:
+        """Return L⁻ᵀ right as of the last factorization."""
+        return self._triangle.solve_transposed(right)
 
     def smallest_pivot(self) -> float:
         """Return the smallest pivot of the factorization, an upper bound of the least eigenvalue."""
-        return float(self._lower.diagonal().min()) ** 2
+        return float(self._triangle.lower.diagonal().min()) ** 2
 
     def trace_of_inverse(self) -> float:
         """Return tr A⁻¹ as of the last factorization."""
-        return trace_of_inverse(self._lower)
+        return trace_of_inverse(self._triangle.lower)
 
     def leverage(self, rows: Tensor) -> Tensor:
         """Return xᵀ R x of each row, corrections included."""
-        whitened = self._whiten(rows)
+        whitened = self.whiten(rows.mT)
         leverage = whitened.square().sum(dim=0)
         if self.rank:
             leverage -= (self._correction @ whitened).square().sum(dim=0)
@@ -114,10 +114,10 @@ class CorrectedFactor:
         refined : bool
             Whether the weights are refined, which costs more for n rows and for n_classes columns.
         """
-        if not self._ready:
+        if not self.ready:
             return False
         d, c, p = self.size, n_classes, self.rank
-        if (p + n + 1) * d * self._lower.element_size() > _CORRECTION_BYTES:
+        if (p + n + 1) * d * self._triangle.lower.element_size() > _CORRECTION_BYTES:
             return False
         correcting = d * d * (n + min(n, c)) + d * n * (4 * p + 2 * n)
         anew = d**3 / 3 + 2 * d * d * c
@@ -139,7 +139,7 @@ class CorrectedFactor:
             With R_k Xᵀ = L⁻ᵀ V C⁻¹, see `step`. None, with nothing done, if these rows are too far
             from everything learnt for an accurate correction.
         """
-        whitened = self._whiten(rows)
+        whitened = self.whiten(rows.mT)
         if not float(whitened.square().sum(dim=0).max()) <= _MAX_LEVERAGE:
             return None
         image = whitened
@@ -165,12 +165,12 @@ class CorrectedFactor:
         """
         inner = solve_lower(C, residual.to(C))
         if V.shape[1] < residual.shape[1]:
-            return solve_lower_transposed(self._lower, V) @ inner
-        return solve_lower_transposed(self._lower, V @ inner)
+            return self.unwhiten(V) @ inner
+        return self.unwhiten(V @ inner)
 
     def drop(self) -> None:
         """Forget factor and correction; the memory of the factor is kept for the next one."""
-        self._ready = False
+        self._factor = None
         self._rows = None
         self.rank = 0
 
@@ -180,19 +180,16 @@ class CorrectedFactor:
         self._buffer = None
 
     @property
-    def _lower(self) -> Tensor:
-        if self._buffer is None or not self._ready:
+    def _triangle(self) -> Triangle:
+        if self._factor is None:
             raise RuntimeError("there is no factor")
-        return self._buffer
+        return self._factor
 
     @property
     def _correction(self) -> Tensor:
         if self._rows is None:
             raise RuntimeError("there is no correction")
         return self._rows[: self.rank]
-
-    def _whiten(self, rows: Tensor) -> Tensor:
-        return solve_lower(self._lower, rows.to(self._lower).mT)
 
     def _append(self, rows: Tensor) -> None:
         need = self.rank + len(rows)

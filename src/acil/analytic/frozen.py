@@ -44,7 +44,7 @@ class FrozenHead:
         """Return W of shape (d, classes) and the intercepts of shape (classes,)."""
         return self.coef, self.intercept
 
-    def release(self) -> None:
+    def release(self, memory: bool = True) -> None:
         """Do nothing: there are no derived tensors."""
 
     def refuse(self, *args: object, **kwargs: object) -> NoReturn:

@@ -10,14 +10,17 @@ from torch import Tensor
 
 from acil.analytic import rounding
 from acil.analytic.correction import regression_rows
+from acil.analytic.drift import Drift
 from acil.analytic.factor import CorrectedFactor
 from acil.analytic.forgetting import require_possible
 from acil.analytic.linalg import largest_eigenvalue, symmetric_matmul
+from acil.analytic.pending import PendingRows
 from acil.analytic.precision import Precision
 from acil.analytic.refinement import NormalEquations, Unknowns
 from acil.analytic.selection import GammaCurve, generalized_cross_validation
+from acil.analytic.sensitivity import score_change
 from acil.analytic.statistics import Statistics
-from acil.errors import SingularMatrixError
+from acil.errors import InterruptedModelError, SingularMatrixError
 
 #: One block of samples: expanded rows, their class columns, their weights.
 Block = tuple[Tensor, Tensor, Tensor | None]
@@ -61,7 +64,10 @@ class GramHead:
         gamma: float | None,
         fit_intercept: bool = False,
     ) -> None:
-        self.statistics = Statistics(size, 0, precision.sums, device)
+        self._sums = Statistics(size, 0, precision.sums, device)
+        self._pending = PendingRows()
+        #: Whether adding the rows that waited was interrupted.
+        self._torn = False
         self.precision = precision
         self.gamma = gamma
         self.fit_intercept = fit_intercept
@@ -69,18 +75,37 @@ class GramHead:
         self._coef: Tensor | None = None
         #: A lower bound of the least eigenvalue, which more samples can only raise.
         self._least: float | None = None
+        #: Whether the factor is of a matrix whose solutions have to be refined.
+        self._refine = False
+        #: What corrections have cost in digits since the weights were last refined.
+        self._drift = Drift()
+        #: Whether the sums have grown so much that the least eigenvalue is to be looked at.
+        self._look_due = False
         #: Of a branch: whether the head that it came from needs low parts; None for other heads.
         self._pairs_wanted: bool | None = None
 
     @property
+    def statistics(self) -> Statistics:
+        """Sums over all samples; those of the last few are added when the sums are asked for."""
+        self._require_whole()
+        self._fold()
+        return self._sums
+
+    @statistics.setter
+    def statistics(self, sums: Statistics) -> None:
+        self._sums, self._pending, self._torn = sums, PendingRows(), False
+
+    @property
     def size(self) -> int:
         """Width d of the rows."""
-        return self.statistics.size
+        return self._sums.size
 
     @property
     def counts(self) -> Tensor:
         """Number of samples of each class."""
-        return self.statistics.counts
+        if not len(self._pending):
+            return self._sums.counts
+        return self._sums.counts + self._pending.counts(self._sums.n_classes)
 
     @property
     def weights(self) -> Tensor:
@@ -88,29 +113,86 @@ class GramHead:
         return self.statistics.weights
 
     def learn(self, blocks: Iterable[Block], n_rows: int) -> None:
-        """Add samples, given in blocks of ``n_rows`` rows in all."""
+        """Add samples, given in blocks of ``n_rows`` rows in all.
+
+        First samples that fill all directions are added without low parts, and once more with them
+        if it turns out that they are needed; only an iterator, which cannot be read twice, is not.
+        """
+        self._require_whole()
+        if self._sums.n_samples == 0 and self._pairs_wanted is None:
+            repeatable = rounding.settled(n_rows, self.size) and iter(blocks) is not blocks
+            if repeatable and self._learn_plainly(blocks):
+                return
         exact = self.precision.products == torch.float64
-        refined = exact and self._factor.ready and self._ill_conditioned()
+        refined = exact and self._factor.ready and self._refine and not self._drift.allows_another
         follow = self._coef is not None and self._factor.worth_correcting(
-            n_rows, self.statistics.n_classes, refined
+            n_rows, self._sums.n_classes, refined
         )
+        looked = False
         for rows, columns, weights in blocks:
+            if looked:
+                self._invalidate()
             change = self._absorb(rows, columns, weights, refined) if follow else None
-            before = self.statistics.n_samples
-            settled = self._pairs_wanted is False or rounding.settled(before, self.size)
-            exact_above = self._exact_above(settled)
-            if before == 0 and weights is None and self._beyond_reach(rows.sum(dim=0), len(rows)):
-                # The sums, which tell from the next block on, are still empty.
-                exact_above = math.inf
-            self.statistics.add(rows, columns, weights, exact_above)
             follow = change is not None
+            # Weights that are corrected by rows alone need no sums: these can wait for more rows.
+            waits = follow and not (refined or self.fit_intercept) and self._pending.has_room(rows)
+            if waits:
+                self._pending.append(rows, columns, weights)
+            else:
+                self._fold()
+                self._add(rows, columns, weights)
             if change is not None:
                 self._coef = change()
+                if self._drift.exhausted:
+                    equations = self._equations()
+                    self._coef = equations.refined(self._factor.solve_corrected, *equations.right())
+                    self._drift.renew()
             del rows, change  # or two blocks would be alive while the next one is made
-            if self._pairs_wanted is None and self._worth_a_look(before):
-                follow = not self._look_at_least_eigenvalue() and follow
-        if not follow:
+            looked = self._look_due and self._look_at_least_eigenvalue(n_rows)
+            follow = follow and not looked
+        if not (follow or looked):
             self._invalidate()
+
+    def _fold(self) -> None:
+        """Add the samples that wait to the sums."""
+        if len(self._pending) and not self._torn:
+            self._torn = True
+            self._add(*self._pending.take())
+            self._torn = False
+
+    def _require_whole(self) -> None:
+        if self._torn:
+            raise InterruptedModelError(
+                "Adding recent samples to the sums was interrupted, so the sums hold part of them. Load "
+                "the last saved model, or fit again."
+            )
+
+    def _add(self, rows: Tensor, columns: Tensor, weights: Tensor | None) -> None:
+        """Add samples to the sums, with low parts if they need them."""
+        before = self._sums.n_samples
+        settled = self._pairs_wanted is False or rounding.settled(before, self.size)
+        exact_above = self._exact_above(settled)
+        if before == 0 and weights is None and self._beyond_reach(rows.sum(dim=0), len(rows)):
+            # The sums, which tell from the next block on, are still empty.
+            exact_above = math.inf
+        self._sums.add(rows, columns, weights, exact_above)
+        if self._pairs_wanted is None and self._worth_a_look(before):
+            self._look_due = True
+
+    def _learn_plainly(self, blocks: Iterable[Block]) -> bool:
+        """Add first samples without low parts; False, with empty sums, if they turn out to be needed."""
+        longest = 1
+        for rows, columns, weights in blocks:
+            longest = max(longest, len(columns))
+            self._sums.add(rows, columns, weights)
+            del rows
+        self._invalidate()
+        self._look_at_least_eigenvalue(longest)
+        if self.statistics.low is None:
+            return True
+        self.statistics.clear()
+        self._invalidate()
+        return False
 
     def forget(self, blocks: Iterable[Block]) -> None:
         """Remove samples, or raise and leave everything as it was."""
@@ -148,8 +230,8 @@ class GramHead:
         """Add the sums of a branch, and look whether they still need low parts, as `learn` does."""
         before = self.statistics.n_samples
         self.merge(branch, positions)
-        if self._worth_a_look(before) and self._look_at_least_eigenvalue():
-            self._invalidate()
+        if self._worth_a_look(before):
+            self._look_at_least_eigenvalue(branch.statistics.n_samples)
 
     def grow(self, positions: Tensor, n_classes: int) -> None:
         """Make room for new classes; see `Statistics.grow`."""
@@ -193,11 +275,21 @@ class GramHead:
         if self._coef is None:
             self._solve()
 
-    def release(self) -> None:
-        """Keep only sums and weights that follow from them: no factor, no trace of recent rows."""
+    def release(self, memory: bool = True) -> None:
+        """Keep only sums and weights that follow from them: no factor, no trace of recent rows.
+
+        Parameters
+        ----------
+        memory : bool
+            Whether to give the memory of the factor back, too.
+        """
+        self._fold()
         if self._factor.rank:
             self._coef = None
-        self._factor.release()
+        if memory:
+            self._factor.release()
+        else:
+            self._factor.drop()
 
     def novelty(self, rows: Tensor) -> Tensor:
         """Return the leverage xᵀ R x of each row."""
@@ -249,8 +341,10 @@ class GramHead:
                 coef = None
         if coef is None:
             # Also what mixed precision falls back to when a float32 factor is not good enough
-            self._factorize(self.precision.sums)
-            if self._ill_conditioned():
+            if not self._factor.ready or self._factor.dtype != self.precision.sums:
+                self._factorize(self.precision.sums)
+            if self._refine:
+                self._drift = Drift(self.precision.rounding * self._condition_bound())
                 equations = self._equations()
                 coef = equations.refined(self._factor.solve, *equations.right())
             else:
@@ -265,6 +359,7 @@ class GramHead:
         # Σ (x − μ)(x − μ)ᵀ = Σ x xᵀ − n μ μᵀ
         centre = self._centre() if self.fit_intercept else None
         self._factor.factorize(self.statistics.gram, gamma, centre, dtype)
+        self._refine = self._ill_conditioned()
 
     def _centre(self) -> Tensor:
         centre: Tensor = self.statistics.mean * self.statistics.total_weight**0.5
@@ -289,9 +384,11 @@ class GramHead:
         return NormalEquations(self.statistics, self._resolved_gamma(), self.fit_intercept)
 
     def _ill_conditioned(self) -> bool:
+        return self._condition_bound() > _ILL_CONDITIONED
+
+    def _condition_bound(self) -> float:
         # The trace bounds the largest eigenvalue from above, a pivot the smallest one.
-        trace = self.statistics.mean_square * self.size
-        return trace > _ILL_CONDITIONED * self._factor.smallest_pivot()
+        return self.statistics.mean_square * self.size / self._factor.smallest_pivot()
 
     def _exact_above(self, settled: bool = False) -> float:
         """Return the largest element of gram that sums without low parts may have; see `rounding`.
@@ -304,8 +401,8 @@ class GramHead:
         if self.precision.products != torch.float64:
             return math.inf
         if settled:
-            return math.inf if self.statistics.low is None else -math.inf
-        if self._beyond_reach(self.statistics.moment.sum(dim=1), self.statistics.total_weight):
+            return math.inf if self._sums.low is None else -math.inf
+        if self._beyond_reach(self._sums.moment.sum(dim=1), self._sums.total_weight):
             return math.inf
         return rounding.exact_above(self.gamma or 0.0, self.size, self.precision.rounding)
 
@@ -318,24 +415,46 @@ class GramHead:
         return rounding.beyond_reach(rounding.eigenvalue_bound(total, weight), known, self.size)
 
     def _worth_a_look(self, before: int) -> bool:
-        return rounding.worth_a_look(before, self.statistics.n_samples, self.size)
+        return rounding.worth_a_look(before, self._sums.n_samples, self.size)
 
-    def _look_at_least_eigenvalue(self) -> bool:
-        """Decide whether filled sums need low parts; say whether that took a factorization."""
-        largest = self.statistics.largest
+    def _look_at_least_eigenvalue(self, block: int) -> bool:
+        """Decide whether filled sums need low parts; say whether that took a factorization.
+
+        If it did, the factor is there for the next solution, and former weights are not.
+
+        Parameters
+        ----------
+        block : int
+            Rows that are added at a time.
+        """
+        self._look_due = False
+        sums = self.statistics
+        largest = sums.largest
         if largest <= self._exact_above():
             return False
+        self._invalidate()
         centre = self._centre() if self.fit_intercept else None
         try:
-            self._factor.factorize(self.statistics.gram, self.gamma or 0.0, centre, self.precision.sums)
+            self._factor.factorize(sums.gram, self.gamma or 0.0, centre, self.precision.sums)
+            self._refine = self._ill_conditioned()
             least = self._least_eigenvalue()
         except SingularMatrixError:
             least = 0.0
         harmless = largest <= rounding.exact_above(least, self.size, self.precision.rounding)
-        sums = self.statistics
+        harmless = harmless or (least > 0 and self._rounding_invisible(block))
         hopeless = self._beyond_reach(sums.moment.sum(dim=1), sums.total_weight, least)
-        self.statistics.keep_pairs(not (harmless or hopeless))
+        sums.keep_pairs(not (harmless or hopeless))
+        if self.gamma is None:
+            self._factor.drop()
         return True
+
+    def _rounding_invisible(self, block: int) -> bool:
+        """Say whether rounding of the sums moves no score that matters, by trying it out."""
+        sums = self.statistics
+        noise = rounding.noise_of(sums.n_samples, block, self.precision.rounding)
+        gamma = self.gamma or 0.0
+        change = score_change(self._factor, sums.gram.diagonal(), self.moment(), gamma, noise)
+        return rounding.invisible(change)
 
     def _least_eigenvalue(self) -> float:
         """Return a lower bound of the least eigenvalue of the matrix that was factorized."""
@@ -373,7 +492,7 @@ class GramHead:
         changed_rows, changed_targets = rows, targets
         if weights is not None or self.fit_intercept:
             changed_rows, changed_targets = regression_rows(
-                self.statistics, rows, targets, weights, self.fit_intercept
+                self._sums, rows, targets, weights, self.fit_intercept
             )
         absorbed = self._factor.absorb(changed_rows)
         if absorbed is None:
@@ -381,11 +500,23 @@ class GramHead:
         # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
         if not refined:
             errors = changed_targets - changed_rows.to(coef) @ coef
-            return lambda: coef + self._factor.step(*absorbed, errors).to(coef)
+            return lambda: self._moved(coef, self._factor.step(*absorbed, errors).to(coef), refined)
         root = rows.new_ones(len(rows)) if weights is None else weights.to(rows).sqrt()
         rows, errors = rows * root.unsqueeze(1), (targets - rows @ coef - intercept) * root.unsqueeze(1)
         right = Unknowns(rows.mT, root if self.fit_intercept else None)
-        return lambda: coef + self._equations().refined(self._factor.solve_corrected, right) @ errors
+
+        def change() -> Tensor:
+            step = self._equations().refined(self._factor.solve_corrected, right) @ errors
+            return self._moved(coef, step, refined)
+
+        return change
+
+    def _moved(self, coef: Tensor, step: Tensor, refined: bool) -> Tensor:
+        """Return weights after a step, whose rounding is taken note of."""
+        moved = coef + step
+        if self._refine:
+            self._drift.note(float(step.norm()) / max(float(moved.norm()), 1e-300), refined)
+        return moved
 
     def _invalidate(self) -> None:
         self._factor.drop()

@@ -34,6 +34,8 @@ _PREFIX = {torch.float64: "d", torch.float32: "s"}
 #: Columns of one panel. Wide enough for full speed, narrow enough that the half of the diagonal
 #: blocks that is computed in vain stays small.
 _PANEL = 512
+#: Columns of one product of rowsᵀ rows, and of those in its block on the diagonal.
+_GRAM_PANEL, _GRAM_STEP = 1024, 256
 #: Steps of the eigenvalue estimate
 _MIN_STEPS, _MAX_STEPS = 3, 20
 
@@ -56,15 +58,23 @@ def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
         columns = rows.contiguous().numpy().T
         syrk(float(sign), columns, beta=1.0, c=gram.numpy().T, overwrite_c=1)
         return gram
-    in_place = rows.dtype == gram.dtype
-    for start, stop in _panels(gram.shape[0], 2 * _PANEL if in_place else _PANEL):
-        panel = gram[start:, start:stop]
-        left, right = rows[:, start:].T, rows[:, start:stop]
-        if in_place:
-            panel.addmm_(left, right, alpha=sign)
-        else:
-            panel.add_(left @ right, alpha=sign)
+    for start, stop in _panels(gram.shape[0], _GRAM_PANEL):
+        # On the diagonal in narrow steps: half of what is computed there is computed in vain.
+        for first, last in _panels(stop - start, _GRAM_STEP):
+            _add_product_(
+                gram, rows, slice(start + first, stop), slice(start + first, start + last), sign
+            )
+        _add_product_(gram, rows, slice(stop, gram.shape[0]), slice(start, stop), sign)
     return gram
+
+
+def _add_product_(gram: Tensor, rows: Tensor, here: slice, there: slice, sign: int) -> None:
+    """Add a block of ``sign · rowsᵀ rows``, in the precision of the matrix."""
+    block, left, right = gram[here, there], rows[:, here].T, rows[:, there]
+    if rows.dtype == gram.dtype:
+        block.addmm_(left, right, alpha=sign)
+    else:
+        block.add_(left @ right, alpha=sign)
 
 
 def symmetric_matmul(lower: Tensor, right: Tensor) -> Tensor:
@@ -120,16 +130,34 @@ def cholesky_(matrix: Tensor, gamma: float) -> Tensor:
         upper, status = matrix.mT, torch.empty((), dtype=torch.int32, device=matrix.device)
         torch.linalg.cholesky_ex(upper, upper=True, out=(upper, status))
         info = int(status)
-    if info:
-        raise _singular(matrix, gamma, f"pivot {info} of {matrix.shape[0]} is not positive")
+    check_pivots(matrix, gamma, scale, info)
+    return matrix
+
+
+def check_pivots(factor: Tensor, gamma: float, scale: float, failed: int) -> None:
+    """Raise unless all pivots of a factorization are positive and more than rounding.
+
+    Parameters
+    ----------
+    factor : Tensor of shape (d, d)
+        L in the lower triangle.
+    gamma : float
+        For the error message.
+    scale : float
+        Largest element of the diagonal of the matrix that was factorized.
+    failed : int
+        Order of the first leading minor that is not positive, 0 if there is none.
+    """
+    d = factor.shape[0]
+    if failed:
+        raise _singular(factor, gamma, f"pivot {failed} of {d} is not positive")
     # Pivots are squared diagonal entries of L. Rounding in the sums and in the factorization grows
     # about as √d, so a pivot below this bound is noise, whatever its sign.
-    pivot = float(matrix.diagonal().min()) ** 2
-    noise = math.sqrt(matrix.shape[0]) * torch.finfo(matrix.dtype).eps * scale
+    pivot = float(factor.diagonal().min()) ** 2
+    noise = math.sqrt(d) * torch.finfo(factor.dtype).eps * scale
     if not pivot > noise:
         reason = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"
-        raise _singular(matrix, gamma, reason)
-    return matrix
+        raise _singular(factor, gamma, reason)
 
 
 def cholesky_solve(factor: Tensor, right: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from acil.analytic.head import Block, GramHead
 from acil.analytic.precision import Precision
 from acil.analytic.probability import softmax_temperature
 from acil.analytic.recursion import RecursiveHead
+from acil.analytic.repeatable import Repeatable
 from acil.analytic.selection import LEFT_OVER
 from acil.errors import UnsupportedError
 
@@ -21,6 +22,8 @@ Head = GramHead | RecursiveHead | FrozenHead
 
 #: Size of one block of expanded rows: large enough for full speed, small beside the sums.
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
+#: On a CPU it grows with the sums, of which it is this share, up to a limit.
+_BLOCK_SHARE, _MAX_BLOCK_BYTES = 1 / 16, 2**26
 
 
 class AnalyticModel:
@@ -57,15 +60,17 @@ class AnalyticModel:
     def block_rows(self) -> int:
         """Number of rows that blocks of features should have."""
         width = max(self.expansion.size, self.expansion.in_features)
-        size = _BLOCK_BYTES.get(self.device.type, 2**24) // (width * self.precision.products.itemsize)
+        least = _BLOCK_BYTES.get(self.device.type, 2**24)
+        share = int(_BLOCK_SHARE * self.expansion.size**2 * self.precision.sums.itemsize)
+        size = max(least, min(share, _MAX_BLOCK_BYTES)) // (width * self.precision.products.itemsize)
         return max(16, min(size, self.precision.max_block_rows))
 
     def learn(
         self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None, n_rows: int
     ) -> None:
-        """Add samples; ``features`` yields blocks of ``n_rows`` rows in all."""
+        """Add samples; ``features`` yields blocks of ``n_rows`` rows in all, each time anew."""
         self._outdate()
-        self.head.learn(self._blocks(features, columns, weights), n_rows)
+        self.head.learn(Repeatable(lambda: self._blocks(features, columns, weights)), n_rows)
 
     def forget(self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None) -> None:
         """Remove samples, or raise and leave everything as it was."""

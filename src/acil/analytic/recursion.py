@@ -102,7 +102,7 @@ class RecursiveHead:
     def solve_anew(self) -> None:
         """Do nothing: the recursion has no sums to solve from."""
 
-    def release(self) -> None:
+    def release(self, memory: bool = True) -> None:
         """Do nothing: the recursion holds no derived tensors."""
 
     def novelty(self, rows: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from acil.analytic.exact import high_tile, tile_pair, tiles
+from acil.analytic.exact import high_tile, strips, tile_pair
 from acil.analytic.pairs import Pair, head, two_sum
 from acil.analytic.statistics import Statistics
 
@@ -132,22 +132,28 @@ class NormalEquations:
         """Return the product of gram with weights as a part without rounding and a small part."""
         gram, low = self.sums.gram, self.sums.low
         scale = gram.diagonal().max()
-        large, small = torch.zeros_like(weights), torch.zeros_like(weights)
-        for here, there in tiles(gram.shape[0]):
-            if low is None:
-                block = high_tile(gram, here, there)
+        # Side by side, so that heads and tails are multiplied with in one product
+        both, total = (
+            torch.cat([heads, tails], dim=1),
+            weights.new_zeros(len(weights), 2 * weights.shape[1]),
+        )
+        small = torch.zeros_like(weights)
+        for here in strips(gram):
+            # The square on the diagonal, and what lies to the left of it, which counts twice
+            for there in (here, slice(0, here.start)):
+                if low is None:
+                    block, rest = high_tile(gram, here, there), None
+                else:
+                    block, rest = tile_pair(gram, low.diagonal, here, there)
                 coarse = head(block, scale, _HEAD_BITS)
-                fine = block - coarse
-            else:
-                block, rest = tile_pair(gram, low.diagonal, here, there)
-                coarse = head(block, scale, _HEAD_BITS)
-                fine = (block - coarse).add_(rest)
-            large[here] += coarse @ heads[there]
-            small[here] += (coarse @ tails[there]).addmm_(fine, weights[there])
-            if here != there:
-                large[there] += coarse.mT @ heads[here]
-                small[there] += (coarse.mT @ tails[here]).addmm_(fine.mT, weights[here])
-        return large, small
+                fine = block - coarse if rest is None else (block - coarse).add_(rest)
+                total[here].addmm_(coarse, both[there])
+                small[here].addmm_(fine, weights[there])
+                if here != there:
+                    total[there].addmm_(coarse.mT, both[here])
+                    small[there].addmm_(fine.mT, weights[here])
+        large, middle = total.chunk(2, dim=1)
+        return large, small.add_(middle)
 
 
 def _minus_product(left: Pair, right: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,14 @@ import math
 
 from torch import Tensor
 
-#: Rounding of one sum that no score can show at 1e-9: it grows with the root of the number of additions.
+#: Rounding of one sum that no score can show at 1e-9, for up to 10,000 additions: it grows with the root
+#: of their number.
 _HARMLESS = 1e-11
+#: What rounding of all sums may move scores by, as tried out on samples like those learnt; samples that
+#: are unlike them may show a hundred times as much.
+_INVISIBLE = 1e-11
+#: Rows that matrix products add up before they add to the sums.
+_ADDED_TOGETHER = 256
 #: Samples for each dimension at which the least eigenvalue is looked at first; then at each doubling.
 _FILLED = 2
 #: Condition number up to which scores are promised to agree.
@@ -37,6 +43,26 @@ def exact_above(least: float, size: int, unit: float) -> float:
     """
     # Rounding d × d numbers adds a random matrix, of norm √d · unit · (the largest of them) at most
     return _HARMLESS * least / (unit * math.sqrt(size))
+
+
+def noise_of(n_samples: int, block: int, unit: float) -> float:
+    """Return the rounding of sums to which samples were added by blocks, relative to their elements.
+
+    Parameters
+    ----------
+    n_samples : int
+        Samples in the sums. As many again are added before the question comes up anew.
+    block : int
+        Rows of a block.
+    unit : float
+        Unit roundoff.
+    """
+    return unit * math.sqrt(2 * n_samples / min(block, _ADDED_TOGETHER))
+
+
+def invisible(change: float) -> bool:
+    """Say whether rounding that moves scores of samples like those learnt by so much may stay."""
+    return change <= _INVISIBLE
 
 
 def beyond_reach(largest: float, least: float, size: int) -> bool:

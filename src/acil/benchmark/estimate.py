@@ -35,14 +35,18 @@ class MemoryTooSmallError(InputError, MemoryError):
 def head_bytes(task: Task, job: Job) -> int:
     """Return the most bytes that the head of a job takes at a time; 0 for a method without one.
 
-    The sums, one factor, and what writing the state takes (measured: as much as the sums); with the
-    comparison to joint learning the sums and the factor of a second head, too.
+    The sums, and one factor or what writing the state takes (measured: as much as the sums); with the
+    comparison to joint learning the sums of a second head, too. A method of several heads has all of
+    that at a time.
     """
     width = head_width(task, job)
     dtype = str(job.settings.get("dtype", task.recipe.dtype))
     sums, factor = _ITEM_BYTES.get(dtype, _ITEM_BYTES["float64"])
-    heads = 2 if task.config.joint_check else 1
-    return _HEADS.get(job.method, 0) * width * width * (heads * (sums + factor) + sums)
+    copies = 2 if task.config.joint_check else 1
+    heads = _HEADS.get(job.method, 0)
+    if heads == 1:
+        return width * width * (copies * sums + max(sums, factor))
+    return heads * width * width * (copies * (sums + factor) + sums)
 
 
 def head_width(task: Task, job: Job) -> int:

@@ -91,7 +91,7 @@ def _batches(sums: Statistics) -> Iterator[list[Tile]]:
     room = BLOCK_BYTES // (sums.gram.element_size() * (1 if sums.low is None else 2))
     batch: list[Tile] = []
     filled = 0
-    for tile in tiles(sums.size):
+    for tile in tiles(sums.gram):
         batch.append(tile)
         filled += _length(tile)
         if filled >= room:

@@ -50,6 +50,7 @@ class ACIL(FrozenMethod):
 
     def state_dict(self) -> dict[str, Any]:
         """Return sums, weights and expansion; the network is in the shared checkpoint folder."""
+        self._make_room()
         return pack(self.classifier)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -72,6 +73,7 @@ class ACIL(FrozenMethod):
             ``gamma_relative`` (solver "gram").
         """
         group = self.context.group
+        self._make_room()
         joint = ACILClassifier(**self.classifier.get_params())
         images, labels = own_images(images, labels, group)
         learn(joint, self.features(images), labels, group)
@@ -82,6 +84,8 @@ class ACIL(FrozenMethod):
             expected = joint.decision_function(features)
             found = self.classifier.decision_function(features)
             squares = [float((found - expected).square().sum()), float(expected.square().sum())]
+        # Its matrices are not needed beside the factor that the condition number takes.
+        del joint
         if group is not None:
             squares = [sum(parts) for parts in zip(*group.exchange(squares), strict=True)]
         report = {
@@ -91,6 +95,12 @@ class ACIL(FrozenMethod):
         if self.classifier.solver == "gram":
             report["gamma_relative"] = self.classifier.gamma_relative_
         return report
+
+    def _make_room(self) -> None:
+        """Give the factor's memory to what comes next; the weights are kept."""
+        if self.classifier.__sklearn_is_fitted__():
+            self.classifier.predict(torch.zeros(1, self.classifier.n_features_in_))
+        self.classifier.compact()
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
         learn_phase(self.classifier, features, phase, self.context.group)
@@ -122,7 +132,7 @@ def learn_phase(
 ) -> None:
     """Add a phase to a head, so that a resumed run goes on with the same bits."""
     # Solve from the sums alone: a resumed run has no factor to correct.
-    classifier.compact()
+    classifier.compact(memory=False)
     learn(classifier, features, phase.labels, group)
 
 
