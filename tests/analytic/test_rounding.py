@@ -137,3 +137,11 @@ def test_samples_after_a_look_do_not_use_its_factor(wide):
     head.learn(iter(blocks), 70)
     other.learn([(rows, torch.arange(70) % 2, None)], 70)
     assert torch.allclose(head.coefficients()[0], other.coefficients()[0], rtol=1e-10, atol=0)
+
+
+def test_a_tiny_gamma_does_not_hide_that_samples_fill_all_directions(wide):
+    # λ ≥ γ alone would call this hopeless: κ could be 1e15. The samples make it 1e8.
+    head = head_of(20, 1e-13)
+    rows = samples(90, head, 1e-4)
+    head.learn([(rows[i : i + 10], torch.arange(10) % 2, None) for i in range(0, 90, 10)], 90)
+    assert head.statistics.low is not None

@@ -119,10 +119,12 @@ class GramHead:
         if it turns out that they are needed; only an iterator, which cannot be read twice, is not.
         """
         self._require_whole()
+        pairs = False
         if self._sums.n_samples == 0 and self._pairs_wanted is None:
             repeatable = rounding.settled(n_rows, self.size) and iter(blocks) is not blocks
             if repeatable and self._learn_plainly(blocks):
                 return
+            pairs = repeatable
         exact = self.precision.products == torch.float64
         refined = exact and self._factor.ready and self._refine and not self._drift.allows_another
         follow = self._coef is not None and self._factor.worth_correcting(
@@ -140,7 +142,7 @@ class GramHead:
                 self._pending.append(rows, columns, weights)
             else:
                 self._fold()
-                self._add(rows, columns, weights)
+                self._add(rows, columns, weights, pairs)
             if change is not None:
                 self._coef = change()
                 if self._drift.exhausted:
@@ -167,12 +169,17 @@ class GramHead:
                 "the last saved model, or fit again."
             )
 
-    def _add(self, rows: Tensor, columns: Tensor, weights: Tensor | None) -> None:
-        """Add samples to the sums, with low parts if they need them."""
+    def _add(self, rows: Tensor, columns: Tensor, weights: Tensor | None, pairs: bool = False) -> None:
+        """Add samples to the sums, with low parts if they need them, or in any case (``pairs``)."""
         before = self._sums.n_samples
         settled = self._pairs_wanted is False or rounding.settled(before, self.size)
-        exact_above = self._exact_above(settled)
-        if before == 0 and weights is None and self._beyond_reach(rows.sum(dim=0), len(rows)):
+        exact_above = -math.inf if pairs else self._exact_above(settled)
+        if (
+            before == 0
+            and not pairs
+            and weights is None
+            and self._beyond_reach(rows.sum(dim=0), len(rows))
+        ):
             # The sums, which tell from the next block on, are still empty.
             exact_above = math.inf
         self._sums.add(rows, columns, weights, exact_above)
@@ -404,6 +411,10 @@ class GramHead:
             return math.inf if self._sums.low is None else -math.inf
         if self._beyond_reach(self._sums.moment.sum(dim=1), self._sums.total_weight):
             return math.inf
+        return self._harmless_by_gamma()
+
+    def _harmless_by_gamma(self) -> float:
+        """Return the largest element of gram whose rounding is harmless because λ ≥ γ."""
         return rounding.exact_above(self.gamma or 0.0, self.size, self.precision.rounding)
 
     def _beyond_reach(self, total: Tensor, weight: float, least: float | None = None) -> bool:
@@ -430,7 +441,7 @@ class GramHead:
         self._look_due = False
         sums = self.statistics
         largest = sums.largest
-        if largest <= self._exact_above():
+        if self.precision.products != torch.float64 or largest <= self._harmless_by_gamma():
             return False
         self._invalidate()
         centre = self._centre() if self.fit_intercept else None
