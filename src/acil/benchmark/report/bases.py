@@ -7,7 +7,7 @@ from typing import Any
 
 from acil.benchmark.records import canonical
 from acil.benchmark.report.labels import differing, label, sort_key
-from acil.benchmark.report.rows import Cell, Comparison, Row
+from acil.benchmark.report.rows import Cell, Comparison, Row, Run
 
 #: Fewer sizes show no course.
 LEAST_SIZES = 3
@@ -67,8 +67,8 @@ def _rows(comparisons: Sequence[Comparison]) -> tuple[Row, ...]:
         for row in comparison.rows
         if not _is_from_file(row)
     }
-    # Method and settings → K → size → cell
-    lines: dict[tuple[str, str], tuple[dict[str, Any], dict[int, dict[int, Cell]]]] = {}
+    # Method and settings → K → size → cell, of networks from files and of others
+    lines: dict[tuple[str, str], tuple[dict[str, Any], dict[int, dict[int, dict[bool, Cell]]]]] = {}
     for comparison in comparisons:
         for row in comparison.rows:
             settings = {k: v for k, v in row.settings.items() if k not in (SIZE, _NETWORK)}
@@ -80,19 +80,33 @@ def _rows(comparisons: Sequence[Comparison]) -> tuple[Row, ...]:
             name = (row.method, canonical(settings))
             by_phases = lines.setdefault(name, (settings, {}))[1]
             for k, cell in row.cells.items():
-                sizes = by_phases.setdefault(k, {})
-                size = comparison.base_classes or 0
-                if size not in sizes or len(cell.runs) > len(sizes[size].runs):
-                    sizes[size] = cell
+                found = by_phases.setdefault(k, {}).setdefault(comparison.base_classes or 0, {})
+                kind = _is_from_file(row)
+                found[kind] = _joined(found[kind], cell) if kind in found else cell
     rows = []
     for (method, _), (settings, by_phases) in lines.items():
         cells: dict[int, dict[int, Cell]] = {}
         for k, sizes in by_phases.items():
             if len(sizes) >= LEAST_SIZES:
-                for size, cell in sizes.items():
-                    cells.setdefault(size, {})[k] = cell
-        rows += [Row(method, {**settings, SIZE: size}, "", found) for size, found in cells.items()]
+                for size, kinds in sizes.items():
+                    cells.setdefault(size, {})[k] = max(kinds.values(), key=lambda c: len(c.runs))
+        rows += [Row(method, {**settings, SIZE: size}, "", by_k) for size, by_k in cells.items()]
     return _labelled(rows)
+
+
+def _joined(first: Cell, second: Cell) -> Cell:
+    """Put the seeds of two cells together; if they share one, return the larger cell."""
+    seeds = [{run.identity["seed"] for run in cell.tried} for cell in (first, second)]
+    if seeds[0] & seeds[1]:
+        return second if len(second.runs) > len(first.runs) else first
+
+    def seed(run: Run) -> int:
+        return int(run.identity["seed"])
+
+    return Cell(
+        tuple(sorted([*first.runs, *second.runs], key=seed)),
+        tuple(sorted([*first.failed, *second.failed], key=seed)),
+    )
 
 
 def _labelled(rows: list[Row]) -> tuple[Row, ...]:

@@ -77,8 +77,9 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
                 repeated, replaced = repeated + same, replaced + (not same)
             merged[found] = run
     done = [run for run in merged.values() if run.summary is not None]
-    # What is unfinished in one directory may be finished in another.
-    known = {(key(run.identity), run.classes[0]) for run in done}
+    # What is unfinished in one directory may be finished in another; before its first phase a run may
+    # not tell its base classes.
+    known = {(key(run.identity), base) for run in done for base in (run.classes[0], None)}
     left = [
         run
         for run in merged.values()
