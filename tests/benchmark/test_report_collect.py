@@ -81,6 +81,7 @@ def test_suites_have_tables_of_their_own(tmp_path):
     methods = {suite: [row.method for c in found[suite] for row in c.rows] for suite in found}
     assert methods == {
         "main": ["m0", "m1", "m5"],
+        "base": [],
         "ablation": ["m2"],
         "width": ["m3"],
         "memory": ["m0", "m1", "m4", "m5"],

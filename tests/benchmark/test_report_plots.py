@@ -204,7 +204,7 @@ def test_memory_table_sorts_samples_and_statistics_together(tmp_path):
     (comparison,) = collect([write_run(tmp_path, records)]).suites["memory"]
     table = memory_table(comparison)
     assert [row[1] for row in table.rows] == ["icarl", "acil"]
-    assert [row[5] for row in table.rows] == [5_000, 9_000]
+    assert [row[6] for row in table.rows] == [5_000, 9_000]
 
 
 def test_one_point_makes_no_plot_of_memory(tmp_path):

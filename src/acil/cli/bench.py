@@ -174,7 +174,11 @@ def report(
     ] = None,
     title: Annotated[str, typer.Option(help="Title of report.md.")] = "Report",
     plots: Annotated[
-        str, typer.Option(help="Kinds of plots: all, none, or accuracy,forgetting,cost,origin ….")
+        str,
+        typer.Option(
+            help="Kinds of plots: all, none, or accuracy,forgetting,cost,origin,base,width,memory "
+            "(any of them)."
+        ),
     ] = "all",
     page: Annotated[
         Path | None, typer.Option(help="Write report.md under this name; it shows the plots of --out.")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acil.atomic import cannot_write, replacing
-from acil.benchmark.report.collect import Collection, collect
-from acil.benchmark.report.page import Image, full_page, short_page, slugs, table_files
+from acil.benchmark.report.collect import BASE, Collection, collect
+from acil.benchmark.report.page import Image, full_page, repeats_base, short_page, slugs, table_files
 from acil.errors import InputError
 
 #: Name of a report's directory inside a run's.
@@ -53,7 +53,8 @@ def write_report(
     out : path-like, optional
         Directory to write to; by default ``report`` in the run directory, if there is only one.
     plots : bool or sequence of str
-        Draw, too: all kinds, or these (``"accuracy"``, ``"forgetting"``, ``"cost"``, ``"origin"`` …).
+        Draw, too: all kinds, or these (``"accuracy"``, ``"forgetting"``, ``"cost"``, ``"origin"``,
+        ``"base"``, ``"width"``, ``"memory"``).
     title : str
         Of the page that shows everything.
     page : path-like, optional
@@ -94,6 +95,8 @@ def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
     with styled():
         for suite, comparisons in collection.suites.items():
             for slug, comparison in slugs(comparisons).items():
+                if (kinds is None or BASE in kinds) and repeats_base(suite, comparison, collection):
+                    continue
                 for name, caption, figure in figures(suite, comparison):
                     if kinds is not None and name.partition("-")[0] not in kinds:
                         continue

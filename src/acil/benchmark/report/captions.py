@@ -24,7 +24,7 @@ def described(comparison: Comparison, with_phases: bool = True) -> str:
         parts.append(f"{comparison.classes} classes")
     if with_phases and len(comparison.phases) == 1:
         parts.append(f"K = {comparison.phases[0]}")
-    counts = sorted({len(cell.runs) for _, _, cell in comparison.cells()})
+    counts = sorted({len(cell.tried) for _, _, cell in comparison.cells()})
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     parts.append(f"{seeds} seed" + "s" * (seeds != "1"))
     return f"{comparison.dataset} ({', '.join(parts)})"
@@ -37,7 +37,7 @@ def series(comparison: Comparison, row: Row, without: str) -> str:
 
 
 def unfinished_notes(collection: Collection) -> list[str]:
-    """Return a line for each run that has no summary yet."""
+    """Return a line for each run that was interrupted."""
     rows = [row for found in collection.suites.values() for c in found for row in c.rows]
     variants = [(row.method, row.settings) for row in rows]
     variants += [(run.identity["method"], run.identity["settings"]) for run in collection.unfinished]
@@ -54,8 +54,6 @@ def unfinished_notes(collection: Collection) -> list[str]:
 
 
 def _state(run: Run) -> str:
-    if run.failure is not None:
-        return f"failed: {run.failure['error']}"
     if not run.phases:
         return "no phase is finished"
     return f"its last phase is {run.phases[-1]['phase']} of {run.identity['phases']}"

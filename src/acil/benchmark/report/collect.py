@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key, latest
+from acil.benchmark.report.bases import against_base
 from acil.benchmark.report.labels import differing, label, sort_key
 from acil.benchmark.report.rows import Cell, Comparison, Row, Run
 from acil.errors import InputError
 
+#: The table of runs that differ in the number of base classes; its rows are from the main table.
+BASE = "base"
 #: Suites with a table of their own; runs of all others are in the main table.
 SPECIAL_SUITES = ("ablation", "width", "memory")
 #: A setting that may differ between the seeds of a row: the file of the network that belongs to each.
@@ -28,9 +31,10 @@ class Collection:
     Attributes
     ----------
     suites : dict
-        ``main``, ``ablation``, ``width`` and ``memory`` → comparisons, of finished runs only.
+        ``main``, ``base``, ``ablation``, ``width`` and ``memory`` → comparisons, of runs that were
+        finished or failed.
     unfinished : tuple of Run
-        Runs with records of phases but no summary.
+        Runs that were interrupted: they have neither a summary nor a failure.
     environments : tuple of dict
     replaced : int
         Runs of which there were several with other numbers; the last one given counts.
@@ -73,21 +77,26 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
                 repeated, replaced = repeated + same, replaced + (not same)
             merged[found] = run
     done = [run for run in merged.values() if run.summary is not None]
-    # What is unfinished in one directory may be finished in another.
-    known = {(key(run.identity), run.classes[0]) for run in done}
-    unfinished = [
+    # What is unfinished in one directory may be finished in another; before its first phase a run may
+    # not tell its base classes.
+    known = {(key(run.identity), base) for run in done for base in (run.classes[0], None)}
+    left = [
         run
         for run in merged.values()
         if run.summary is None and (key(run.identity), run.classes[0]) not in known
     ]
     suites: dict[str, list[Run]] = {"main": [], **{suite: [] for suite in SPECIAL_SUITES}}
-    for run in done:
+    # A failure is a result: how a method behaves with these settings.
+    for run in [*done, *(run for run in left if run.failure is not None)]:
         suite = run.identity["suite"]
         suites[suite if suite in SPECIAL_SUITES else "main"].append(run)
     # Accuracy against bytes is worth knowing of every method, not only of the suite that varies it.
     suites["memory"] = [*suites["main"], *suites["memory"]]
+    compared = {suite: _comparisons(runs) for suite, runs in suites.items()}
+    main = compared.pop("main")
+    unfinished = [run for run in left if run.failure is None]
     return Collection(
-        {suite: _comparisons(runs) for suite, runs in suites.items()},
+        {"main": main, BASE: against_base(main), **compared},
         tuple(sorted(unfinished, key=lambda run: _text_key(run.identity))),
         tuple(environments),
         replaced,
@@ -126,7 +135,8 @@ def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
     for name, found in grouped.items():
         phases = sorted((r for r in found if r["kind"] == "phase"), key=lambda r: r["phase"])
         summary = next((r for r in found if r["kind"] == "summary"), None)
-        failure = next((r for r in found if r["kind"] == "failure"), None)
+        # A run that was taken up again after it failed has records behind the failure.
+        failure = found[-1] if found[-1]["kind"] == "failure" else None
         runs[name] = Run(found[0], tuple(phases), summary, failure)
     return runs
 
@@ -135,7 +145,10 @@ def _comparisons(runs: list[Run]) -> tuple[Comparison, ...]:
     grouped: dict[tuple[str, str, str, int | None, int | None], list[Run]] = {}
     for run in runs:
         what = run.identity
-        name = (what["dataset"], what["order"], what["recipe"], *run.classes)
+        base, classes = run.classes
+        # A run that failed did not see all classes: its settings have their number.
+        total = what["settings"].get("classes") if classes is None else classes
+        name = (what["dataset"], what["order"], what["recipe"], base, total)
         grouped.setdefault(name, []).append(run)
     order = sorted(grouped, key=lambda name: tuple(sort_key(part) for part in name))
     return tuple(Comparison(*name, _rows(grouped[name])) for name in order)
@@ -156,9 +169,14 @@ def _rows(runs: list[Run]) -> tuple[Row, ...]:
             cells.setdefault(run.identity["phases"], {})[run.identity["seed"]] = run
         names = differing([settings for settings, _ in variants.values()])
         for settings, cells in variants.values():
-            averaged = {k: Cell(tuple(run for _, run in sorted(c.items()))) for k, c in cells.items()}
+            averaged = {k: _cell([run for _, run in sorted(c.items())]) for k, c in cells.items()}
             rows.append(Row(method, settings, label(method, settings, names), averaged))
     return tuple(sorted(rows, key=lambda row: (row.method, *_settings_key(row, rows))))
+
+
+def _cell(runs: list[Run]) -> Cell:
+    done = tuple(run for run in runs if run.summary is not None)
+    return Cell(done, tuple(run for run in runs if run.summary is None))
 
 
 def _settings_key(row: Row, rows: list[Row]) -> list[tuple[Any, ...]]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from acil.benchmark.report.bases import SIZE
 from acil.benchmark.report.rows import Comparison, Row
 from acil.benchmark.suites import MEMORY_RULE
 from acil.training.recipes import RECIPES
@@ -47,7 +48,7 @@ def seconds_taken(comparison: Comparison) -> float | None:
     """
     longest: dict[tuple[int, int], float] = {}
     for _, row, cell in comparison.cells():
-        for run in cell.runs:
+        for run in cell.tried:
             name = (id(row), run.identity["seed"])
             took = sum(record["seconds"] for record in run.phases)
             longest[name] = max(longest.get(name, 0.0), took)
@@ -56,7 +57,7 @@ def seconds_taken(comparison: Comparison) -> float | None:
 
 
 def _command(comparison: Comparison, rows: list[Row], suite: str, settings: tuple[str, ...]) -> str:
-    seeds = sorted({run.identity["seed"] for row in rows for c in row.cells.values() for run in c.runs})
+    seeds = sorted({run.identity["seed"] for row in rows for c in row.cells.values() for run in c.tried})
     parts = ["acil", "bench", "run", "--dataset", comparison.dataset]
     parts += ["--method", ",".join(dict.fromkeys(row.method for row in rows))]
     parts += ["--recipe", comparison.recipe, "--order", comparison.order]
@@ -85,11 +86,12 @@ def _steps(rows: list[Row], suite: str) -> list[str]:
 def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
     """Return the flags of what differs from the recipe, and of classes that are not split in half."""
     flags = []
-    base, classes = comparison.base_classes, comparison.classes
+    # Of sizes in one table, each row has its own.
+    base, classes = row.settings.get(SIZE, comparison.base_classes), comparison.classes
     if base is not None and classes is not None and base != classes // 2:
         flags += ["--base", str(base)]
     network = str(row.settings.get("backbone", ""))
-    files = {_network(run.identity["settings"]) for cell in row.cells.values() for run in cell.runs}
+    files = {_network(run.identity["settings"]) for cell in row.cells.values() for run in cell.tried}
     if ".safetensors" in network or any(files):
         flags += ["--backbone", next(iter(files)) if len(files) == 1 else "FILE"]
     varied = _VARIED.get(suite, ()) if _is_of([row], suite) else ()
@@ -110,7 +112,7 @@ def _is_of(rows: list[Row], suite: str) -> bool:
         run.identity["suite"] == suite
         for row in rows
         for cell in row.cells.values()
-        for run in cell.runs
+        for run in cell.tried
     )
 
 

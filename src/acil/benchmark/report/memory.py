@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from acil.benchmark.report.captions import described, series
 from acil.benchmark.report.labels import nbytes
 from acil.benchmark.report.rows import Cell, Comparison, Row, Stat
-from acil.benchmark.report.style import grid, legend_below, line_style, panels
+from acil.benchmark.report.style import error_bars, grid, legend_below, line_style, panels
 from acil.benchmark.suites import MEMORY_RULE
 
 
@@ -87,17 +87,9 @@ def _draw(panel: Axes, position: int, points: list[_Point]) -> Any:
     shown = [point for point in points if point.kept]
     if not shown:
         return panel.axhline(points[0].average.mean, color=style["color"], linestyle=(0, (1, 2)))
-    spread = [point.average.std or 0.0 for point in shown]
-    return panel.errorbar(
-        [point.kept for point in shown],
-        [point.average.mean for point in shown],
-        # Where there is no spread to show, no error bar of length 0 either.
-        yerr=spread if any(spread) else None,
-        linewidth=1.2,
-        markersize=5,
-        capsize=2,
-        elinewidth=0.9,
-        **style,
+    averages = [point.average for point in shown]
+    return error_bars(
+        panel, position, [p.kept for p in shown], [a.mean for a in averages], [a.std for a in averages]
     )
 
 

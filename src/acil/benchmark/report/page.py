@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from acil.benchmark.published import PAPER_NOTES
+from acil.benchmark.report.bases import is_shown_by
 from acil.benchmark.report.captions import described, unfinished_notes
-from acil.benchmark.report.collect import Collection
+from acil.benchmark.report.collect import BASE, Collection
 from acil.benchmark.report.commands import commands, seconds_taken
 from acil.benchmark.report.render import Table, escape_markdown, to_csv, to_latex, to_markdown
 from acil.benchmark.report.rows import Comparison
 from acil.benchmark.report.tables import (
     ablation_table,
+    base_table,
     main_table,
     memory_table,
     overview_table,
@@ -25,6 +27,7 @@ from acil.benchmark.report.tables import (
 #: Suite → its heading and the table that has all its numbers.
 SECTIONS: dict[str, tuple[str, Callable[[Comparison], Table]]] = {
     "main": ("Comparison", main_table),
+    BASE: ("Size of the base", base_table),
     "ablation": ("Ablation", ablation_table),
     "width": ("Expansion size", width_table),
     "memory": ("Accuracy against memory", memory_table),
@@ -72,7 +75,8 @@ def short_page(collection: Collection) -> str:
         for suite, comparisons in collection.suites.items()
         for comparison in comparisons
         # The page about memory has every method on it; here it would repeat the main table.
-        if suite == "main" or _was_run(suite, comparison)
+        if suite in ("main", BASE) or _was_run(suite, comparison)
+        if not repeats_base(suite, comparison, collection)
         for table in _tables(suite, comparison)
     ]
     return "\n".join([*map(to_markdown, tables), *_remarks(collection)])
@@ -94,15 +98,16 @@ def full_page(
     beside = f"{folder}/" if folder else ""
     parts = [f"# {escape_markdown(title)}\n", *_remarks(collection)]
     for suite, (heading, _) in SECTIONS.items():
-        comparisons = collection.suites[suite]
-        parts += [f"## {heading}\n"] if comparisons else []
-        for slug, comparison in slugs(comparisons).items():
-            parts += map(to_markdown, _tables(suite, comparison))
-            parts.append(_made_by(suite, comparison))
-            for image in images:
-                if (image.suite, image.slug) == (suite, slug):
-                    file = next(name for name in image.files if name.endswith(".png"))
-                    parts.append(f"![{image.caption}, {described(comparison)}]({beside}{file})\n")
+        shown = []
+        for slug, comparison in slugs(collection.suites[suite]).items():
+            pictures = [image for image in images if (image.suite, image.slug) == (suite, slug)]
+            if not pictures and repeats_base(suite, comparison, collection):
+                continue
+            shown += [*map(to_markdown, _tables(suite, comparison)), _made_by(suite, comparison)]
+            for image in pictures:
+                file = next(name for name in image.files if name.endswith(".png"))
+                shown.append(f"![{image.caption}, {described(comparison)}]({beside}{file})\n")
+        parts += [f"## {heading}\n", *shown] if shown else []
     if any(comparison.is_published_protocol for comparison in collection.suites["main"]):
         parts.append(_list("## About the published numbers", PAPER_NOTES))
     if collection.environments:
@@ -120,7 +125,10 @@ def slugs(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
     result: dict[str, Comparison] = {}
     for comparison in comparisons:
         parts = [comparison.dataset, comparison.order, comparison.recipe]
-        parts += [f"{comparison.base_classes}of{comparison.classes}"]
+        if comparison.base_classes is None and comparison.classes is not None:
+            parts.append(f"{comparison.classes} classes")
+        else:
+            parts.append(f"{comparison.base_classes}of{comparison.classes}")
         slug = re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
         while slug in result:
             slug += "-x"
@@ -128,8 +136,20 @@ def slugs(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
     return result
 
 
+def repeats_base(suite: str, comparison: Comparison, collection: Collection) -> bool:
+    """Say whether the table against the size of the base shows a comparison already.
+
+    Parameters
+    ----------
+    suite : str
+    comparison : Comparison
+    collection : Collection
+    """
+    return suite in ("main", "memory") and is_shown_by(comparison, collection.suites[BASE])
+
+
 def _was_run(suite: str, comparison: Comparison) -> bool:
-    return any(run.identity["suite"] == suite for _, _, cell in comparison.cells() for run in cell.runs)
+    return any(run.identity["suite"] == suite for _, _, cell in comparison.cells() for run in cell.tried)
 
 
 def _tables(suite: str, comparison: Comparison) -> list[Table]:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from acil.benchmark.report.baseplot import base_plot
 from acil.benchmark.report.captions import described, series
 from acil.benchmark.report.costs import cost_plot
 from acil.benchmark.report.memory import memory_plot
@@ -47,6 +48,9 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, str, Figu
     tuple of str, str and Figure
         A name for files, a caption, the figure.
     """
+    comparison = comparison.finished
+    if not comparison.rows:
+        return
     drawn: list[tuple[str, str, Figure | None]] = []
     if suite == "main" and any(cell.has_phases for _, _, cell in comparison.cells()):
         drawn.append(("accuracy", "Accuracy over the phases", accuracy_plot(comparison)))
@@ -56,6 +60,8 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, str, Figu
             drawn.append(
                 (f"origin-k{k}", f"Accuracy by phase of origin, K = {k}", origin_plot(comparison, k))
             )
+    elif suite == "base":
+        drawn.append(("base", "Accuracy against the size of the base", base_plot(comparison)))
     elif suite == "width":
         drawn.append(("width", "Average accuracy against expansion size", width_plot(comparison)))
     elif suite == "memory":

@@ -111,7 +111,8 @@ def to_markdown(table: Table) -> str:
 def to_csv(tables: Sequence[Table]) -> str:
     """Return tables with the same columns as one CSV: all columns, numbers unrounded.
 
-    A mean over seeds takes two columns: the mean, and ``_std``, empty where there is one seed.
+    A mean over seeds takes two columns: the mean, and ``_std``, empty where there is one seed. A word in
+    place of a percentage is for readers, and left out: such a column has numbers only.
 
     Parameters
     ----------
@@ -131,7 +132,8 @@ def to_csv(tables: Sequence[Table]) -> str:
         line = [_raw(value) for value in facts.values()]
         for column in columns:
             value = row.get(column)
-            line.append(_raw(value.mean if isinstance(value, Stat) else value))
+            word = column.kind == "percent" and isinstance(value, str)
+            line.append(_raw(None if word else value.mean if isinstance(value, Stat) else value))
             if column in spread:
                 line.append(_raw(value.std if isinstance(value, Stat) else None))
         writer.writerow(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from acil.benchmark.published import PROTOCOLS, protocol_name
@@ -40,9 +40,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """The finished runs of one row at one K, one for each seed."""
+    """The finished runs of one row at one K, one for each seed, and those that failed."""
 
     runs: tuple[Run, ...]
+    failed: tuple[Run, ...] = ()
+
+    @property
+    def tried(self) -> tuple[Run, ...]:
+        """Return all runs, finished or failed."""
+        return (*self.runs, *self.failed)
 
     @property
     def has_phases(self) -> bool:
@@ -78,6 +84,10 @@ class Cell:
     def curve(self, name: str) -> list[tuple[int, int, Stat]]:
         """Return phase, classes seen and the mean of a number in the phase records."""
         return self.curve_of(lambda record: record[name])
+
+    def at_phase(self, phase: int, name: str) -> Stat | None:
+        """Return the mean of a number in the records of one phase."""
+        return next((mean for found, _, mean in self.curve(name) if found == phase), None)
 
     def curve_of(
         self, value: Callable[[Mapping[str, Any]], float | None]
@@ -122,6 +132,15 @@ class Comparison:
     def phases(self) -> tuple[int, ...]:
         """Return every K that a row has."""
         return tuple(sorted({k for row in self.rows for k in row.cells}))
+
+    @property
+    def finished(self) -> Comparison:
+        """Return what there are numbers of: nothing of a run that failed can be drawn."""
+        kept = [
+            replace(row, cells={k: cell for k, cell in row.cells.items() if cell.runs})
+            for row in self.rows
+        ]
+        return replace(self, rows=tuple(row for row in kept if row.cells))
 
     def cells(self) -> Iterator[tuple[int, Row, Cell]]:
         """Yield K, row and cell of all there is, K by K."""

@@ -117,6 +117,34 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
     figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
 
+def error_bars(
+    panel: Axes, position: int, xs: Sequence[float], means: Sequence[float], stds: Sequence[float | None]
+) -> Any:
+    """Draw a line through means with an error bar at each, and return what stands for it in a legend.
+
+    Parameters
+    ----------
+    panel : Axes
+    position : int
+        Of the line, for `line_style`.
+    xs, means : sequence of float
+    stds : sequence of float or None
+        None where there is one seed.
+    """
+    spread = [std or 0.0 for std in stds]
+    return panel.errorbar(
+        xs,
+        means,
+        # Where there is no spread to show, no error bar of length 0 either.
+        yerr=spread if any(spread) else None,
+        linewidth=1.2,
+        markersize=5,
+        capsize=2,
+        elinewidth=0.9,
+        **line_style(position),
+    )
+
+
 def whole_numbers() -> MaxNLocator:
     """Return ticks at round whole numbers."""
     return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
