@@ -1,6 +1,7 @@
 """Fit the cost model on small sizes, check it on others, and say what large tasks would take.
 
     python -m benchmarks.cost --out cost-cpu.json --page docs/scale.md      # some minutes
+    python -m benchmarks.cost --cpu-time --out cost-cpu.json                # on a machine that is busy
     python -m benchmarks.cost --device cuda --out cost-cuda.json            # under a minute
     python -m benchmarks.cost --from cost-cuda.json --page docs/scale.md    # only the page
 
@@ -30,7 +31,7 @@ from benchmarks.costmodel import (
 from benchmarks.costpage import text
 from benchmarks.measured import Steps, travelling
 from benchmarks.page import fill
-from benchmarks.timing import environment
+from benchmarks.timing import count_cpu_time, environment
 
 #: How far off a prediction may be.
 TOLERANCE = 0.2
@@ -177,6 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; nothing is checked")
     parser.add_argument("--no-network", action="store_true", help="leave out processes that talk")
+    parser.add_argument("--cpu-time", action="store_true", help="for a CPU that others use, too")
     parser.add_argument("--out", type=Path, help="file of figures")
     parser.add_argument("--from", dest="source", type=Path, help="measure nothing, read this file")
     parser.add_argument("--page", type=Path, help="Markdown page whose marked part is filled")
@@ -184,6 +186,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.source:
         figures = json.loads(arguments.source.read_text(encoding="utf-8"))
     else:
+        if arguments.cpu_time:
+            count_cpu_time()
         chosen = PLANS["quick" if arguments.quick else arguments.device]
         figures = measured(chosen, arguments.device, not arguments.no_network)
         figures |= {"device": arguments.device, "quick": arguments.quick}

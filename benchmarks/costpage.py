@@ -41,7 +41,9 @@ def text(
     lines = [
         "",
         f"*{where['machine']}, {where['cores']} cores, {where['threads']} threads, torch "
-        f"{where['torch']}, {where['date']}" + (", sizes of a quick test*" if figures["quick"] else "*"),
+        f"{where['torch']}, {where['date']}"
+        + (", time of the processor" if where["clock"] == "processor" else "")
+        + (", sizes of a quick test*" if figures["quick"] else "*"),
         "",
         _coefficients(figures["coefficients"]),
         "",

@@ -1,29 +1,30 @@
-"""Benchmarks that are programs of their own, run by the suite where they exist."""
+"""Benchmarks that are programs of their own, which the suite runs when they are named."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-#: Name → arguments of a quick run. Those on GPUs alone are run by hand.
-SCRIPTS: dict[str, tuple[str, ...]] = {"limit": ("--quick",), "stream": ("--quick",)}
+from benchmarks.timing import run_python
+
+#: They write their figures with ``--out``. Some need a GPU, or longer than the rest of the suite.
+SCRIPTS = ("limit", "stream", "training", "convolution")
+_FOLDER = Path(__file__).parent
 
 
 def available() -> list[str]:
     """Return the names of those that are there."""
-    return [name for name in SCRIPTS if (Path(__file__).parent / f"{name}.py").exists()]
+    return [name for name in SCRIPTS if (_FOLDER / f"{name}.py").exists()]
 
 
-def run(name: str, quick: bool) -> list[dict[str, Any]]:
-    """Run one with ``--out`` and return what it has written, as rows of name and value."""
-    module = importlib.import_module(f"benchmarks.{name}")
+def run(name: str) -> list[dict[str, Any]]:
+    """Run one and return what it has written, as rows of figure and value."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "out.json"
-        module.main([*(SCRIPTS[name] if quick else ()), "--out", str(target)])
-        return list(flattened(json.loads(target.read_text(encoding="utf-8"))))
+        run_python(str(_FOLDER / f"{name}.py"), "--out", str(target))
+        return flattened(json.loads(target.read_text(encoding="utf-8")))
 
 
 def flattened(value: Any, prefix: str = "") -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ceilings, growth, heads, published, refits, scripts, usage
+from benchmarks import ceilings, growth, heads, recursion, refits, scripts, usage
 from benchmarks.page import fill, table
 from benchmarks.timing import environment
 
@@ -51,7 +51,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         | {"bare": ("bare calls, s", ".2f"), "ratio": ("times the bare calls", ".2f")},
     ),
     "published": Measurement(
-        published.measure,
+        recursion.measure,
         {"head": ("head", ""), "width": _D, "seconds": _SECONDS}
         | {"ratio": ("times as fast as published", ".1f")}
         | {"difference": ("scores differ from the first row by", ".1e"), "condition": ("κ", ".0e")},
@@ -62,7 +62,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         | {"ratio": ("times the time of acil", ".1f"), "difference": ("scores differ by", ".1e")},
     ),
     "samples": Measurement(
-        published.measure_samples,
+        recursion.measure_samples,
         {"width": _D, "seconds": ("one sample, ms", "ms"), "recursion": ("recursion, ms", "ms")}
         | {"anew": ("solved anew, ms", "ms"), "ratio": ("times as fast as the recursion", ".1f")},
     ),
@@ -92,9 +92,10 @@ MEASUREMENTS: dict[str, Measurement] = {
         growth.summary,
     ),
 }
-MEASUREMENTS |= {
+#: Run only when they are named, and always in full.
+SCRIPTS: dict[str, Measurement] = {
     name: Measurement(
-        lambda quick, name=name: scripts.run(name, quick),
+        lambda _, name=name: scripts.run(name),
         {"figure": ("figure", ""), "value": ("value", "auto")},
     )
     for name in scripts.available()
@@ -105,7 +106,7 @@ def parts(figures: dict[str, Any]) -> dict[str, str]:
     """Return the generated parts of a page: a table for each measurement, and where it was measured."""
     found = {}
     for name, entry in figures.items():
-        chosen = MEASUREMENTS.get(name)
+        chosen = (MEASUREMENTS | SCRIPTS).get(name)
         if chosen is not None:
             where = entry["environment"]
             line = (
@@ -118,24 +119,25 @@ def parts(figures: dict[str, Any]) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, write, print."""
+    known = MEASUREMENTS | SCRIPTS
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", metavar="NAME,…", help=f"some of {', '.join(MEASUREMENTS)}")
+    parser.add_argument("--only", metavar="NAME,…", help=f"some of {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, under a minute")
     parser.add_argument("--out", type=Path, default=Path("benchmarks.json"), help="file of figures")
     parser.add_argument("--from", dest="source", type=Path, help="measure nothing, read this file")
     parser.add_argument("--page", type=Path, help="Markdown page whose marked parts are filled")
     arguments = parser.parse_args(argv)
     names = list(MEASUREMENTS) if arguments.only is None else arguments.only.split(",")
-    unknown = [name for name in names if name not in MEASUREMENTS]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        parser.error(f"there is no measurement {unknown[0]!r}; choose among {', '.join(MEASUREMENTS)}")
+        parser.error(f"there is no measurement {unknown[0]!r}; choose among {', '.join(known)}")
     figures: dict[str, Any] = {}
     kept = arguments.source or (arguments.out if arguments.only else None)
     if kept is not None and (arguments.source or kept.exists()):
         figures = json.loads(kept.read_text(encoding="utf-8"))
     for name in names if arguments.source is None else ():
         start = time.perf_counter()
-        rows = MEASUREMENTS[name].run(arguments.quick)
+        rows = known[name].run(arguments.quick)
         figures[name] = {"environment": environment(), "quick": arguments.quick, "rows": rows}
         figures[name]["seconds"] = time.perf_counter() - start
         # After each, so that what was measured is not lost
