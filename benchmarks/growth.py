@@ -11,7 +11,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.heads import learn_all
 from benchmarks.problem import Problem
@@ -40,7 +40,9 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     found = []
     for what, (values, fixed) in (QUICK if quick else FULL).items():
         key = "rows" if what == "samples" else what
-        times = [_timed({**fixed, key: value}) for value in values]
+        # Values take turns, so that all meet the same machine; the fastest of each counts.
+        rounds = [[_timed({**fixed, key: value}) for value in values] for _ in range(_ROUNDS)]
+        times = [min(taken) for taken in zip(*rounds, strict=True)]
         exponent = fitted_exponent(values, times)
         found += [
             {"varied": what, "value": value, "fixed": fixed, "seconds": taken, "exponent": exponent}
@@ -73,6 +75,8 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append({"varied": what, "range": f"{part[0]['value']:,} … {part[-1]['value']:,}"})
         found[-1] |= {"fixed": fixed, "first": part[0]["seconds"], "last": part[-1]["seconds"]}
         found[-1] |= {"ratio": part[-1]["ratio"], "exponent": part[0]["exponent"]}
+        values, times = ([row[key] for row in part[-2:]] for key in ("value", "seconds"))
+        found[-1]["end"] = fitted_exponent(values, times)
     return found
 
 
@@ -90,11 +94,16 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> Path:
         middle = math.exp(sum(math.log(t / v**exponent) for v, t in zip(x, y, strict=True)) / len(x))
         axis.loglog(x, [middle * v**exponent for v in x], color="0.7", linewidth=1.5)
         axis.loglog(x, y, "o", color="#1f5fa8", markersize=5)
-        axis.set_title(f"{what}: exponent {exponent:.2f}", fontsize=10)
+        end = fitted_exponent(x[-2:], y[-2:])
+        axis.set_title(f"{what}: exponent {exponent:.2f}, at the end {end:.2f}", fontsize=9)
         axis.set_xlabel(f"number of {what}" if what != "width" else "width d")
         axis.set_xticks(x, [f"{v:,}" for v in x], rotation=45, fontsize=8)
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.yaxis.set_major_formatter(ScalarFormatter())
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        for line in (axis.xaxis, axis.yaxis):
+            line.set_minor_locator(NullLocator())
+        # Room for two labels at least, also where time hardly changes
+        axis.set_ylim(min(y) / 1.5, max(y) * 1.5)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("seconds")
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,4 +116,4 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> Path:
 def _timed(settings: dict[str, int]) -> float:
     width = settings["width"]
     phases = Problem(**{name: value for name, value in settings.items() if name != "width"}).make()
-    return min(learn_all(phases, width, solver="gram", dtype="float64") for _ in range(_ROUNDS))
+    return learn_all(phases, width, solver="gram", dtype="float64")

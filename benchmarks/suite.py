@@ -88,7 +88,8 @@ MEASUREMENTS: dict[str, Measurement] = {
     "growth": Measurement(
         growth.measure,
         {"varied": ("varied", ""), "range": ("range", ""), "fixed": ("the others", "")}
-        | {"first": ("first, s", ".2f"), "last": ("last, s", ".2f"), "exponent": ("exponent", ".2f")},
+        | {"first": ("first, s", ".2f"), "last": ("last, s", ".2f"), "exponent": ("exponent", ".2f")}
+        | {"end": ("of the last two", ".2f")},
         growth.summary,
     ),
 }
