@@ -104,39 +104,72 @@ PLANS = {
 }
 
 
+@dataclass
+class Taken:
+    """What was measured: the fastest of several rounds, by kind and size; bytes of files and travel."""
+
+    best: dict[Any, float] = field(default_factory=dict)
+    file_bytes: dict[int, float] = field(default_factory=dict)
+    moved: dict[int, list[tuple[Size, float]]] = field(default_factory=dict)
+
+    def note(self, key: Any, taken: float) -> None:
+        """Keep the fastest."""
+        self.best[key] = min(taken, self.best.get(key, taken))
+
+
 def measured(chosen: Plan, device: str, network: bool) -> dict[str, Any]:
     """Measure, fit and check; return coefficients, points of the fit and checks."""
-    steps, best, sizes = Steps(device), dict[Any, float](), dict[int, float]()
-
-    def note(key: Any, taken: float) -> None:
-        best[key] = min(taken, best.get(key, taken))
-
+    steps, taken = Steps(device), Taken()
     steps.learn_and_solve(Size(*chosen.steps[0]))
-    # In turns, so that what is fitted and what checks it meet the same machine; the fastest counts.
+    # In turns, so that what is fitted and what checks it meet the same machine
     for _ in range(chosen.rounds):
         for step in chosen.steps:
-            for kind, taken in zip(STEPS, steps.learn_and_solve(Size(*step)), strict=True):
-                note((kind, step), taken)
+            for kind, value in zip(STEPS, steps.learn_and_solve(Size(*step)), strict=True):
+                taken.note((kind, step), value)
         for run in chosen.runs:
-            note(run, steps.run(*run))
+            taken.note(run, steps.run(*run))
         for d in (*chosen.saving[0], chosen.saving[1]):
-            sizes[d], taken = steps.saving(Size(1000, 64, d, 100))
-            note(("save", d), taken)
+            taken.file_bytes[d], value = steps.saving(Size(1000, 64, d, 100))
+            taken.note(("save", d), value)
     for d in (*chosen.memory[0], chosen.memory[1]):
-        note(("memory", d), steps.memory(d))
-    moved = travelling(4, (*chosen.travelling[0], chosen.travelling[1])) if network else []
-
-    points = {kind: [(Size(*step), best[kind, step]) for step in chosen.steps] for kind in STEPS}
-    points["memory"] = [(Size(d=d), best["memory", d]) for d in chosen.memory[0]]
-    points["save"] = [(Size(bytes=sizes[d]), best["save", d]) for d in chosen.saving[0]]
+        taken.note(("memory", d), steps.memory(d))
     if network:
-        points["reduce"] = moved[:-1]
-    firsts = points.pop("first")
+        widths = (*chosen.travelling[0], chosen.travelling[1])
+        taken.moved = {count: travelling(count, widths) for count in (2, 4)}
+    points = _points(chosen, taken)
     coefficients = {kind: fitted(kind, *zip(*found, strict=True)) for kind, found in points.items()}
-    # What the first step in a new model takes beyond the same step later, which may be next to nothing
+    coefficients["start"] = _start(chosen, taken)
+    return {
+        "coefficients": coefficients,
+        "points": {kind: [[asdict(s), t] for s, t in found] for kind, found in points.items()},
+        "checks": _checked(chosen, taken, CostModel(coefficients)).rows,
+        "rate": steps.images_per_second(*chosen.images),
+        "network": chosen.images[0],
+    }
+
+
+def _points(chosen: Plan, taken: Taken) -> dict[str, list[tuple[Size, float]]]:
+    """Return sizes and measurements for the fit."""
+    best = taken.best
+    points = {
+        kind: [(Size(*step), best[kind, step]) for step in chosen.steps] for kind in ("learn", "solve")
+    }
+    points["memory"] = [(Size(d=d), best["memory", d]) for d in chosen.memory[0]]
+    points["save"] = [(Size(bytes=taken.file_bytes[d]), best["save", d]) for d in chosen.saving[0]]
+    return points | {f"reduce{count}": found[:-1] for count, found in taken.moved.items()}
+
+
+def _start(chosen: Plan, taken: Taken) -> dict[str, float]:
+    """Fit what the first step of a new model takes beyond the same step later: perhaps nothing."""
+    best = taken.best
     beyond = [best["first", s] - best["learn", s] - best["solve", s] for s in chosen.steps]
-    coefficients["start"] = fitted("start", [s for s, _ in firsts], beyond, [t for _, t in firsts])
-    model, checks = CostModel(coefficients), Checks()
+    firsts = [best["first", step] for step in chosen.steps]
+    return fitted("start", [Size(*step) for step in chosen.steps], beyond, firsts)
+
+
+def _checked(chosen: Plan, taken: Taken, model: CostModel) -> Checks:
+    """Compare with measurements that the fit has not seen."""
+    best, checks = taken.best, Checks()
     for run in chosen.runs:
         rows, classes, phases, f, d = run
         name = f"{rows:,} rows of {f}, {classes} classes, {phases} phases, d = {d}"
@@ -145,19 +178,14 @@ def measured(chosen: Plan, device: str, network: bool) -> dict[str, Any]:
     predicted = model.cost("memory", Size(d=d))
     checks.add("peak memory, GB", f"d = {d}", predicted / 1e9, best["memory", d] / 1e9)
     d = chosen.saving[1]
-    name = f"d = {d}, 100 classes"
-    checks.add("model file, GB", name, file_bytes(d, 100, 64) / 1e9, sizes[d] / 1e9)
-    checks.add("writing it, s", name, model.cost("save", Size(bytes=sizes[d])), best["save", d])
-    if network:
-        name = f"4 processes, d = {chosen.travelling[1]}"
-        checks.add("reduction, s", name, model.cost("reduce", moved[-1][0]), moved[-1][1])
-    return {
-        "coefficients": coefficients,
-        "points": {kind: [[asdict(s), t] for s, t in found] for kind, found in points.items()},
-        "checks": checks.rows,
-        "rate": steps.images_per_second(*chosen.images),
-        "network": chosen.images[0],
-    }
+    name, size = f"d = {d}, 100 classes", taken.file_bytes[d]
+    checks.add("model file, GB", name, file_bytes(d, 100, 64) / 1e9, size / 1e9)
+    checks.add("writing it, s", name, model.cost("save", Size(bytes=size)), best["save", d])
+    for count, found in taken.moved.items():
+        moved, value = found[-1]
+        name = f"{count} processes, d = {chosen.travelling[1]}"
+        checks.add("reduction, s", name, model.cost(f"reduce{count}", moved), value)
+    return checks
 
 
 @dataclass
@@ -196,8 +224,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         content = json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
         arguments.out.write_text(content, encoding="utf-8")
     model, assumed = CostModel(figures["coefficients"]), Assumptions()
-    if "reduce" not in model.coefficients:
-        model.coefficients["reduce"] = {"1": 0.0, "bytes": 0.0}
     plans = {
         name: [plan(model, task, count, figures["rate"], assumed) for count in PROCESSES]
         for name, task in TASKS.items()

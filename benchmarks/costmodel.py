@@ -16,7 +16,8 @@ TERMS: dict[str, tuple[str, ...]] = {
     "start": ("d²", "d f"),
     "memory": ("1", "d²"),
     "save": ("1", "bytes"),
-    "reduce": ("1", "bytes"),
+    "reduce2": ("1", "bytes"),
+    "reduce4": ("1", "bytes"),
 }
 
 
@@ -158,8 +159,11 @@ def plan(
     payload = [sum_bytes(task.d, new), *[sum_bytes(task.d, new / task.phases)] * task.phases]
     share = 2 * (processes - 1) / processes
     travel = sum(payload) * share / assumed.bandwidth
-    # As gloo between processes of one machine has moved them; one process alone moves nothing.
-    slow = sum(model.cost("reduce", Size(bytes=size)) for size in payload) if processes > 1 else 0.0
+    # As gloo between two or four processes of one machine has moved them, where that was measured
+    kind = "reduce2" if processes == 2 else "reduce4"
+    slow = None
+    if processes > 1 and kind in model.coefficients:
+        slow = sum(model.cost(kind, Size(bytes=size)) for size in payload)
     total = features + sums + weights + travel
     return {
         "processes": processes,

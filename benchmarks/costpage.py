@@ -15,7 +15,8 @@ _STEPS = {
     "start": ("beginning: memory, drawing the expansion", "s"),
     "memory": ("peak memory", "bytes"),
     "save": ("writing a model file", "s"),
-    "reduce": ("one reduction between 4 processes, gloo", "s"),
+    "reduce2": ("one reduction between 2 processes, gloo", "s"),
+    "reduce4": ("one reduction between 4 processes, gloo", "s"),
 }
 
 
@@ -100,14 +101,16 @@ def _plans(rows: Sequence[Mapping[str, Any]], kind: str) -> str:
     return table(shown, columns)
 
 
-def duration(seconds: float) -> str:
-    """Return seconds as people say them.
+def duration(seconds: float | None) -> str:
+    """Return seconds as people say them; a dash where there are none.
 
     Examples
     --------
     >>> duration(0.0), duration(0.25), duration(90), duration(1e4), duration(1e6)
     ('0 s', '0.25 s', '90 s', '2.8 h', '11.6 days')
     """
+    if seconds is None:
+        return "–"
     if seconds < 300:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     if seconds < 5400:
