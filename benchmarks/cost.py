@@ -75,7 +75,7 @@ PLANS = {
         ),
         runs=((16_000, 100, 4, 64, 1792), (12_000, 300, 2, 128, 2560), (20_000, 50, 3, 64, 4096)),
         memory=((1536, 2048, 3072), 4096),
-        saving=((1024, 2048), 3072),
+        saving=((1024, 1792, 2560), 3072),
         travelling=((512, 1024, 2048), 3072),
         images=("resnet18", 16),
     ),
@@ -87,7 +87,7 @@ PLANS = {
         ),
         runs=((200_000, 100, 4, 64, 7168), (200_000, 1000, 4, 512, 12_288)),
         memory=((2048, 4096, 8192), 12_288),
-        saving=((2048, 4096), 6144),
+        saving=((2048, 4096, 6144), 8192),
         travelling=((512, 1024, 2048), 3072),
         images=("resnet18", 2048),
     ),
@@ -155,7 +155,7 @@ def _points(chosen: Plan, taken: Taken) -> dict[str, list[tuple[Size, float]]]:
         kind: [(Size(*step), best[kind, step]) for step in chosen.steps] for kind in ("learn", "solve")
     }
     points["memory"] = [(Size(d=d), best["memory", d]) for d in chosen.memory[0]]
-    points["save"] = [(Size(bytes=taken.file_bytes[d]), best["save", d]) for d in chosen.saving[0]]
+    points["save"] = [(Size(d=d, bytes=taken.file_bytes[d]), best["save", d]) for d in chosen.saving[0]]
     return points | {f"reduce{count}": found[:-1] for count, found in taken.moved.items()}
 
 
@@ -180,7 +180,7 @@ def _checked(chosen: Plan, taken: Taken, model: CostModel) -> Checks:
     d = chosen.saving[1]
     name, size = f"d = {d}, 100 classes", taken.file_bytes[d]
     checks.add("model file, GB", name, file_bytes(d, 100, 64) / 1e9, size / 1e9)
-    checks.add("writing it, s", name, model.cost("save", Size(bytes=size)), best["save", d])
+    checks.add("writing it, s", name, model.cost("save", Size(d=d, bytes=size)), best["save", d])
     for count, found in taken.moved.items():
         moved, value = found[-1]
         name = f"{count} processes, d = {chosen.travelling[1]}"

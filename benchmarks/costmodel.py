@@ -15,7 +15,8 @@ TERMS: dict[str, tuple[str, ...]] = {
     "solve": ("1", "d²", "d² c", "d³"),
     "start": ("d²", "d f"),
     "memory": ("1", "d²"),
-    "save": ("1", "bytes"),
+    # The header has what only the whole inverse tells (degrees of freedom), hence d³.
+    "save": ("1", "bytes", "d³"),
     "reduce2": ("1", "bytes"),
     "reduce4": ("1", "bytes"),
 }
