@@ -219,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         chosen = PLANS["quick" if arguments.quick else arguments.device]
         figures = measured(chosen, arguments.device, not arguments.no_network)
         figures |= {"device": arguments.device, "quick": arguments.quick}
-        figures["environment"] = environment(arguments.device)
+        figures["environment"] = environment(arguments.device, "benchmarks.cost")
     if arguments.out:
         content = json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
         arguments.out.write_text(content, encoding="utf-8")

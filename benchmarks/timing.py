@@ -60,8 +60,10 @@ def run_python(*arguments: str, module: bool = False) -> str:
     return done.stdout
 
 
-def environment(device: str = "cpu") -> dict[str, Any]:
+def environment(device: str = "cpu", module: str = "benchmarks") -> dict[str, Any]:
     """Return where and when figures were measured, and by which command."""
+    # Without folders of this machine
+    arguments = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     return {
         "machine": _processor() if device == "cpu" else torch.cuda.get_device_name(),
         "cores": len(os.sched_getaffinity(0)),
@@ -70,7 +72,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "command": " ".join(["python -m", module, *arguments]),
     }
 
 
