@@ -12,7 +12,7 @@ help:
 	@echo "make run        run the default benchmark: digits, class by class, three seeds"
 	@echo "make test       run the tests (make test-slow: the long ones too)"
 	@echo "make lint       ruff and mypy"
-	@echo "make bench      measure speed and memory"
+	@echo "make bench      measure speed and memory, fill docs/performance.md and docs/scale.md"
 	@echo "make docs       check the examples in README and docs"
 
 setup: $(INSTALLED)
@@ -42,8 +42,8 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/head.py
-	$(BIN)/python benchmarks/extraction.py
+	$(BIN)/python -m benchmarks --out docs/performance/benchmarks.json --page docs/performance.md
+	$(BIN)/python -m benchmarks.cost --out docs/performance/cost-cpu.json --page docs/scale.md
 
 docs: $(INSTALLED)
 	$(BIN)/python -m pytest tests/test_docs.py

@@ -2,7 +2,7 @@
 
     python benchmarks/head.py            # d = 4096, 100 classes, about 5 minutes on two cores
     python benchmarks/head.py --quick    # d = 1024, a few seconds
-    python benchmarks/head.py --json results.json
+    python benchmarks/head.py --out results.json
 
 A base of 25,000 rows of 50 classes, then 25 phases of 1,000 rows of two new classes, weights after each
 phase. All learners see the same expanded features. Compare ratios, not seconds: machines are noisy.
@@ -16,8 +16,9 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,7 +96,7 @@ def run_published(problem: Problem) -> tuple[dict[str, object], Tensor]:
     """Time the published recursion at the batch size that is fastest here."""
     estimates = {}
     base, phase = 50 * problem.per_class, 2 * problem.per_class
-    for batch in BATCHES:
+    for batch in [size for size in BATCHES if size <= base] or BATCHES[:1]:
         learner = PublishedRecursion(problem, batch)
 
         def seconds(rows: int, learner: PublishedRecursion = learner) -> float:
@@ -124,19 +125,23 @@ def run_ours(problem: Problem, **settings: object) -> tuple[float, Tensor, ACILC
 
 def single_sample(problem: Problem, clf: ACILClassifier, repeats: int = 20) -> dict[str, float]:
     """Time one new sample with updated weights, and a factorization and solution anew."""
-    head = clf._state.model.head
     x, y = problem.held_out()[:1], torch.tensor([3])
     clf.novelty(x)
-    head.solve_anew()
+    clf._state.model.head.solve_anew()
     updates = sorted(clock(lambda: clf.partial_fit(x, y).coef_) for _ in range(repeats))
-    scratch = CorrectedFactor(problem.width, head.statistics.gram.device)
+    return {"update_seconds": updates[repeats // 2], "anew_seconds": anew_seconds(clf)}
+
+
+def anew_seconds(clf: ACILClassifier) -> float:
+    """Return the median time of factorizing the sums of a model and solving for all weights."""
+    sums = clf._state.model.head.statistics
+    scratch = CorrectedFactor(sums.size, sums.gram.device)
 
     def anew() -> None:
-        scratch.factorize(head.statistics.gram, GAMMA, None, torch.float64)
-        scratch.solve(head.statistics.moment)
+        scratch.factorize(sums.gram, GAMMA, None, torch.float64)
+        scratch.solve(sums.moment)
 
-    full = sorted(clock(anew) for _ in range(5))
-    return {"update_seconds": updates[repeats // 2], "anew_seconds": full[2]}
+    return sorted(clock(anew) for _ in range(5))[2]
 
 
 def extra_memory(width: int, dtype: str) -> float:
@@ -167,67 +172,76 @@ def status(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
-def main() -> None:
-    """Run everything and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="d = 1024 and a tenth of the rows")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--no-memory", action="store_true", help="leave out the memory test (d = 8192)")
-    parser.add_argument("--memory-child", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.memory_child:
-        memory_child(int(arguments.memory_child[0]), arguments.memory_child[1])
-        return
-    problem = Problem(1024, 50) if arguments.quick else Problem(4096, 500)
-    threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}, {platform.machine()}"
-    print(
-        f"d = {problem.width}, 100 classes, 50 + 25 x 2, {problem.per_class} rows a class ({threads})\n"
-    )
-
+def measure(problem: Problem) -> dict[str, Any]:
+    """Return the figures of all heads on one problem."""
     seconds, reference, clf = run_ours(problem, solver="gram", dtype="float64")
     rows = {"gram, float64": (seconds, reference)}
     rows["gram, mixed"] = run_ours(problem, solver="gram", dtype="mixed")[:2]
     rows["recursive, float64"] = run_ours(problem, solver="recursive")[:2]
     published, scores = run_published(problem)
     rows[f"published recursion, batch {published['batch']}"] = (published["seconds"], scores)
-
-    condition = clf.condition_
-    print(f"{'head':32} {'seconds':>8} {'speed-up':>9} {'scores differ by':>17}")
     table = {}
     for name, (taken, found) in rows.items():
-        ratio = published["seconds"] / taken
         difference = float((found.double() - reference).norm() / reference.norm())
+        ratio = published["seconds"] / taken
         table[name] = {"seconds": taken, "speed_up": ratio, "difference": difference}
-        print(f"{name:32} {taken:8.2f} {ratio:8.2f}x {difference:17.1e}")
-    print(f"\nDifferences are relative to gram, float64; condition number {condition:.1e}.")
-    print(
-        "Published recursion by batch size, estimated: "
-        + ", ".join(f"{batch}: {value:.0f} s" for batch, value in published["estimates"].items())
-    )
-
     single = single_sample(problem, clf)
-    ratio = single["anew_seconds"] / single["update_seconds"]
-    print(
-        f"\nOne new sample, weights updated: {single['update_seconds'] * 1e3:.1f} ms, "
-        f"factorizing and solving anew {single['anew_seconds'] * 1e3:.1f} ms: {ratio:.1f}x"
-    )
-    figures = {
-        "threads": threads,
-        "condition": condition,
+    return {
+        "width": problem.width,
+        "per_class": problem.per_class,
+        "condition": clf.condition_,
         "heads": table,
         "published": published,
-        "single_sample": {**single, "ratio": ratio},
+        "single_sample": {**single, "ratio": single["anew_seconds"] / single["update_seconds"]},
     }
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Print a table."""
+    print(f"d = {figures['width']}, 100 classes, 50 + 25 x 2, {figures['per_class']} rows a class\n")
+    print(f"{'head':32} {'seconds':>8} {'speed-up':>9} {'scores differ by':>17}")
+    for name, row in figures["heads"].items():
+        print(f"{name:32} {row['seconds']:8.2f} {row['speed_up']:8.2f}x {row['difference']:17.1e}")
+    print(
+        f"\nDifferences are relative to gram, float64; condition number {figures['condition']:.1e}.\n"
+        "Published recursion by batch size, estimated: "
+        + ", ".join(f"{b}: {s:.0f} s" for b, s in figures["published"]["estimates"].items())
+    )
+    single = figures["single_sample"]
+    print(
+        f"\nOne new sample, weights updated: {single['update_seconds'] * 1e3:.1f} ms, factorizing and "
+        f"solving anew {single['anew_seconds'] * 1e3:.1f} ms: {single['ratio']:.1f}x"
+    )
+    if "extra_memory" in figures:
+        memory = dict(figures["extra_memory"])
+        print(
+            f"\nd = {memory.pop('width')}: peak memory beyond the sums, in units of d² · 8 bytes: "
+            + ", ".join(f"{dtype} {value:.2f}" for dtype, value in memory.items())
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run everything and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="d = 1024 and a tenth of the rows")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="write the figures to this file")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the memory test (d = 8192)")
+    parser.add_argument("--memory-child", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.memory_child:
+        memory_child(int(arguments.memory_child[0]), arguments.memory_child[1])
+        return
+    figures = measure(Problem(1024, 50) if arguments.quick else Problem(4096, 500))
+    figures["threads"] = (
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}, {platform.machine()}"
+    )
     if not arguments.no_memory:
         width = 2048 if arguments.quick else 8192
         memory = {dtype: extra_memory(width, dtype) for dtype in ("float64", "mixed")}
-        print(
-            f"\nd = {width}: peak memory beyond the sums, in units of d² · 8 bytes: "
-            + ", ".join(f"{dtype} {value:.2f}" for dtype, value in memory.items())
-        )
         figures["extra_memory"] = {"width": width, **memory}
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    show(figures)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import traceback
 
 import torch
@@ -71,6 +73,26 @@ def together(size, function, *arguments, timeout=TIMEOUT):
     """Return what each of several processes returns from ``function(group, *arguments)``."""
     ranks = start(size, function, *arguments, timeout=timeout)
     return [rank.result() for rank in ranks]
+
+
+def torchrun(size, *arguments):
+    """Run a script, or a module with -m, in several processes; return how they ended."""
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={size}",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*launcher, *map(str, arguments)],
+        env={**environment, "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 def _work(connection, environment, function, arguments):

@@ -1,20 +1,16 @@
 """Several processes, each with a shard, learn the model of one process with all samples."""
 
-import os
 import re
-import signal
-import time
 
 import numpy as np
 import pytest
 import scipy.sparse
-import torch
 
 from acil import ACILClassifier
 from acil.distributed import Group, collectives, partial_fit, reduction
-from acil.errors import InputError, InputTypeError, ProcessLostError, RemoteError, UnsupportedError
+from acil.errors import InputError, InputTypeError, RemoteError, UnsupportedError
 from acil.storage import pack
-from ranks import start, together
+from ranks import together
 from strategies import SCORES, blobs, relative
 
 OPTIONS = {"expansion_size": 96, "gamma": 1e-3, "device": "cpu"}
@@ -249,85 +245,6 @@ def test_sums_that_travel_in_many_blocks_are_the_same():
     options = OPTIONS | {"expansion_size": 600}
     blocked, whole = together(2, sums_in_small_blocks), together(2, scores_of, options, "even", True)
     assert_same_bits(blocked[0][3], whole[0][3])
-
-
-def die_in_phase(group, place):
-    X, y, *_ = problem()
-    mine = slice(group.rank, None, group.size)
-    model = partial_fit(ACILClassifier(**OPTIONS), X[mine], y[mine], group=group)
-    before = model.coef_
-    if group.rank == 1:
-        if place == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif place == "reduction":
-            collectives.dist.all_reduce = lambda *a, **o: os.kill(os.getpid(), signal.SIGKILL)
-        elif place == "leaving":
-            raise KeyError("enough")
-    started = time.monotonic()
-    try:
-        partial_fit(model, X[mine], y[mine], group=group)
-    except ProcessLostError as error:
-        return str(error), time.monotonic() - started, np.array_equal(model.coef_, before)
-
-
-@pytest.mark.parametrize(
-    ("place", "words", "within"),
-    [
-        ("before", "Rank 1 has given no sign of life for 3 s", 10),
-        ("reduction", "did not arrive", 10),
-        ("leaving", "Rank 1 has ended: KeyError", 3),
-    ],
-)
-def test_a_rank_that_dies_is_an_error_within_the_time_out(place, words, within):
-    survivor, other = start(2, die_in_phase, place, timeout=3.0)
-    text, seconds, unchanged = survivor.result()
-    assert words in text
-    assert "--resume" in text
-    assert seconds < within
-    assert unchanged
-    assert isinstance(other.result(), KeyError) if place == "leaving" else other.result() == 9
-
-
-def slow_first(group):
-    if group.leads:
-        time.sleep(3.0)
-    return group.exchange(group.rank)
-
-
-def test_waiting_for_a_rank_that_works_outlasts_the_time_out():
-    assert together(2, slow_first, timeout=1.0) == [[0, 1], [0, 1]]
-
-
-def several_groups(group):
-    with Group.join(device="cpu") as inner:
-        return group.exchange(group.rank) + inner.exchange(inner.rank + 10)
-
-
-def test_groups_beside_each_other_do_not_mix():
-    assert together(2, several_groups) == [[0, 1, 10, 11]] * 2
-
-
-def shared_content(group):
-    content = {"half": torch.ones(3, dtype=torch.float16), "count": torch.tensor(7), "name": "net"}
-    content |= {"flags": torch.tensor([True, False]), "none": torch.empty(0, 2)}
-    found = collectives.share(content if group.leads else None, group)
-    return {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
-
-
-def test_everything_of_rank_0_can_be_shared():
-    first, second = together(2, shared_content)
-    assert first.keys() == second.keys()
-    assert second["name"] == "net"
-    for name in ("half", "count", "flags", "none"):
-        assert first[name].dtype == second[name].dtype
-        assert np.array_equal(first[name], second[name])
-
-
-@pytest.mark.parametrize("value", ["soon", "0", "-1", "inf"])
-def test_a_time_out_that_is_none_is_refused(value, monkeypatch):
-    monkeypatch.setenv("ACIL_DISTRIBUTED_TIMEOUT", value)
-    with pytest.raises(InputError, match=f"in seconds, got '{value}'"):
-        Group.join(device="cpu")
 
 
 def test_one_process_alone_learns_as_ever():

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -13,7 +11,7 @@ from acil.benchmark.records import Records
 from acil.benchmark.runner import run
 from acil.errors import InputError, ProcessLostError
 from acil.methods.acil import ACIL
-from ranks import start, together
+from ranks import start, together, torchrun
 
 SETTINGS = {
     "dataset": "digits",
@@ -190,25 +188,6 @@ ACIL._learn = learn
 sys.argv[1:2] = ["bench", "run"]
 app(prog_name="acil")
 """
-
-
-def torchrun(size, *arguments):
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={size}",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*launcher, *map(str, arguments)],
-        env={**environment, "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
 
 
 def test_the_command_under_torchrun_survives_the_death_of_a_rank(undisturbed, tmp_path):

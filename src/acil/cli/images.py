@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from acil.cli.ranks import follows
 from acil.errors import InputError
 
 Model = Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL")]
@@ -90,7 +91,7 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
         )
     listings = [list_images(image, class_name) for image in images]
     for listing in listings:
-        if listing.ignored:
+        if listing.ignored and not follows():
             shown = ", ".join(plain(path.name) for path in listing.ignored[:_SHOWN])
             more = " …" if len(listing.ignored) > _SHOWN else ""
             what = counted(len(listing.ignored), "entry that is no image", "entries that are no images")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +21,8 @@ from acil.cli.images import (
     show_counts,
     shown_progress,
 )
-from acil.errors import InputError
+from acil.cli.ranks import accompanied, follows, heed_launcher
+from acil.errors import InputError, ProcessLostError
 
 
 def learn(
@@ -52,69 +56,126 @@ def learn(
 ) -> None:
     """Learn images of new classes, or more of known ones; nothing learnt before is lost.
 
-    Makes the model file or extends it. The images are not stored.
+    Makes the model file or extends it. The images are not stored. Started by torchrun, each of several
+    processes reads its share of the images, and the first one writes the file.
     """
     start = time.perf_counter()
-    if not model.absolute().parent.is_dir():
-        raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
-    paths, labels = given_images(images, class_name)
-    options = {"expansion_size": expansion_size, "gamma": gamma}
-    from acil.images import ImageClassifier
-    from acil.storage import locked
-    from acil.vision.pipeline import UnreadableError
+    target = _Target(model, backbone, {"expansion_size": expansion_size, "gamma": gamma}, track)
+    learnt = _learn_together if accompanied() else _learn_alone
 
-    with shown_progress("images") as progress:
-        # Before the lock: features take longest, and others may learn into the same model meanwhile.
-        if model.exists():
-            _refuse_settings(model, options)
-            classifier = ImageClassifier.load(model, backbone=backbone, inference=True)
-        else:
-            classifier = _new(backbone, options, track)
-        try:
-            samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
-        except UnreadableError as error:
-            if not error.others:
-                raise
-            raise InputError(f"{error} Or leave them out with --skip-bad.") from error
-    with locked(model):
-        # The file as it is now; another process may have made it or added to it.
-        if model.exists():
-            _refuse_settings(model, options)
-            classifier = ImageClassifier.load(model, backbone=classifier.embedder, track=track)
-        report = classifier.learn(samples)
-        classifier.save(model)
+    def listed() -> tuple[Any, Any]:
+        if not follows() and not model.absolute().parent.is_dir():
+            raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
+        return given_images(images, class_name)
+
+    with shown_progress("images") as progress, _mentioning_skip_bad():
+        report, samples = learnt(target, listed, skip_bad, progress)
+    if follows():
+        return
     for message in report.skipped:
         typer.echo(f"left out: {message}", err=True)
     seconds = time.perf_counter() - start
-    rate = len(samples.labels) / max(samples.seconds, 1e-9)
+    n_images = sum(report.counts.values())
+    rate = n_images / max(samples.seconds, 1e-9)
     if as_json:
         facts = {**report.to_dict(), "model": str(model), "seconds": seconds, "images_per_second": rate}
         typer.echo(json.dumps(facts, indent=2))
         return
     show_counts(report.counts, report.totals)
-    learnt, known = (
-        counted(len(samples.labels), "image"),
-        counted(len(report.totals), "class", "classes"),
-    )
+    images_learnt, known = counted(n_images, "image"), counted(len(report.totals), "class", "classes")
     typer.echo(
-        f"{learnt} in {seconds:.1f} s (features {rate:.0f} images/s, head {report.head_seconds:.2f} s); "
+        f"{images_learnt} in {seconds:.1f} s (features {rate:.0f} images/s, head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
 
 
-def _new(backbone: str | None, options: dict[str, Any], track: bool) -> Any:
-    from acil.images import ImageClassifier
+@contextmanager
+def _mentioning_skip_bad() -> Iterator[None]:
+    """Say, where images cannot be read and others can, how to leave them out."""
+    try:
+        yield
+    except InputError as error:
+        from acil.vision.pipeline import UnreadableError
 
-    chosen = {name: value for name, value in options.items() if value is not None}
-    if backbone is not None:
-        chosen["backbone"] = backbone
-    return ImageClassifier(track=track, **chosen)
+        if not isinstance(error, UnreadableError) or not error.others:
+            raise
+        raise InputError(f"{error} Or leave them out with --skip-bad.") from error
 
 
-def _refuse_settings(model: Path, options: dict[str, Any]) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise InputError(
-                f"{model} exists, and its {name} was chosen when it was made. Leave out "
-                f"--{name.replace('_', '-')}, or make a new model."
+@dataclass(frozen=True)
+class _Target:
+    """The model file that a command makes or adds to, and what the user says of it."""
+
+    file: Path
+    backbone: str | None
+    options: dict[str, Any]
+    track: bool
+
+    def new(self, embedder: Any = None) -> Any:
+        from acil.images import ImageClassifier
+
+        chosen = {name: value for name, value in self.options.items() if value is not None}
+        network = self.backbone if embedder is None else embedder
+        if network is not None:
+            chosen["backbone"] = network
+        return ImageClassifier(track=self.track, **chosen)
+
+    def load(self, embedder: Any = None, inference: bool = False) -> Any:
+        from acil.images import ImageClassifier
+
+        for name, value in self.options.items():
+            if value is not None:
+                raise InputError(
+                    f"{self.file} exists, and its {name} was chosen when it was made. Leave out "
+                    f"--{name.replace('_', '-')}, or make a new model."
+                )
+        network = self.backbone if embedder is None else embedder
+        return ImageClassifier.load(self.file, backbone=network, inference=inference, track=self.track)
+
+
+def _learn_alone(
+    target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
+) -> tuple[Any, Any]:
+    from acil.storage import locked
+
+    paths, labels = listed()
+    # Before the lock: features take longest, and others may learn into the same model meanwhile.
+    classifier = target.load(inference=True) if target.file.exists() else target.new()
+    samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+    with locked(target.file):
+        # The file as it is now; another process may have made it or added to it.
+        if target.file.exists():
+            classifier = target.load(classifier.embedder)
+        report = classifier.learn(samples)
+        classifier.save(target.file)
+    return report, samples
+
+
+def _learn_together(
+    target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
+) -> tuple[Any, Any]:
+    """Do this process's share of what `torchrun` has started."""
+    from acil.distributed import Group
+    from acil.images.sharded import learn_together
+
+    heed_launcher()
+    try:
+        with Group.join() as group:
+            with group.together():
+                images = listed()
+            return learn_together(
+                target.file,
+                *images,
+                group,
+                new=target.new,
+                load=target.load,
+                backbone=target.backbone,
+                skip_bad=skip_bad,
+                progress=None if follows() else progress,
             )
+    except (KeyboardInterrupt, ProcessLostError):
+        if not follows():
+            typer.echo(
+                f"Stopped. {target.file} has all of these images or none: see acil inspect.", err=True
+            )
+        raise

@@ -7,9 +7,14 @@ import signal
 from typing import Any
 
 
+def accompanied() -> bool:
+    """Say whether this is one of several processes that do one command together."""
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
 def follows() -> bool:
     """Say whether this is one of several processes and not the first, which speaks for all."""
-    return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+    return accompanied() and os.environ["RANK"] != "0"
 
 
 def heed_launcher() -> None:

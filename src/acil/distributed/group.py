@@ -197,7 +197,12 @@ class Group:
         keys = [self._key(number, rank) for rank in range(self.size)]
         watch, pause = Watch(self._store, self.timeout), 0.0002
         while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
-            watch.require_alive(missing)
+            try:
+                watch.require_alive(missing)
+            except ProcessLostError:
+                # It may have posted, and left, since we looked.
+                if not self._store.check([keys[rank] for rank in missing]):
+                    raise
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST_PAUSE)
         return [self._store.get(key) for key in keys]

@@ -99,11 +99,15 @@ class ImageClassifier:
         """The network, opened when it is first needed and compared with the one that was learnt with."""
         with self._opening:
             if self._embedder is None:
-                source = self._source if self._snapshot is None else self._snapshot.facts.source
-                self._embedder = reopened(source, self._snapshot)
+                self._embedder = reopened(self.source, self._snapshot)
             if self._snapshot is not None:
                 require_identity(self._embedder.identity, self._snapshot.head.backbone_)
             return self._embedder
+
+    @property
+    def source(self) -> str | None:
+        """How the network was named; None where it was given as an object."""
+        return self._source if self._snapshot is None else self._snapshot.facts.source
 
     @property
     def snapshot(self) -> Snapshot:
@@ -187,7 +191,7 @@ class ImageClassifier:
             else:
                 require_identity(samples.identity, before.head.backbone_)
                 head = before.twin()
-            head.partial_fit(samples.features, samples.labels)
+            samples.teach(head)
             return self._replace(head, tracker, samples, start)
 
     def forget(
@@ -341,14 +345,30 @@ class ImageClassifier:
         track : bool, default=False
             Track images from now on, also where the model has not done so.
         """
-        head = load_head(path, inference=inference)
+        return cls.around(load_head(path, inference=inference), backbone, track, os.fspath(path))
+
+    @classmethod
+    def around(
+        cls, head: ACILClassifier, backbone: str | Embedder | None, track: bool, name: str
+    ) -> ImageClassifier:
+        """Return the model of a head that was learnt from images.
+
+        Parameters
+        ----------
+        head : ACILClassifier
+            Nobody else's from now on.
+        backbone, track
+            As in `load`.
+        name : str
+            What to call the model where it is refused.
+        """
         stored = getattr(head, "images_", None)
         if stored is None or getattr(head, "backbone_", None) is None:
             raise InputError(
-                f"{path} was learnt from features, not from images: it names no network. Use acil.load."
+                f"{name} was learnt from features, not from images: it names no network. Use acil.load."
             )
-        for name in head.classes_:
-            check_class_name(str(name))
+        for label in head.classes_:
+            check_class_name(str(label))
         facts = Facts.read(stored)
         if isinstance(backbone, str):
             facts = replace(facts, source=settled(backbone))

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from acil.classifier import ACILClassifier
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -40,6 +42,10 @@ class Samples:
     def counts(self) -> dict[str, int]:
         """Number of images of each class, by name."""
         return dict(sorted(Counter(self.labels.tolist()).items()))
+
+    def teach(self, head: ACILClassifier) -> None:
+        """Let a head learn these samples."""
+        head.partial_fit(self.features, self.labels)
 
 
 @dataclass(frozen=True)

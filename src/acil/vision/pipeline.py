@@ -83,6 +83,22 @@ def embed_files(
     UnreadableError
         If files cannot be read, or if all of them cannot.
     """
+    found = embed_readable(sources, embedder, progress)
+    require_readable(list(found.bad.values()), len(sources), skip_bad)
+    return found
+
+
+def embed_readable(
+    sources: Sequence[Source], embedder: Embedder, progress: Progress | None = None
+) -> Embedded:
+    """Return the features of those image files that can be read, which may be none.
+
+    Parameters
+    ----------
+    sources : sequence of str, path-like or bytes
+    embedder : Embedder
+    progress : callable, optional
+    """
     features, digests, kept, bad = [], [], [], {}
     waiting: list[Tensor] = []
     for index, result in enumerate(_decoded(sources, embedder)):
@@ -97,12 +113,6 @@ def embed_files(
             waiting.clear()
         if progress is not None:
             progress(index + 1, len(sources))
-    if bad and (not skip_bad or not kept):
-        raise UnreadableError(
-            f"{len(bad)} of {len(sources)} images cannot be used; nothing was changed. "
-            f"{first_of(list(bad.values()))}",
-            len(kept),
-        )
     empty = torch.empty(0, embedder.num_features)
     return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
 
@@ -110,6 +120,24 @@ def embed_files(
 def _named(source: Source, index: int, error: InputError) -> str:
     """Return what is wrong with an image; one that has no path goes by its number."""
     return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
+
+
+def require_readable(bad: Sequence[str], n: int, skip_bad: bool) -> None:
+    """Raise if images cannot be used, unless they may be left out and others are there.
+
+    Parameters
+    ----------
+    bad : sequence of str
+        What is wrong with each image that cannot be used.
+    n : int
+        Number of all images.
+    skip_bad : bool
+    """
+    if bad and (not skip_bad or len(bad) == n):
+        raise UnreadableError(
+            f"{len(bad)} of {n} images cannot be used; nothing was changed. {first_of(bad)}",
+            n - len(bad),
+        )
 
 
 def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor | InputError]:

@@ -1,0 +1,1 @@
+"""Speed and memory of acil, measured: `python -m benchmarks` runs everything."""

@@ -1,0 +1,77 @@
+"""How long the sums of one phase travel between processes of this machine, by gloo.
+
+python benchmarks/network.py --processes 2 --widths 512,1024,2048
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from acil.analytic.statistics import Statistics
+from acil.distributed import Group
+from acil.distributed.reduction import reduce_
+
+ROOT = Path(__file__).parents[1]
+_CLASSES = 100
+_ROUNDS = 6
+
+
+def reduction_seconds(processes: int, widths: Sequence[int]) -> list[float]:
+    """Return the seconds of one reduction for each width, in so many processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "out.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={processes}", __file__, "--child", str(target)]
+        command += ["--widths", ",".join(map(str, widths))]
+        paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        environment |= {"GLOO_SOCKET_IFNAME": "lo"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+        return list(json.loads(target.read_text(encoding="utf-8")))
+
+
+def child(widths: Sequence[int], target: Path) -> None:
+    """Take part in the reductions; rank 0 writes the fastest of several rounds."""
+    best = dict.fromkeys(widths, float("inf"))
+    with Group.join(device="cpu") as group:
+        # Widths take turns, so that all meet the same machine.
+        for width in [*widths] * _ROUNDS:
+            sums = Statistics(width, _CLASSES, torch.float64, torch.device("cpu"))
+            group.exchange()
+            start = time.perf_counter()
+            reduce_(sums, group)
+            best[width] = min(best[width], time.perf_counter() - start)
+        if group.leads:
+            target.write_text(json.dumps([best[width] for width in widths]), encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--widths", default="512,1024,2048")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    widths = [int(width) for width in arguments.widths.split(",")]
+    if arguments.child:
+        child(widths, arguments.child)
+        return
+    for width, taken in zip(widths, reduction_seconds(arguments.processes, widths), strict=True):
+        size = 8 * (width * (width + 1) / 2 + width * _CLASSES)
+        print(f"d = {width:5}: {taken * 1e3:8.1f} ms, {size / taken / 1e9:6.2f} GB/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Learning image files by several processes, as `torchrun` starts them.
+
+Each process reads its share of the images, the sums travel, and rank 0 alone reads and writes the model
+file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from acil.classifier import ACILClassifier
+from acil.distributed import Group, partial_fit
+from acil.distributed.collectives import scattered, share
+from acil.errors import InputError
+from acil.images.classifier import ImageClassifier
+from acil.images.inputs import require_identity
+from acil.images.results import Report, Samples
+from acil.storage import locked, pack, unpack
+from acil.vision.embedder import Embedder
+from acil.vision.networks import open_network
+from acil.vision.pipeline import Progress, Source, embed_readable, require_readable
+
+#: Bytes of the hash of an image.
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Share(Samples):
+    """One process's samples of a phase that several learn together.
+
+    Attributes
+    ----------
+    everyone : dict of str to int
+        Images of each class on all processes. Digests and messages are those of all, too.
+    group : Group
+    """
+
+    everyone: dict[str, int]
+    group: Group
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of images of each class on all processes, by name."""
+        return self.everyone
+
+    def teach(self, head: ACILClassifier) -> None:
+        """Let a head learn the samples of all processes."""
+        mine = (self.features, self.labels) if len(self.labels) else (None, None)
+        partial_fit(head, *mine, group=self.group)
+
+
+def prepare_share(
+    embedder: Embedder,
+    sources: Sequence[Source],
+    labels: Sequence[str],
+    group: Group,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Share:
+    """Turn this process's share of some images into samples: number i belongs to rank i modulo the size.
+
+    Parameters
+    ----------
+    embedder : Embedder
+        The same on all processes.
+    sources : sequence of str, path-like or bytes
+        All images, in the same order on all processes.
+    labels : sequence of str
+        Class of each.
+    group : Group
+    skip_bad : bool, default=False
+        Leave out files that cannot be read, instead of refusing all.
+    progress : callable, optional
+        Called with the number of this process's images done and the number of all of them.
+    """
+    start = time.perf_counter()
+    places = range(group.rank, len(sources), group.size)
+    found = embed_readable([sources[i] for i in places], embedder, progress)
+    own_bad = [[places[i], text] for i, text in found.bad.items()]
+    bad = {place: text for part in group.exchange(own_bad) for place, text in part}
+    require_readable([bad[place] for place in sorted(bad)], len(sources), skip_bad)
+    kept = [i for i in range(len(sources)) if i not in bad]
+    number = {place: i for i, place in enumerate(kept)}
+    own = [places[i] for i in found.kept]
+    digests = torch.tensor([[*bytes.fromhex(digest)] for digest in found.digests], dtype=torch.uint8)
+    everyones = scattered(
+        digests.reshape(len(own), _DIGEST_BYTES),
+        torch.tensor([number[place] for place in own], dtype=torch.int64),
+        len(kept),
+        group,
+    )
+    return Share(
+        found.features.numpy(),
+        np.array([labels[i] for i in own], dtype=np.str_),
+        tuple(bytes(row).hex() for row in everyones.tolist()),
+        tuple(bad[place] for place in sorted(bad)),
+        embedder.identity,
+        time.perf_counter() - start,
+        dict(sorted(Counter(labels[i] for i in kept).items())),
+        group,
+    )
+
+
+def learn_together(
+    model: Path,
+    sources: Sequence[Source],
+    labels: Sequence[str],
+    group: Group,
+    *,
+    new: Callable[[Embedder | None], ImageClassifier],
+    load: Callable[[Embedder | None, bool], ImageClassifier],
+    backbone: str | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Report, Share]:
+    """Learn images into a model file, each process its share; the file changes on success only.
+
+    Parameters
+    ----------
+    model : Path
+        The model file, read and written by rank 0 alone.
+    sources, labels, skip_bad, progress
+        See `prepare_share`.
+    group : Group
+    new : callable
+        Makes an empty model, with this network or the one it names itself.
+    load : callable
+        Reads the model file, on rank 0: with this network or the one it names, completely or only what
+        prediction needs.
+    backbone : str, optional
+        The network, as the user names it; by default that of the model of rank 0.
+
+    Raises
+    ------
+    InputError
+        On all processes, with the rank that has found it.
+    ProcessLostError
+        If another process is gone; the file is as it was.
+    """
+    with group.together():
+        _require_same(sources, labels, group)
+        first = None
+        if group.leads:
+            first = load(None, True) if model.exists() else new(None)
+        embedder = _same_network(first, backbone, group)
+        # Before the lock: features take longest, and others may learn into the same model meanwhile.
+        samples = prepare_share(embedder, sources, labels, group, skip_bad, progress)
+        with locked(model) if group.leads else nullcontext():
+            # The file as it is now; another process may have made it or added to it.
+            if group.leads and model.exists():
+                first = load(embedder, False)
+                share(pack(first.snapshot.head), group)
+            else:
+                content = share(None, group)
+                if content is not None:
+                    first = ImageClassifier.around(unpack(content), embedder, False, "the model")
+            classifier = new(embedder) if first is None else first
+            report = classifier.learn(samples)
+            # Those who failed up to here say so now: then the file is not written.
+            group.exchange()
+            if group.leads:
+                classifier.save(model)
+    return report, samples
+
+
+def _require_same(sources: Sequence[Source], labels: Sequence[str], group: Group) -> None:
+    """Raise unless all processes list the same images; their folders may lie elsewhere."""
+    digest = hashlib.sha256()
+    for source, label in zip(sources, labels, strict=True):
+        name = source if isinstance(source, bytes) else os.fsencode(Path(source).name)
+        digest.update(hashlib.sha256(name).digest() + hashlib.sha256(label.encode()).digest())
+    found = group.exchange([digest.hexdigest(), len(sources)])
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise InputError(
+                f"Ranks 0 and {rank} list different images ({found[0][1]} and {other[1]}). Give all "
+                "processes the same files under the same names."
+            )
+
+
+def _same_network(first: ImageClassifier | None, backbone: str | None, group: Group) -> Embedder:
+    """Open the network on every process, and compare it with that of rank 0, which has a model."""
+    embedder = None if first is None else first.embedder
+    known = None if first is None or embedder is None else [first.source, embedder.identity]
+    source, identity = group.exchange(known)[0]
+    if embedder is None:
+        embedder = open_network(backbone or source or identity["name"])
+    # As JSON has it, in which it has travelled
+    require_identity(json.loads(json.dumps(embedder.identity)), identity)
+    return embedder

@@ -1,0 +1,120 @@
+"""Processes of a group: what they tell each other, whom they wait for, and how they fail together."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from acil import ACILClassifier
+from acil.distributed import Group, collectives, partial_fit
+from acil.distributed.watch import Watch
+from acil.errors import InputError, ProcessLostError
+from ranks import start, together
+from strategies import blobs
+
+OPTIONS = {"expansion_size": 96, "gamma": 1e-3, "device": "cpu"}
+
+
+def die_in_phase(group, place):
+    found = blobs(300, 12, 5, seed=3)
+    mine = slice(group.rank, None, group.size)
+    X, y = found.X[mine], found.y[mine]
+    model = partial_fit(ACILClassifier(**OPTIONS), X, y, group=group)
+    before = model.coef_
+    if group.rank == 1:
+        if place == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif place == "reduction":
+            collectives.dist.all_reduce = lambda *a, **o: os.kill(os.getpid(), signal.SIGKILL)
+        elif place == "leaving":
+            raise KeyError("enough")
+    started = time.monotonic()
+    try:
+        partial_fit(model, X, y, group=group)
+    except ProcessLostError as error:
+        return str(error), time.monotonic() - started, np.array_equal(model.coef_, before)
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "within"),
+    [
+        ("before", "Rank 1 has given no sign of life for 3 s", 10),
+        ("reduction", "did not arrive", 10),
+        ("leaving", "Rank 1 has ended: KeyError", 3),
+    ],
+)
+def test_a_rank_that_dies_is_an_error_within_the_time_out(place, words, within):
+    survivor, other = start(2, die_in_phase, place, timeout=3.0)
+    text, seconds, unchanged = survivor.result()
+    assert words in text
+    assert "--resume" in text
+    assert seconds < within
+    assert unchanged
+    assert isinstance(other.result(), KeyError) if place == "leaving" else other.result() == 9
+
+
+def fails_and_leaves_while_the_other_looks_away(group):
+    """Rank 1 looks whether rank 0 has spoken; before it looks whether rank 0 lives, that has left."""
+    if group.rank == 1:
+        real = Watch.require_alive
+
+        def late(self, ranks):
+            time.sleep(1.0)
+            real(self, ranks)
+
+        Watch.require_alive = late
+    with group.together():
+        if group.leads:
+            time.sleep(0.3)
+            raise InputError("X has no rows.")
+
+
+def test_the_last_words_of_a_rank_that_has_left_are_heard():
+    for error in together(2, fails_and_leaves_while_the_other_looks_away):
+        assert isinstance(error, InputError)
+        assert str(error) == "Rank 0: X has no rows."
+
+
+def slow_first(group):
+    if group.leads:
+        time.sleep(3.0)
+    return group.exchange(group.rank)
+
+
+def test_waiting_for_a_rank_that_works_outlasts_the_time_out():
+    assert together(2, slow_first, timeout=1.0) == [[0, 1], [0, 1]]
+
+
+def several_groups(group):
+    with Group.join(device="cpu") as inner:
+        return group.exchange(group.rank) + inner.exchange(inner.rank + 10)
+
+
+def test_groups_beside_each_other_do_not_mix():
+    assert together(2, several_groups) == [[0, 1, 10, 11]] * 2
+
+
+def shared_content(group):
+    content = {"half": torch.ones(3, dtype=torch.float16), "count": torch.tensor(7), "name": "net"}
+    content |= {"flags": torch.tensor([True, False]), "none": torch.empty(0, 2)}
+    found = collectives.share(content if group.leads else None, group)
+    return {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
+
+
+def test_everything_of_rank_0_can_be_shared():
+    first, second = together(2, shared_content)
+    assert first.keys() == second.keys()
+    assert second["name"] == "net"
+    for name in ("half", "count", "flags", "none"):
+        assert first[name].dtype == second[name].dtype
+        assert np.array_equal(first[name], second[name])
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "inf"])
+def test_a_time_out_that_is_none_is_refused(value, monkeypatch):
+    monkeypatch.setenv("ACIL_DISTRIBUTED_TIMEOUT", value)
+    with pytest.raises(InputError, match=f"in seconds, got '{value}'"):
+        Group.join(device="cpu")
