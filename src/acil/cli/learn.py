@@ -84,8 +84,8 @@ def learn(
     show_counts(report.counts, report.totals)
     images_learnt, known = counted(n_images, "image"), counted(len(report.totals), "class", "classes")
     typer.echo(
-        f"{images_learnt} in {seconds:.1f} s (features {rate:.0f} images/s, head {report.head_seconds:.2f} s); "
-        f"{model} knows {known}"
+        f"{images_learnt} in {seconds:.1f} s (features {rate:.0f} images/s, head "
+        f"{report.head_seconds:.2f} s); {model} knows {known}"
     )
 
 
