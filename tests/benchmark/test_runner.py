@@ -115,7 +115,10 @@ def test_ablation_has_the_variants_of_the_paper(embeddings, tmp_path):
     (failure,) = records(tmp_path / "run", "failure")
     assert failure["settings"]["gamma"] == 0
     assert "not positive definite" in failure["error"]
-    assert "failed: gram + γI" in write_report([tmp_path / "run"], tmp_path / "report").markdown
+    text = write_report([tmp_path / "run"], tmp_path / "report").markdown
+    assert text.count("**Ablation of") == text.count("| not solvable |") == 1
+    assert text.count(failure["error"]) == 1
+    assert "Unfinished" not in text
 
 
 def test_width_suite_takes_widths_of_the_user(embeddings, tmp_path):
