@@ -14,6 +14,7 @@ from acil.analytic.drift import Drift
 from acil.analytic.factor import CorrectedFactor
 from acil.analytic.forgetting import require_possible
 from acil.analytic.linalg import largest_eigenvalue, symmetric_matmul
+from acil.analytic.lostdigits import LostDigits
 from acil.analytic.pending import PendingRows
 from acil.analytic.precision import Precision
 from acil.analytic.refinement import NormalEquations, Unknowns
@@ -81,6 +82,8 @@ class GramHead:
         self._drift = Drift()
         #: Whether the sums have grown so much that the least eigenvalue is to be looked at.
         self._look_due = False
+        #: What forgetting has cost in digits.
+        self._lost = LostDigits()
         #: Of a branch: whether the head that it came from needs low parts; None for other heads.
         self._pairs_wanted: bool | None = None
 
@@ -209,8 +212,11 @@ class GramHead:
             remaining.subtract(rows, columns, weights, exact_above)
         if remaining.n_samples == 0:
             remaining.clear()
+            self._lost = LostDigits()
         else:
             require_possible(self.statistics, remaining, self.gamma, self.precision.rounding)
+            if self.precision.products == torch.float64 and self.statistics.low is None:
+                self._lost.note(self.statistics)
         self.statistics, self._least = remaining, None
         self._invalidate()
 
@@ -356,6 +362,7 @@ class GramHead:
                 coef = equations.refined(self._factor.solve, *equations.right())
             else:
                 coef = self._factor.solve(moment)
+            self._lost.warn(self._factor, moment, self.gamma or 0.0, self.precision.rounding)
         if self.precision.products != self.precision.sums:
             self._require_enough_precision()
         self._coef = coef
