@@ -14,6 +14,9 @@ class PendingRows:
     """A bounded queue of rows with their classes and weights; it lives in memory only."""
 
     def __init__(self) -> None:
+        self._empty()
+
+    def _empty(self) -> None:
         self._length = 0
         self._rows: Tensor | None = None
         self._columns: list[Tensor] = []
@@ -25,14 +28,12 @@ class PendingRows:
 
     def has_room(self, rows: Tensor) -> bool:
         """Say whether so many rows more can wait."""
-        most = min(_MAX_ROWS, _MAX_BYTES // max(1, rows.shape[1] * rows.element_size()))
-        return self._length + len(rows) <= most
+        return self._length + len(rows) <= _room(rows)
 
     def append(self, rows: Tensor, columns: Tensor, weights: Tensor | None) -> None:
         """Take copies of samples; see `Statistics.add`."""
         if self._rows is None:
-            most = min(_MAX_ROWS, max(1, _MAX_BYTES // max(1, rows.shape[1] * rows.element_size())))
-            self._rows = rows.new_empty(most, rows.shape[1])
+            self._rows = rows.new_empty(max(1, _room(rows)), rows.shape[1])
         self._rows[self._length : self._length + len(rows)] = rows
         self._length += len(rows)
         self._columns.append(columns.cpu())
@@ -58,5 +59,10 @@ class PendingRows:
                     for own, part in zip(self._columns, self._weights, strict=True)
                 ]
             )
-        self.__init__()  # type: ignore[misc]
+        self._empty()
         return rows, columns, weights
+
+
+def _room(rows: Tensor) -> int:
+    """Return how many rows like these may wait."""
+    return min(_MAX_ROWS, _MAX_BYTES // max(1, rows.shape[1] * rows.element_size()))
