@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from acil.analytic.linalg import add_gram_, solve_lower, trace_of_inverse, woodbury
-from acil.analytic.triangle import Triangle
+from acil.analytic.triangle import Triangle, laid_out
 
 #: Largest size of the correction, which stands beside the factor.
 _CORRECTION_BYTES = 48 * 2**20
@@ -64,11 +64,12 @@ class CorrectedFactor:
         if self._buffer is None or self._buffer.dtype != dtype:
             self._buffer = None
             self._buffer = torch.empty(self.size, self.size, dtype=dtype, device=self.device)
-        self._buffer.copy_(gram)
+        matrix = laid_out(self._buffer)
+        matrix.copy_(gram)
         if centre is not None:
-            add_gram_(self._buffer, centre.unsqueeze(0).to(dtype), sign=-1)
-        self._buffer.diagonal().add_(gamma)
-        self._factor = Triangle(self._buffer, gamma)
+            add_gram_(matrix, centre.unsqueeze(0).to(dtype), sign=-1)
+        matrix.diagonal().add_(gamma)
+        self._factor = Triangle(matrix, gamma)
 
     def solve(self, right: Tensor) -> Tensor:
         """Return A⁻¹ right as of the last factorization, in the precision of the factor."""

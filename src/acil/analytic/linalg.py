@@ -111,7 +111,7 @@ def cholesky_(matrix: Tensor, gamma: float) -> Tensor:
 
     Parameters
     ----------
-    matrix : Tensor of shape (d, d), row-major
+    matrix : Tensor of shape (d, d), row-major or, on a GPU, column-major
         Lower triangle of gram + γI; holds L afterwards (its upper triangle is unspecified).
     gamma : float
         The γ already added to the diagonal, for the error message.
@@ -123,18 +123,20 @@ def cholesky_(matrix: Tensor, gamma: float) -> Tensor:
         ever added to the diagonal to get through.
     """
     scale = float(matrix.diagonal().max()) if matrix.numel() else 0.0
-    if _through_scipy(matrix):
+    # The libraries work by columns: a row-major lower triangle is an upper one to them.
+    turned = matrix.stride(-1) == 1
+    if turned and _through_scipy(matrix):
         potrf = getattr(lapack, _PREFIX[matrix.dtype] + "potrf")
         _, info = potrf(matrix.numpy().T, lower=0, overwrite_a=1, clean=0)
     else:
-        upper, status = matrix.mT, torch.empty((), dtype=torch.int32, device=matrix.device)
-        torch.linalg.cholesky_ex(upper, upper=True, out=(upper, status))
+        whole, status = matrix.mT if turned else matrix, matrix.new_empty((), dtype=torch.int32)
+        torch.linalg.cholesky_ex(whole, upper=turned, out=(whole, status))
         info = int(status)
-    check_pivots(matrix, gamma, scale, info)
+    _check_pivots(matrix, gamma, scale, info)
     return matrix
 
 
-def check_pivots(factor: Tensor, gamma: float, scale: float, failed: int) -> None:
+def _check_pivots(factor: Tensor, gamma: float, scale: float, failed: int) -> None:
     """Raise unless all pivots of a factorization are positive and more than rounding.
 
     Parameters
