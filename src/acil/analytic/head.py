@@ -176,16 +176,7 @@ class GramHead:
         """Add samples to the sums, with low parts if they need them, or in any case (``pairs``)."""
         before = self._sums.n_samples
         settled = self._pairs_wanted is False or rounding.settled(before, self.size)
-        exact_above = -math.inf if pairs else self._exact_above(settled)
-        if (
-            before == 0
-            and not pairs
-            and weights is None
-            and self._beyond_reach(rows.sum(dim=0), len(rows))
-        ):
-            # The sums, which tell from the next block on, are still empty.
-            exact_above = math.inf
-        self._sums.add(rows, columns, weights, exact_above)
+        self._sums.add(rows, columns, weights, -math.inf if pairs else self._exact_above(settled))
         if self._pairs_wanted is None and self._worth_a_look(before):
             self._look_due = True
 
@@ -197,7 +188,7 @@ class GramHead:
             self._sums.add(rows, columns, weights)
             del rows
         self._invalidate()
-        self._look_at_least_eigenvalue(longest)
+        self._look_at_least_eigenvalue(longest, growing=False)
         if self.statistics.low is None:
             return True
         self.statistics.clear()
@@ -207,7 +198,9 @@ class GramHead:
     def forget(self, blocks: Iterable[Block]) -> None:
         """Remove samples, or raise and leave everything as it was."""
         remaining = self.statistics.copy()
-        exact_above = self._exact_above()
+        # Sums that did without low parts, and that γ alone leaves beyond their reach, go on so.
+        settled = remaining.low is None and rounding.settled(remaining.n_samples, self.size)
+        exact_above = self._exact_above(settled and self._beyond_reach(self.gamma or 0.0))
         for rows, columns, weights in blocks:
             remaining.subtract(rows, columns, weights, exact_above)
         if remaining.n_samples == 0:
@@ -416,26 +409,25 @@ class GramHead:
             return math.inf
         if settled:
             return math.inf if self._sums.low is None else -math.inf
-        if self._beyond_reach(self._sums.moment.sum(dim=1), self._sums.total_weight):
-            return math.inf
         return self._harmless_by_gamma()
 
     def _harmless_by_gamma(self) -> float:
         """Return the largest element of gram whose rounding is harmless because λ ≥ γ."""
         return rounding.exact_above(self.gamma or 0.0, self.size, self.precision.rounding)
 
-    def _beyond_reach(self, total: Tensor, weight: float, least: float | None = None) -> bool:
-        """Say whether samples with this sum and weight make low parts useless; see `rounding`."""
+    def _beyond_reach(self, least: float, fall: float = 1.0) -> bool:
+        """Say whether a least eigenvalue makes low parts useless; see `rounding`."""
         if self.fit_intercept:
             # Centring takes out what the bound is made of.
             return False
-        known = (self.gamma or 0.0) if least is None else least
-        return rounding.beyond_reach(rounding.eigenvalue_bound(total, weight), known, self.size)
+        sums = self._sums
+        largest = rounding.eigenvalue_bound(sums.moment.sum(dim=1), sums.total_weight)
+        return rounding.beyond_reach(largest, least * fall, self.size)
 
     def _worth_a_look(self, before: int) -> bool:
         return rounding.worth_a_look(before, self._sums.n_samples, self.size)
 
-    def _look_at_least_eigenvalue(self, block: int) -> bool:
+    def _look_at_least_eigenvalue(self, block: int, growing: bool = True) -> bool:
         """Decide whether filled sums need low parts; say whether that took a factorization.
 
         If it did, the factor is there for the next solution, and former weights are not.
@@ -444,6 +436,8 @@ class GramHead:
         ----------
         block : int
             Rows that are added at a time.
+        growing : bool
+            Whether these samples are the first of a stream of them.
         """
         self._look_due = False
         sums = self.statistics
@@ -460,8 +454,8 @@ class GramHead:
             least = 0.0
         harmless = largest <= rounding.exact_above(least, self.size, self.precision.rounding)
         harmless = harmless or (least > 0 and self._rounding_invisible(block))
-        hopeless = self._beyond_reach(sums.moment.sum(dim=1), sums.total_weight, least)
-        sums.keep_pairs(not (harmless or hopeless))
+        fall = rounding.fall_to_come(sums.n_samples, self.size) if growing else 1.0
+        sums.keep_pairs(not (harmless or self._beyond_reach(least, fall)))
         if self.gamma is None:
             self._factor.drop()
         return True
