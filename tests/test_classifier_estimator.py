@@ -27,6 +27,7 @@ CONFIGURATIONS = [
     ACILClassifier(expansion_size=50, solver="recursive"),
     ACILClassifier(expansion_size=50, fit_intercept=True),
     ACILClassifier(expansion_size=50, class_balance=True),
+    ACILClassifier(expansion_size=50, sums="extended"),
 ]
 
 

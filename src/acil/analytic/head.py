@@ -14,7 +14,7 @@ from acil.analytic.drift import Drift
 from acil.analytic.factor import CorrectedFactor
 from acil.analytic.forgetting import require_possible
 from acil.analytic.linalg import largest_eigenvalue, symmetric_matmul
-from acil.analytic.lostdigits import LostDigits
+from acil.analytic.lostdigits import LostDigits, warn_of_rounded_sums
 from acil.analytic.pending import PendingRows
 from acil.analytic.precision import Precision
 from acil.analytic.refinement import NormalEquations, Unknowns
@@ -53,6 +53,8 @@ class GramHead:
         Ridge strength γ; ``None`` selects it by generalized cross-validation at the first solve.
     fit_intercept : bool
         Centre rows and targets, which the sums allow without data.
+    extended : bool
+        Keep low parts of the sums for good, whatever they cost. Needs float64 products.
     """
 
     solver = "gram"
@@ -64,6 +66,7 @@ class GramHead:
         device: torch.device,
         gamma: float | None,
         fit_intercept: bool = False,
+        extended: bool = False,
     ) -> None:
         self._sums = Statistics(size, 0, precision.sums, device)
         self._pending = PendingRows()
@@ -72,6 +75,7 @@ class GramHead:
         self.precision = precision
         self.gamma = gamma
         self.fit_intercept = fit_intercept
+        self.extended = extended
         self._factor = CorrectedFactor(size, device)
         self._coef: Tensor | None = None
         #: A lower bound of the least eigenvalue, which more samples can only raise.
@@ -123,7 +127,7 @@ class GramHead:
         """
         self._require_whole()
         pairs = False
-        if self._sums.n_samples == 0 and self._pairs_wanted is None:
+        if self._sums.n_samples == 0 and self._pairs_wanted is None and not self.extended:
             repeatable = rounding.settled(n_rows, self.size) and iter(blocks) is not blocks
             if repeatable and self._learn_plainly(blocks):
                 return
@@ -216,6 +220,8 @@ class GramHead:
     def merge(self, other: GramHead, positions: Tensor) -> None:
         """Add the sums of another head; see `Statistics.merge`."""
         sums = (self.statistics, other.statistics)
+        if self.extended and other.statistics.low is None and other.statistics.n_samples > 0:
+            warn_of_rounded_sums()
         plain = all(part.low is None for part in sums)
         settled = plain and rounding.settled(sum(part.n_samples for part in sums), self.size)
         self.statistics.merge(other.statistics, positions, self._exact_above(settled))
@@ -227,7 +233,8 @@ class GramHead:
         It keeps low parts unless this head has found that it needs none.
         """
         sums = self.statistics
-        twin = GramHead(self.size, self.precision, sums.gram.device, self.gamma, self.fit_intercept)
+        options = (self.gamma, self.fit_intercept, self.extended)
+        twin = GramHead(self.size, self.precision, sums.gram.device, *options)
         twin.grow(torch.empty(0, dtype=torch.int64), n_classes)
         twin._pairs_wanted = sums.low is not None or not rounding.settled(sums.n_samples, self.size)
         return twin
@@ -269,7 +276,8 @@ class GramHead:
 
     def copy(self) -> GramHead:
         """Return a head with the same sums that shares no memory with this one; it solves for itself."""
-        twin = GramHead(0, self.precision, self.statistics.gram.device, self.gamma, self.fit_intercept)
+        options = (self.gamma, self.fit_intercept, self.extended)
+        twin = GramHead(0, self.precision, self.statistics.gram.device, *options)
         twin.statistics = self.statistics.copy()
         twin._factor = CorrectedFactor(self.size, self.statistics.gram.device)
         return twin
@@ -407,6 +415,8 @@ class GramHead:
         """
         if self.precision.products != torch.float64:
             return math.inf
+        if self.extended:
+            return -math.inf
         if settled:
             return math.inf if self._sums.low is None else -math.inf
         return self._harmless_by_gamma()
@@ -425,7 +435,7 @@ class GramHead:
         return rounding.beyond_reach(largest, least * fall, self.size)
 
     def _worth_a_look(self, before: int) -> bool:
-        return rounding.worth_a_look(before, self._sums.n_samples, self.size)
+        return not self.extended and rounding.worth_a_look(before, self._sums.n_samples, self.size)
 
     def _look_at_least_eigenvalue(self, block: int, growing: bool = True) -> bool:
         """Decide whether filled sums need low parts; say whether that took a factorization.
