@@ -60,8 +60,12 @@ def streamed():
 
 def holds_recent_rows(model):
     head = model._state.model.head
-    kept = [head._factor._rows, head._factor._buffer]
-    return head._factor.rank > 0 or len(head._pending) > 0 or any(part is not None for part in kept)
+    kept = [head._solution.factor._rows, head._solution.factor._buffer]
+    return (
+        head._solution.factor.rank > 0
+        or head._gathered.waiting > 0
+        or any(part is not None for part in kept)
+    )
 
 
 COPIES = {

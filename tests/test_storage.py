@@ -148,7 +148,7 @@ def test_pending_correction_is_folded_in_before_saving(tmp_path):
     corrected = ACILClassifier(expansion_size=64).fit(X[:295], y[:295])
     corrected.predict(X[:1])
     corrected.partial_fit(X[295:], y[295:])
-    assert corrected._state.model.head._factor.rank > 0
+    assert corrected._state.model.head._solution.factor.rank > 0
     save(corrected, tmp_path / "m.acil")
     direct = ACILClassifier(expansion_size=64).partial_fit(X[:295], y[:295])
     direct.partial_fit(X[295:], y[295:])
@@ -161,7 +161,7 @@ def test_loading_does_not_solve_again(tmp_path, monkeypatch):
     X, y = data()
     save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
     loaded = load(tmp_path / "m.acil")
-    monkeypatch.setattr(type(loaded._state.model.head), "_factorize", None)
+    monkeypatch.setattr(type(loaded._state.model.head._solution), "_factorize", None)
     assert loaded.predict_proba(X).shape == (40, 3)
 
 
