@@ -134,7 +134,7 @@ def learn_phases(model, problem, phases, predicting=False):
 
 def correction_rank(model):
     head = model._state.model.head
-    return head._factor.rank if hasattr(head, "_factor") else 0
+    return head._solution.factor.rank if hasattr(head, "_solution") else 0
 
 
 def sums_of(model):

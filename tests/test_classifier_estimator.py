@@ -27,6 +27,7 @@ CONFIGURATIONS = [
     ACILClassifier(expansion_size=50, solver="recursive"),
     ACILClassifier(expansion_size=50, fit_intercept=True),
     ACILClassifier(expansion_size=50, class_balance=True),
+    ACILClassifier(expansion_size=50, sums="extended"),
 ]
 
 
@@ -59,8 +60,12 @@ def streamed():
 
 def holds_recent_rows(model):
     head = model._state.model.head
-    kept = [head._factor._rows, head._factor._buffer]
-    return head._factor.rank > 0 or len(head._pending) > 0 or any(part is not None for part in kept)
+    kept = [head._solution.factor._rows, head._solution.factor._buffer]
+    return (
+        head._solution.factor.rank > 0
+        or head._gathered.waiting > 0
+        or any(part is not None for part in kept)
+    )
 
 
 COPIES = {

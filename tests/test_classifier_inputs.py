@@ -294,6 +294,7 @@ BAD_PARAMETERS = {
     "seed in words": ({"random_state": "lucky"}, "lucky"),
     "intercept in words": ({"fit_intercept": "no"}, "fit_intercept"),
     "balance in words": ({"class_balance": "no"}, "class_balance"),
+    "sums": ({"sums": "double"}, "'sums' parameter.*'auto', 'extended'"),
 }
 
 
@@ -314,6 +315,14 @@ def test_bad_parameters_are_stored_and_refused_by_fit(case):
 def test_the_recursion_refuses_what_needs_the_sums(options):
     with pytest.raises(UnsupportedError, match='solver="gram"'):
         ACILClassifier(solver="recursive", **options).fit(PROBLEM.X, PROBLEM.y)
+
+
+@pytest.mark.parametrize("options", [{"solver": "recursive"}, {"dtype": "float32"}, {"dtype": "mixed"}])
+def test_extended_sums_need_sums_in_float64(options):
+    model = ACILClassifier(sums="extended", **options)
+    with pytest.raises(UnsupportedError, match='solver="gram" and dtype="float64"'):
+        model.fit(PROBLEM.X, PROBLEM.y)
+    assert not hasattr(model, "n_features_in_")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from acil import ACILClassifier
-from acil.analytic import head as head_module
+from acil.analytic import mixed as mixed_module
 from acil.errors import ACILError, SingularMatrixError
 from strategies import (
     EPS32,
@@ -245,7 +245,7 @@ def test_mixed_precision_falls_back_to_a_float64_factor_when_the_float32_one_fai
     y = np.arange(d) % 3
     mixed = ACILClassifier(expansion_size=None, gamma=0.0, dtype="mixed").fit(X, y)
     coef = mixed.coef_
-    assert mixed._state.model.head._factor.dtype == torch.float64
+    assert mixed._state.model.head._solution.factor.dtype == torch.float64
     expected = one_hot_over_root(X, y)
     assert relative(coef, expected) <= MIXED_SCORES
 
@@ -257,11 +257,11 @@ def one_hot_over_root(X, y):
 
 def test_mixed_precision_falls_back_when_refinement_does_not_converge(monkeypatch):
     problem = blobs(200, 8, 4, 0)
-    monkeypatch.setattr(head_module, "_MAX_REFINEMENTS", 0)
+    monkeypatch.setattr(mixed_module, "_MAX_REFINEMENTS", 0)
     gamma = gamma_for(expanded(problem.X, 60), 1e4)
     mixed = ACILClassifier(expansion_size=60, gamma=gamma, dtype="mixed").fit(problem.X, problem.y)
     scores = mixed.decision_function(problem.held_out)
-    assert mixed._state.model.head._factor.dtype == torch.float64
+    assert mixed._state.model.head._solution.factor.dtype == torch.float64
     joint = ACILClassifier(expansion_size=60, gamma=gamma).fit(problem.X, problem.y)
     assert relative(scores, joint.decision_function(problem.held_out)) <= MIXED_SCORES
 

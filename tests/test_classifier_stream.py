@@ -132,14 +132,14 @@ def test_a_file_has_no_trace_of_the_last_rows_beyond_the_sums(tmp_path):
     options = {"expansion_size": 32, "gamma": 1e-3}
     stream = stream_of(problem.X, problem.y, (1,), problem.held_out, **options)
     assert correction_rank(stream) > 0
-    assert len(stream._state.model.head._pending) > 0
+    assert stream._state.model.head._gathered.waiting > 0
     # The same samples, the last ones first: whatever knows which came last would differ.
     turned = stream_of(problem.X[::-1], problem.y[::-1], (1,), problem.held_out, **options)
     contents = []
     for name, model in (("stream", stream), ("turned", turned)):
         save(model, tmp_path / name)
         assert correction_rank(model) == 0
-        assert len(model._state.model.head._pending) == 0
+        assert model._state.model.head._gathered.waiting == 0
         contents.append(load_file(tmp_path / name))
     assert contents[0].keys() == contents[1].keys()
     for name, tensor in contents[0].items():
@@ -161,7 +161,7 @@ def test_ill_conditioned_streams_are_not_refined_at_every_drop(monkeypatch):
     stream = ACILClassifier(**options).fit(problem.X[:1000], problem.y[:1000])
     stream.predict(problem.held_out)
     head = stream._state.model.head
-    assert head._refine, "the problem is meant to be ill-conditioned"
+    assert head._solution.refine, "the problem is meant to be ill-conditioned"
     calls = []
     refined = NormalEquations.refined
     monkeypatch.setattr(

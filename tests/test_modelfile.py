@@ -132,7 +132,7 @@ def test_headers_that_are_no_objects(model, text, words):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format_version": 3}, "newer acil.*Upgrade"),
+        ({"format_version": 4}, "newer acil.*Upgrade"),
         ({"format_version": 2}, "missing: .'gram_low', 'moment_low', 'weights_low'"),
         ({"format_version": 0}, "format_version"),
         ({"format_version": True}, "format_version"),
@@ -192,6 +192,10 @@ def test_headers_that_are_no_objects(model, text, words):
         ({"random_state": 1}, "random_state"),
         ({"fit_intercept": 1}, "fit_intercept"),
         ({"class_balance": None}, "class_balance"),
+        ({"sums": "plain"}, "'sums' must be one of 'auto', 'extended'"),
+        ({"sums": "extended"}, "from format version 3 on"),
+        ({"sums": "extended", "format_version": 3, "dtype": "mixed"}, "dtype 'float64'"),
+        ({"sums": "extended", "format_version": 3}, "missing: .'gram_low', 'moment_low', 'weights_low'"),
         ({"backbone": "resnet18"}, "backbone"),
         ({"versions": ["0.1"]}, "versions"),
         ({"parameters": None}, "parameters"),
@@ -233,8 +237,8 @@ def test_wrong_parameters(model, name, value):
 
 
 def test_every_key_is_needed(header):
-    # Models that were never used with images, and older files, have no entry for them.
-    for key in header.keys() - {"images"}:
+    # Older files have no entry for these.
+    for key in header.keys() - {"images", "sums"}:
         rest = {name: value for name, value in header.items() if name != key}
         with pytest.raises(InvalidFileError, match=key):
             parse_header(json.dumps(rest))

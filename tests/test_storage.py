@@ -1,6 +1,7 @@
 """Models survive being saved: bit-equal sums, the same predictions, and learning goes on."""
 
 import itertools
+import json
 import tempfile
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def models(draw):
         return ACILClassifier(solver="recursive", **parameters)
     if parameters["dtype"] == "float64" and draw(st.booleans()):
         parameters["gamma"] = 1e-3  # so small that sums have low parts
+    if parameters["dtype"] == "float64" and draw(st.booleans()):
+        parameters["sums"] = "extended"
     return ACILClassifier(fit_intercept=draw(st.booleans()), **parameters)
 
 
@@ -145,7 +148,7 @@ def test_pending_correction_is_folded_in_before_saving(tmp_path):
     corrected = ACILClassifier(expansion_size=64).fit(X[:295], y[:295])
     corrected.predict(X[:1])
     corrected.partial_fit(X[295:], y[295:])
-    assert corrected._state.model.head._factor.rank > 0
+    assert corrected._state.model.head._solution.factor.rank > 0
     save(corrected, tmp_path / "m.acil")
     direct = ACILClassifier(expansion_size=64).partial_fit(X[:295], y[:295])
     direct.partial_fit(X[295:], y[295:])
@@ -158,7 +161,7 @@ def test_loading_does_not_solve_again(tmp_path, monkeypatch):
     X, y = data()
     save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
     loaded = load(tmp_path / "m.acil")
-    monkeypatch.setattr(type(loaded._state.model.head), "_factorize", None)
+    monkeypatch.setattr(type(loaded._state.model.head._solution), "_factorize", None)
     assert loaded.predict_proba(X).shape == (40, 3)
 
 
@@ -305,6 +308,44 @@ def test_low_parts_are_stored_where_they_are_kept(tmp_path, gamma, version):
     assert same_sums(load(tmp_path / "m.acil"), model)
     save(model, tmp_path / "small.acil", inference=True)
     assert describe(tmp_path / "small.acil")["format_version"] == 1
+
+
+def test_extended_sums_stay_extended(tmp_path, monkeypatch):
+    monkeypatch.setattr("acil.analytic.rounding._NARROW", 0)
+    X, y = data(n=400, n_features=16)
+    model = ACILClassifier(expansion_size=24, gamma=100.0, sums="extended").fit(X[:100], y[:100])
+    save(model, tmp_path / "m.acil")
+    report = describe(tmp_path / "m.acil")
+    assert (report["format_version"], report["sums"], report["parameters"]["sums"]) == (
+        3,
+        "extended",
+        "extended",
+    )
+    for twin in (load(tmp_path / "m.acil"), storage.unpack(storage.pack(model)), model.copy()):
+        assert twin.sums == "extended"
+        assert same_sums(twin.partial_fit(X[100:], y[100:]), model.copy().partial_fit(X[100:], y[100:]))
+        assert "gram_low" in twin.stored_bytes()
+    save(model, tmp_path / "small.acil", inference=True)
+    assert load(tmp_path / "small.acil").sums == "extended"
+    # What the model is made with counts, not what was asked for since.
+    changed = ACILClassifier(expansion_size=24, gamma=100.0).fit(X, y).set_params(sums="extended")
+    save(changed, tmp_path / "m.acil")
+    assert "gram_low" not in load(tmp_path / "m.acil").partial_fit(X, y).stored_bytes()
+    model.set_params(sums="auto")
+    save(model, tmp_path / "m.acil")
+    assert "gram_low" in load(tmp_path / "m.acil").partial_fit(X, y).stored_bytes()
+
+
+def test_a_file_without_a_word_on_sums_is_of_automatic_ones(tmp_path):
+    X, y = data()
+    model = ACILClassifier(expansion_size=8).fit(X, y)
+    content = storage.pack(model)
+    header = json.loads(content["header"])
+    assert "sums" not in header["parameters"]
+    del header["sums"]
+    loaded = storage.unpack(content | {"header": json.dumps(header)})
+    assert loaded.sums == "auto"
+    assert same_sums(loaded, model)
 
 
 def test_a_wide_model_goes_on_as_if_never_saved(monkeypatch):

@@ -81,6 +81,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     class_balance : bool, default=False
         Scale the weights of each class by (mean class weight) / (its class weight), so that frequent
         classes do not win by their number alone. Done from the sums, without data.
+    sums : {"auto", "extended"}, default="auto"
+        ``"auto"`` keeps the sums with twice the digits where rounding could show in scores. Models wider
+        than 512 may drop these digits when samples make them needless, and miss them when most
+        samples are forgotten later (`PrecisionWarning` says so). ``"extended"`` keeps them for good, at
+        four times the work of plain sums. It needs ``solver="gram"`` and ``dtype="float64"``.
 
     Attributes
     ----------
@@ -139,6 +144,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         fit_intercept: bool = False,
         class_balance: bool = False,
+        sums: Literal["auto", "extended"] = "auto",
     ) -> None:
         self.expansion_size = expansion_size
         self.gamma = gamma
@@ -149,6 +155,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.fit_intercept = fit_intercept
         self.class_balance = class_balance
+        self.sums = sums
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ACILClassifier:
         """Learn from scratch.
@@ -236,6 +243,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def merge(self, other: ACILClassifier) -> ACILClassifier:
         """Add everything another model has learnt, as if this one had seen its samples too.
+
+        The sums have all digits beyond float64 only if those of both models have them: what one of them
+        has rounded stays rounded. A model with ``sums="extended"`` goes on with the digits that there
+        are, and gives a `PrecisionWarning` when the other one has none.
 
         Parameters
         ----------

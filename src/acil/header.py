@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: The newest version that is read. Version 2 has low parts of sums, as three more tensors. A model
-#: without them is written as version 1, which every release reads.
-FORMAT_VERSION = 2
+#: The newest version that is read. Version 2 has low parts of sums, as three more tensors. Version 3
+#: says whether they are kept for good. A model without either is written as version 1, which every
+#: release reads.
+FORMAT_VERSION = 3
 DAMAGED = "The file is damaged or was edited: use another copy of it, or save the model again."
 
 #: A test of one value, and the words that say what it must be.
@@ -27,6 +28,7 @@ _INT64 = 2**63
 _DTYPES = ("float64", "float32", "mixed")
 _ACTIVATIONS = ("relu", "tanh", "gelu", "identity")
 _SOLVERS = ("gram", "recursive")
+_SUMS = ("auto", "extended")
 
 
 class InvalidFileError(ValueError):
@@ -64,7 +66,10 @@ def parse_header(text: str) -> dict[str, Any]:
     _check_version(header)
     # Files of models that were never used with images may lack it.
     header.setdefault("images", None)
+    # And those of models that do not keep low parts for good may lack these.
+    header.setdefault("sums", "auto")
     _check_keys(header, _RULES, "")
+    header["parameters"].setdefault("sums", "auto")
     _check_keys(header["parameters"], _PARAMETER_RULES, "parameters.")
     label_array(header["classes"], header["classes_dtype"])
     _check_agreement(header)
@@ -151,6 +156,13 @@ def _check_agreement(header: dict[str, Any]) -> None:
         raise InvalidFileError(f"'parameters' has the unknown {shown(unknown)}")
     if header["solver"] == "recursive" and (header["fit_intercept"] or header["dtype"] == "mixed"):
         raise InvalidFileError("solver 'recursive' has no intercept and no mixed precision")
+    if header["sums"] == "extended":
+        found = tuple(header[key] for key in ("kind", "solver", "dtype"))
+        if header["format_version"] < 3 or found != ("full", "gram", "float64"):
+            raise InvalidFileError(
+                "'sums' can be 'extended' in full models of solver 'gram' and dtype 'float64', from "
+                f"format version 3 on; found {shown(found)} in version {header['format_version']}"
+            )
 
 
 def _refuse_constant(name: str) -> Any:
@@ -238,6 +250,7 @@ _PARAMETER_RULES: dict[str, Rule] = {
     "device": (_is_device, "the name of a device"),
     "fit_intercept": _TRUTH,
     "class_balance": _TRUTH,
+    "sums": _one_of(*_SUMS),
 }
 
 _RULES: dict[str, Rule] = {
@@ -252,6 +265,7 @@ _RULES: dict[str, Rule] = {
     "dtype": _one_of(*_DTYPES),
     "fit_intercept": _TRUTH,
     "class_balance": _TRUTH,
+    "sums": _one_of(*_SUMS),
     "classes": (lambda value: isinstance(value, list) and len(value) > 0, "a list of labels"),
     "classes_dtype": (_is_str, "a string"),
     "counts": _list_of(_is_count, "counts"),

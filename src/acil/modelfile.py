@@ -102,7 +102,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], 
 
 def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> None:
     """Raise `InvalidFileError` unless a file has the tensors that its header calls for."""
-    expected = _expected_layouts(header, "projection" in layouts)
+    expected = _expected_layouts(header, layouts)
     missing, extra = sorted(expected.keys() - layouts.keys()), sorted(layouts.keys() - expected.keys())
     if missing or extra:
         raise InvalidFileError(
@@ -156,16 +156,18 @@ def _layout(file: Any, name: str) -> Layout:
     return str(part.get_dtype()), tuple(part.get_shape())
 
 
-def _expected_layouts(header: Mapping[str, Any], projected: bool) -> dict[str, Layout]:
+def _expected_layouts(header: Mapping[str, Any], found: Mapping[str, Layout]) -> dict[str, Layout]:
     d, classes = header["size"], len(header["classes"])
     sums = "F32" if header["dtype"] == "float32" else "F64"
     expected: dict[str, Layout] = {"coef": (sums, (classes, d)), "intercept": (sums, (classes,))}
-    if projected:
+    if "projection" in found:
         expected["projection"] = ("F32", (header["n_features"], d))
     if header["kind"] == "full" and header["solver"] == "gram":
         expected["gram"] = (sums, (d * (d + 1) // 2,))
         expected["moment"] = (sums, (d, classes))
-        if header["format_version"] >= 2 and header["dtype"] == "float64":
+        kept = header["sums"] == "extended" or "gram_low" in found
+        kept = kept if header["format_version"] >= 3 else header["format_version"] == 2
+        if kept and header["dtype"] == "float64":
             low = {"gram_low": expected["gram"], "moment_low": expected["moment"]}
             expected |= low | {"weights_low": (sums, (classes,))}
     elif header["kind"] == "full":

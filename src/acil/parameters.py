@@ -27,6 +27,7 @@ def check_parameters(estimator: Any) -> None:
     _one_of("activation", estimator.activation, ACTIVATIONS)
     _one_of("solver", estimator.solver, ("gram", "recursive"))
     _one_of("dtype", estimator.dtype, PRECISIONS)
+    _one_of("sums", estimator.sums, ("auto", "extended"))
     size = estimator.expansion_size
     if size is not None and not (_is_number(size, Integral) and size >= 1):
         raise _invalid("expansion_size", "a positive int or None", size)
@@ -42,6 +43,12 @@ def check_parameters(estimator: Any) -> None:
         raise UnsupportedError(
             'gamma="auto", fit_intercept=True and dtype="mixed" need the sums, which '
             'solver="recursive" does not keep. Use solver="gram".'
+        )
+    if estimator.sums == "extended" and (estimator.solver, estimator.dtype) != ("gram", "float64"):
+        raise UnsupportedError(
+            'sums="extended" keeps the digits beyond float64, for which it needs solver="gram" and '
+            f'dtype="float64". Got solver="{estimator.solver}" and dtype="{estimator.dtype}". Change '
+            'these, or use sums="auto".'
         )
 
 
@@ -85,7 +92,8 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
         head = RecursiveHead(expansion.size, precision, device, float(estimator.gamma))
     else:
         gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
-        head = GramHead(expansion.size, precision, device, gamma, bool(estimator.fit_intercept))
+        options = (gamma, bool(estimator.fit_intercept), estimator.sums == "extended")
+        head = GramHead(expansion.size, precision, device, *options)
     return AnalyticModel(expansion, head, precision, device, bool(estimator.class_balance))
 
 

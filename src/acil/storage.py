@@ -219,11 +219,13 @@ def _header_text(clf: ACILClassifier, state: State, inference: bool) -> str:
     sums = head.statistics if isinstance(head, GramHead) else None
     names = getattr(clf, "feature_names_in_", None)
     classes, classes_dtype = _storable(state.classes)
-    gamma = model.gamma()
+    gamma, parameters = model.gamma(), _parameters(clf, state.seed)
+    extended = isinstance(head, GramHead) and head.extended and not inference
+    low = sums is not None and sums.low is not None and not inference
     header = {
-        "format_version": 2 if sums is not None and sums.low is not None and not inference else 1,
+        "format_version": 3 if extended or "sums" in parameters else 2 if low else 1,
         "kind": "inference" if inference else "full",
-        "parameters": _parameters(clf, state.seed),
+        "parameters": parameters,
         "random_state": state.seed,
         "n_features": model.expansion.in_features,
         "feature_names": None if names is None else [str(name) for name in names],
@@ -233,6 +235,7 @@ def _header_text(clf: ACILClassifier, state: State, inference: bool) -> str:
         "dtype": model.precision.name,
         "fit_intercept": getattr(head, "fit_intercept", bool(clf.fit_intercept)),
         "class_balance": model.balanced,
+        "sums": "extended" if extended else "auto",
         "classes": classes,
         "classes_dtype": classes_dtype,
         "counts": head.counts.tolist(),
@@ -274,6 +277,8 @@ def _finite(value: float, unit: float = 1.0) -> float | None:
 def _parameters(clf: ACILClassifier, seed: int) -> dict[str, Any]:
     """Return the constructor arguments as JSON has them; all are valid, but some may be NumPy's."""
     size, gamma, device = clf.expansion_size, clf.gamma, clf.device
+    # Left out where a reader that does not know it can do without.
+    sums = {} if clf.sums == "auto" else {"sums": str(clf.sums)}
     return {
         "expansion_size": None if size is None else int(size),
         "gamma": "auto" if isinstance(gamma, str) else float(gamma),
@@ -284,6 +289,7 @@ def _parameters(clf: ACILClassifier, seed: int) -> dict[str, Any]:
         "device": "auto" if device == "auto" else str(torch.device(device)),
         "fit_intercept": bool(clf.fit_intercept),
         "class_balance": bool(clf.class_balance),
+        **sums,
     }
 
 
@@ -403,7 +409,8 @@ def _learning_head(
         recursive.rfaum = mirror_(unpack_lower_(_read(file, "rfaum"), matrix))
         recursive.coef, recursive.counts, recursive.weights = coef, counts, weights
         return recursive
-    head = GramHead(d, precision, device, gamma, header["fit_intercept"])
+    extended = header["sums"] == "extended"
+    head = GramHead(d, precision, device, gamma, header["fit_intercept"], extended)
     # The head's own empty sums, so that no second matrix is made.
     sums = head.statistics
     gram, moment = _read(file, "gram"), _read(file, "moment")

@@ -82,11 +82,11 @@ def test_corrected_weights_are_those_of_a_new_solution(fit_intercept, weighted):
     for start in range(180, 200, 2):
         part = slice(start, start + 2)
         head.learn(block(rows[part], columns[part], share(part)), 2)
-    assert head._factor.rank > 0
+    assert head._solution.factor.rank > 0
     corrected = [value.clone() for value in head.coefficients()]
     novelty = head.novelty(rows[:9])
     head.solve_anew()
-    assert head._factor.rank == 0
+    assert head._solution.factor.rank == 0
     fresh = head.coefficients()
     assert not torch.equal(corrected[0], fresh[0]), "it must have been a correction"
     assert relative(corrected[0].numpy(), fresh[0].numpy()) <= 1e-11
@@ -101,7 +101,7 @@ def test_a_correction_that_fails_half_way_is_dropped():
     head.coefficients()
     far = rows[95:96] * 1e4
     head.learn(block(rows[90:95], columns[90:95]) + block(far, columns[95:96]), 6)
-    assert head._factor.rank == 0
+    assert head._solution.factor.rank == 0
     seen = torch.cat([rows[:95], far])
     W, _ = ridge(seen, columns[:96], 4, gamma=1e-3)
     condition = condition_number(seen.numpy(), 1e-3)
@@ -114,10 +114,10 @@ def test_release_keeps_sums_and_no_trace_of_recent_rows():
     head.learn(block(rows[:95], columns[:95]), 95)
     head.coefficients()
     head.learn(block(rows[95:], columns[95:]), 5)
-    assert head._factor.rank == 5
+    assert head._solution.factor.rank == 5
     head.release()
-    assert head._factor._buffer is None
-    assert head._factor._rows is None
+    assert head._solution.factor._buffer is None
+    assert head._solution.factor._rows is None
     assert relative(head.coefficients()[0].numpy(), ridge(rows, columns, 4)[0]) <= 1e-11
 
 
@@ -157,7 +157,7 @@ def test_mixed_precision_is_refined_to_the_precision_of_its_sums():
     head = head_of(40, 4, precision="mixed")
     head.learn(block(rows.float(), columns), 500)
     W = head.coefficients()[0]
-    assert head._factor.dtype == torch.float32
+    assert head._solution.factor.dtype == torch.float32
     assert W.dtype == torch.float64
     lower = head.statistics.gram.tril()
     gram = (lower + lower.tril(-1).T).numpy() + np.eye(40)
@@ -239,7 +239,7 @@ def test_too_ill_conditioned_for_mixed_precision_is_refused_each_time():
     for _ in range(2):
         with pytest.raises(SingularMatrixError, match="float64"):
             head.coefficients()
-    assert head._coef is None
+    assert head._solution.coef is None
 
 
 def test_merging_forgets_the_old_factor():
@@ -257,9 +257,13 @@ def test_release_can_leave_the_memory_for_the_next_factor():
     head = head_of(30, 4)
     head.learn(block(rows[:95], columns[:95]), 95)
     head.coefficients()
-    place = head._factor._buffer.data_ptr()
+    place = head._solution.factor._buffer.data_ptr()
     head.learn(block(rows[95:], columns[95:]), 5)
     head.release(memory=False)
-    assert (head._factor.rank, head._factor._rows, head._factor.ready) == (0, None, False)
+    assert (head._solution.factor.rank, head._solution.factor._rows, head._solution.factor.ready) == (
+        0,
+        None,
+        False,
+    )
     assert relative(head.coefficients()[0].numpy(), ridge(rows, columns, 4)[0]) <= 1e-11
-    assert head._factor._buffer.data_ptr() == place
+    assert head._solution.factor._buffer.data_ptr() == place

@@ -63,14 +63,14 @@ def streaming():
     head.coefficients()
     for i in range(50, 60):
         head.learn([(rows[i : i + 1], columns[i : i + 1], None)], 1)
-    assert len(head._pending) == 10
+    assert head._gathered.waiting == 10
     return head, rows, columns
 
 
 def test_counts_include_them_and_do_not_disturb_them(streaming):
     head, _, columns = streaming
     assert torch.equal(head.counts, torch.bincount(columns))
-    assert len(head._pending) == 10
+    assert head._gathered.waiting == 10
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_counts_include_them_and_do_not_disturb_them(streaming):
 def test_whoever_asks_for_the_sums_has_them_complete(streaming, ask):
     head, rows, columns = streaming
     ask(head)
-    assert len(head._pending) == 0
+    assert head._gathered.waiting == 0
     sums = head.statistics
     assert torch.allclose(sums.gram.tril(), (rows.T @ rows).tril(), rtol=1e-14, atol=1e-13)
     assert int(sums.counts.sum()) == len(columns)
@@ -111,8 +111,8 @@ def test_sums_to_which_they_were_added_half_way_are_never_used(streaming, monkey
             ask()
     assert torch.equal(head.coefficients()[0], before), "the weights need no sums"
     head.release()
-    assert head._factor._rows is None
-    assert len(head._pending) == 0
+    assert head._solution.factor._rows is None
+    assert head._gathered.waiting == 0
 
 
 def test_they_are_added_when_there_are_too_many(streaming, monkeypatch):
@@ -120,7 +120,7 @@ def test_they_are_added_when_there_are_too_many(streaming, monkeypatch):
     monkeypatch.setattr(pending, "_MAX_ROWS", 12)
     for i in range(5):
         head.learn([(rows[i : i + 1], columns[i : i + 1], None)], 1)
-        assert len(head._pending) <= 12
+        assert head._gathered.waiting <= 12
     assert int(head.counts.sum()) == 65
     seen = torch.cat([rows, rows[:5]])
     assert torch.allclose(head.statistics.gram.tril(), (seen.T @ seen).tril(), rtol=1e-14, atol=1e-13)

@@ -53,14 +53,60 @@ def test_narrow_models_keep_them_for_good():
     assert learn(head_of(20, 1e-6), 400)
 
 
+def uneven(head, n, spread):
+    """Rows as `samples` has them, around a mean of 1/2 that makes an eigenvalue of about n d / 4."""
+    return samples(n, head, spread) + 0.5
+
+
 def test_wide_models_beyond_the_promised_condition_do_without(wide):
-    # Rows with a mean of 1/2 in every dimension have an eigenvalue of about n d / 4 = 75.
-    rows = torch.rand(15, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for gamma, kept in ((1e-6, True), (1e-8, False)):
-        head = head_of(20, gamma)
-        for _ in range(2):
-            head.learn([(rows, torch.arange(15) % 2, None)], 15)
-            assert (head.statistics.low is not None) == kept, gamma
+    # λ is about n times the square of the spread: κ is 5e8 and 5e10 for 500 samples.
+    for spread, kept in ((1e-4, True), (1e-5, False)):
+        head = head_of(20, 1e-14)
+        head.learn([(uneven(head, 500, spread), torch.arange(500) % 2, None)], 500)
+        assert (head.statistics.low is not None) == kept, spread
+
+
+def test_a_tiny_gamma_alone_drops_nothing(wide):
+    # κ is 1e15 as far as γ tells, until a look at 40 samples finds what it is.
+    for spread, kept in ((1e-4, True), (1e-5, False)):
+        stream = head_of(20, 1e-14)
+        rows = uneven(stream, 500, spread)
+        for start in range(0, 500, 13):
+            part = rows[start : start + 13]
+            stream.learn([(part, torch.arange(len(part)) % 2, None)], len(part))
+            expected = kept or start + len(part) < 40
+            assert (stream.statistics.low is not None) == expected, (spread, start)
+
+
+def test_a_branch_of_an_empty_head_keeps_low_parts_whatever_gamma_is(wide):
+    head = head_of(20, 1e-14)
+    rows, columns = uneven(head, 100, 1e-4), torch.arange(100) % 2
+    branch = head.branch(2)
+    branch.learn([(rows, columns, None)], 100)
+    assert branch.statistics.low is not None
+    head.absorb(branch, torch.arange(2))
+    assert head.statistics.low is not None
+
+
+def test_forgetting_keeps_the_low_parts_that_there_are(wide):
+    head = head_of(20, 1e-14)
+    rows, columns = uneven(head, 100, 1e-4), torch.arange(100) % 2
+    head.learn([(rows, columns, None)], 100)
+    head.forget([(rows[:10], columns[:10], None)])
+    assert head.statistics.low is not None
+
+
+def test_streams_are_given_up_only_when_more_samples_like_them_cannot_help(wide):
+    # κ of n samples per dimension falls to its limit by 12 from two on, by 4 from four on.
+    assert rounding.fall_to_come(40, 20) == pytest.approx(11.66, abs=0.01)
+    assert rounding.fall_to_come(80, 20) == 4.0
+    head, once = head_of(20, 1e-14), head_of(20, 1e-14)
+    rows, columns = uneven(head, 42, 5e-5), torch.arange(42) % 2
+    once.learn([(rows, columns, None)], 42)
+    for part in (slice(0, 21), slice(21, 42)):
+        head.learn([(rows[part], columns[part], None)], 21)
+    assert head.condition() == pytest.approx(5e9, rel=0.5)
+    assert (head.statistics.low is not None, once.statistics.low is not None) == (True, False)
 
 
 def test_samples_that_fill_all_directions_make_them_needless(wide):

@@ -49,7 +49,18 @@ class LostDigits:
             warnings.warn(
                 "Most of what the sums held has been forgotten, and rounding is left of it. Scores may "
                 f"differ from those of a model that never learnt it by about {_UNLIKE * change:.0e} of "
-                "their size. A larger gamma, or a width of at most 512, avoids that.",
+                'their size. sums="extended" from the first sample on, a larger gamma, or a width of at '
+                "most 512 avoids that.",
                 PrecisionWarning,
                 stacklevel=2,
             )
+
+
+def warn_of_rounded_sums() -> None:
+    """Warn that sums without low parts are about to be added to sums that keep them for good."""
+    warnings.warn(
+        'A model with sums="extended" is merged with one whose sums were rounded, and that rounding '
+        'stays. Learn both with sums="extended" to keep all digits.',
+        PrecisionWarning,
+        stacklevel=2,
+    )

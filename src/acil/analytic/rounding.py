@@ -69,18 +69,33 @@ def beyond_reach(largest: float, least: float, size: int) -> bool:
     """Say whether a wide matrix is too ill-conditioned for low parts to be worth their time.
 
     Low parts cost four times the work of plain sums. Up to the condition number for which agreement is
-    promised that is what it takes; beyond it, wide models do without.
+    promised that is what it takes; beyond it, wide models do without. That γ is tiny does not tell:
+    samples to come may fill the directions that are empty now.
 
     Parameters
     ----------
     largest : float
         A lower bound of the largest eigenvalue of gram + γI; see `eigenvalue_bound`.
     least : float
-        The least eigenvalue; 0 if nothing is known about it.
+        The least eigenvalue, looked at when samples fill all directions; 0 if there is none.
     size : int
         Width d.
     """
     return size > _NARROW and 0 < _PROMISED * least < largest
+
+
+def fall_to_come(n_samples: int, size: int) -> float:
+    """Return the factor by which κ may still fall when many more samples like those learnt come.
+
+    Parameters
+    ----------
+    n_samples : int
+        At least two for each dimension.
+    size : int
+        Width d.
+    """
+    # Of independent samples, λ reaches the share (1 − √(d/n))² of n times its limit (Marchenko–Pastur).
+    return (1 - math.sqrt(size / n_samples)) ** -2
 
 
 def eigenvalue_bound(total: Tensor, weight: float) -> float:

@@ -1,0 +1,108 @@
+"""Weights that follow new rows by low-rank corrections, without a new factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from acil.analytic.correction import regression_rows
+from acil.analytic.gathered import Gathered
+from acil.analytic.refinement import Unknowns
+from acil.analytic.ridge import Ridge
+from acil.analytic.solution import Solution
+
+
+class Following:
+    """Corrections of one solution for the samples of one call: `absorb` each block, then `finish` it.
+
+    Parameters
+    ----------
+    gathered : Gathered
+    ridge : Ridge
+    solution : Solution
+        Of the sums as they are.
+    """
+
+    def __init__(self, gathered: Gathered, ridge: Ridge, solution: Solution) -> None:
+        self._gathered = gathered
+        self._ridge = ridge
+        self._solution = solution
+        #: Whether each correction is to be refined.
+        self._refined = (
+            ridge.exact
+            and solution.factor.ready
+            and solution.refine
+            and not solution.drift.allows_another
+        )
+        self._change: Callable[[], Tensor] | None = None
+
+    def worthwhile(self, n_rows: int) -> bool:
+        """Say whether correcting for so many rows is cheaper than solving anew."""
+        solution, n_classes = self._solution, self._gathered.sums.n_classes
+        if solution.coef is None:
+            return False
+        return solution.factor.worth_correcting(n_rows, n_classes, self._refined)
+
+    @property
+    def needs_sums(self) -> bool:
+        """Whether `finish` needs sums that have the samples; if not, these can wait for more."""
+        return self._refined or self._ridge.fit_intercept
+
+    def absorb(self, rows: Tensor, columns: Tensor, weights: Tensor | None) -> bool:
+        """Correct the factor for samples about to be added.
+
+        Parameters
+        ----------
+        rows, columns, weights
+            See `Statistics.add`.
+
+        Returns
+        -------
+        bool
+            False, with nothing done, if these rows are too far from everything learnt for an accurate
+            correction.
+        """
+        solution = self._solution
+        coef, intercept = solution.coefficients()
+        targets = coef.new_zeros(len(rows), coef.shape[1])
+        targets[torch.arange(len(rows)), columns.cpu()] = 1.0
+        changed_rows, changed_targets = rows, targets
+        if weights is not None or self._ridge.fit_intercept:
+            changed_rows, changed_targets = regression_rows(
+                self._gathered.sums, rows, targets, weights, self._ridge.fit_intercept
+            )
+        absorbed = solution.factor.absorb(changed_rows)
+        if absorbed is None:
+            return False
+        # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
+        if not self._refined:
+            errors = changed_targets - changed_rows.to(coef) @ coef
+            self._change = lambda: solution.factor.step(*absorbed, errors).to(coef)
+            return True
+        root = rows.new_ones(len(rows)) if weights is None else weights.to(rows).sqrt()
+        rows, errors = rows * root.unsqueeze(1), (targets - rows @ coef - intercept) * root.unsqueeze(1)
+        right = Unknowns(rows.mT, root if self._ridge.fit_intercept else None)
+        self._change = lambda: (
+            solution.equations().refined(solution.factor.solve_corrected, right) @ errors
+        )
+        return True
+
+    def finish(self) -> None:
+        """Move the weights, now that the sums have the absorbed samples or these wait."""
+        solution = self._solution
+        if self._change is None:
+            raise RuntimeError("no rows were absorbed")
+        step = self._change()
+        # It holds the rows, which must not stay alive while the next ones are made.
+        self._change = None
+        solution.coef = solution.weights() + step
+        if not solution.refine:
+            return
+        size = float(step.norm()) / max(float(solution.coef.norm()), 1e-300)
+        solution.drift.note(size, self._refined)
+        if solution.drift.exhausted:
+            equations = solution.equations()
+            solution.coef = equations.refined(solution.factor.solve_corrected, *equations.right())
+            solution.drift.renew()
