@@ -2,20 +2,21 @@
 
     python benchmarks/limit.py                            # CIFAR-100's size, d = 8192: minutes
     python benchmarks/limit.py --device cuda --published all
-    python benchmarks/limit.py --device cuda --stages --blocks 256,512,1024,2048
+    python benchmarks/limit.py --device cuda --stages --blocks 512,1024,2048,4096
     python benchmarks/limit.py --preset imagenet --device cuda
     python benchmarks/limit.py --preset wide              # d = 65,536 on a GPU, 32,768 on a CPU
     python benchmarks/limit.py --width 1024 --scale 0.1   # a look, in seconds
 
-A phase is learnt as `acil bench run` learns it, and its weights are used to score some rows. The bare
-calls of the same phase follow at once, so that both see the same machine: XᵀX added to a triangle, and
-a Cholesky factorization, in buffers that are there already. On a CPU that others use, too, let it run in
-one thread (OMP_NUM_THREADS=1) and take ``--cpu-time``.
+A phase is learnt by ``partial_fit``, and its weights are used to score some rows. The bare calls of the
+same phase follow at once, so that both see the same machine: XᵀX added to a triangle, and a Cholesky
+factorization, in buffers that are there already. Code of the libraries is loaded before, by a short run.
+On a CPU that others use, too, let it run in one thread (OMP_NUM_THREADS=1) and take ``--cpu-time``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import resource
@@ -32,8 +33,9 @@ from torch import Tensor
 
 from acil import ACILClassifier
 from acil.analytic import blocked
-from acil.analytic.blocked import BlockedFactor
-from acil.analytic.linalg import add_gram_
+from acil.analytic.blocked import BlockInverses
+from acil.analytic.linalg import add_gram_, solve_lower, solve_lower_transposed
+from acil.analytic.triangle import laid_out
 
 BATCHES = (256, 1024, 4096)
 #: Features, base classes, phases, classes of a phase, rows of a class; width; γ. That of CIFAR-100
@@ -82,7 +84,7 @@ class Bare:
                 self._product(self.rows[:size])
 
         taken = seconds_of(products, self.device)
-        self.factor.copy_(self.gram)
+        laid_out(self.factor).copy_(self.gram)
         return taken, seconds_of(self._factorize, self.device)
 
     def _product(self, rows: Tensor) -> None:
@@ -92,24 +94,35 @@ class Bare:
             self.gram.addmm_(rows.T, rows)
 
     def _factorize(self) -> None:
-        upper, status = self.factor.mT, torch.empty((), dtype=torch.int32, device=self.device)
-        torch.linalg.cholesky_ex(upper, upper=True, out=(upper, status))
+        matrix, status = laid_out(self.factor), torch.empty((), dtype=torch.int32, device=self.device)
+        upper = matrix.stride(-1) == 1
+        whole = matrix.mT if upper else matrix
+        torch.linalg.cholesky_ex(whole, upper=upper, out=(whole, status))
+
+
+def _warm_up(stream: Stream, gamma: float, device: torch.device) -> None:
+    """Load what the libraries load when a size, or a kind of call, comes for the first time."""
+    narrow = ACILClassifier(expansion_size=256, gamma=gamma, device=str(device))
+    narrow.fit(stream.held_out(), torch.arange(stream.n_classes).repeat(5)).predict(stream.held_out(1))
+    if device.type == "cpu":
+        return
+    wide = ACILClassifier(expansion_size=4096, gamma=gamma, device=str(device))
+    for features, labels in itertools.islice(stream, 4):
+        wide.partial_fit(features[:10_000], labels[:10_000])
+        wide.decision_function(stream.held_out(1))
 
 
 def run_head(
     stream: Stream, width: int, gamma: float, device: torch.device, bare: bool
 ) -> tuple[dict[str, Any], Tensor]:
     """Time the phases of a run and, in turn with them, the bare calls."""
-    # Code and buffers of the libraries are loaded by a small run.
-    warm = ACILClassifier(expansion_size=256, gamma=gamma, device=str(device))
-    warm.fit(stream.held_out(), torch.arange(stream.n_classes).repeat(5)).predict(stream.held_out(1))
+    _warm_up(stream, gamma, device)
     clf = ACILClassifier(expansion_size=width, gamma=gamma, device=str(device))
     probe, limit = stream.held_out(1), None
     rows: list[dict[str, float]] = []
     for features, labels in stream:
 
         def learn(features: Tensor = features, labels: Tensor = labels) -> None:
-            clf.compact(memory=False)
             clf.partial_fit(features, labels)
             clf.decision_function(probe)
 
@@ -163,16 +176,21 @@ def run_published(
 
 
 def block_table(width: int, blocks: list[int], device: torch.device) -> dict[str, float]:
-    """Time the library's factorization and ours with several sizes of diagonal blocks."""
+    """Time solutions for 100 columns, by the library and by inverses of diagonal blocks."""
     bare = Bare(width, 4096, device)
     bare.phase(4096)
-    taken = {"library": min(bare.phase(1)[1] for _ in range(3))}
+    lower, right = laid_out(bare.factor), bare.rows[:100].T.contiguous()
+
+    def library() -> Tensor:
+        return solve_lower_transposed(lower, solve_lower(lower, right))
+
+    def blockwise(block: int) -> Tensor:
+        inverses = BlockInverses(lower, block)
+        return inverses.solve_transposed(inverses.solve(right))
+
+    taken = {"library": min(seconds_of(library, device) for _ in range(4))}
     for block in blocks:
-        runs = []
-        for _ in range(3):
-            bare.factor.copy_(bare.gram)
-            runs.append(seconds_of(lambda b=block: BlockedFactor(bare.factor, b), device))
-        taken[str(block)] = min(runs)
+        taken[str(block)] = min(seconds_of(lambda b=block: blockwise(b), device) for _ in range(4))
     return taken
 
 
@@ -223,7 +241,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     }
     if options.blocks:
         numbers = [int(number) for number in options.blocks.split(",")]
-        result["factorization_by_block"] = block_table(width, numbers, device)
+        result["solution_by_block"] = block_table(width, numbers, device)
     if options.stages:
         with timed_parts(device) as parts:
             result["stages_total"] = run_head(stream, width, gamma, device, bare=False)[0][

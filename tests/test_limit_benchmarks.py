@@ -39,7 +39,7 @@ def test_limit_compares_a_run_with_bare_calls_and_the_recursion(run):
     assert len(result["phases"]) == 3
     assert result["ratio_to_bare"] == pytest.approx(result["head_seconds"] / result["bare_seconds"])
     assert set(result["published"]["batches"]) == {256, 1024, 4096}
-    assert set(result["factorization_by_block"]) == {"library", "32", "64"}
+    assert set(result["solution_by_block"]) == {"library", "32", "64"}
     assert {"gram", "of that, the factor", "solve", "expansion"} <= set(result["stages"])
     assert result["stages"]["gram"] < result["stages_total"]
 

@@ -1,7 +1,7 @@
 """Triangular solutions made of matrix products, for devices that excel at those.
 
-Next to a Cholesky factor L stand the inverses of its diagonal blocks, with which a triangular solution is
-a short chain of products. Nothing here waits for the device.
+Next to a Cholesky factor L stand the inverses of its diagonal blocks, with which a triangular solution
+is a short chain of products. Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BlockInverses:
             yield inverse[:side, :side], here
 
     def _inverted(self) -> Tensor:
-        """Return the inverses of the diagonal blocks; the last one is filled up with ones if it is short."""
+        """Return the inverses of the diagonal blocks; a short last one is filled up with ones."""
         d = self.lower.shape[0]
         side = _SMALLEST
         while side < self.block:
@@ -84,7 +84,7 @@ class BlockInverses:
 
 
 def _tiles(blocks: Tensor, side: int) -> Tensor:
-    """Return the tiles on the diagonals of square blocks, as a view of shape (blocks, tiles, side, side)."""
+    """Return the tiles on the diagonals of blocks, as a view of shape (blocks, tiles, side, side)."""
     count, whole, _ = blocks.shape
     cut = blocks.view(count, whole // side, side, whole // side, side)
     return cut.diagonal(dim1=1, dim2=3).movedim(-1, 1)

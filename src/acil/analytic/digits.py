@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -84,7 +85,7 @@ class Digits:
         sums: Statistics,
         factor: CorrectedFactor,
         moment: Tensor,
-        least: float,
+        least_eigenvalue: Callable[[], float],
         block: int,
         growing: bool,
     ) -> bool:
@@ -97,21 +98,23 @@ class Digits:
             Of gram + γI, centred if the regression is; not ready if that is singular.
         moment : Tensor of shape (d, n_classes)
             Centred if the regression is.
-        least : float
-            A lower bound of the least eigenvalue; 0 if the matrix is singular.
+        least_eigenvalue : callable
+            Gives a lower bound of the least eigenvalue; called only if nothing cheaper decides.
         block : int
             Rows that are added at a time.
         growing : bool
             Whether these samples are the first of a stream of them.
         """
         unit = self._ridge.precision.rounding
-        if sums.largest <= rounding.exact_above(least, sums.size, unit):
-            return False
-        if least > 0:
+        least = 0.0
+        if factor.ready:
             noise = rounding.noise_of(sums.n_samples, block, unit)
             gamma = self._ridge.known_gamma
             if rounding.invisible(score_change(factor, sums.gram.diagonal(), moment, gamma, noise)):
                 return False
+            least = least_eigenvalue()
+        if sums.largest <= rounding.exact_above(least, sums.size, unit):
+            return False
         fall = rounding.fall_to_come(sums.n_samples, sums.size) if growing else 1.0
         return not self._beyond_reach(sums, least * fall)
 

@@ -8,8 +8,9 @@ from torch import Tensor
 from acil.analytic.linalg import add_gram_, solve_lower, trace_of_inverse, woodbury
 from acil.analytic.triangle import Triangle, laid_out
 
-#: Largest size of the correction, which stands beside the factor.
-_CORRECTION_BYTES = 48 * 2**20
+#: Largest size of the correction, which stands beside the factor; on a GPU, where a new factor is slow
+#: beside products, also up to this share of it.
+_CORRECTION_BYTES, _GPU_SHARE = 48 * 2**20, 0.5
 #: A correction multiplies rounding errors by about the leverage of its rows, so rows that are
 #: further than this from everything learnt are left to a new factorization.
 _MAX_LEVERAGE = 100.0
@@ -118,7 +119,9 @@ class CorrectedFactor:
         if not self.ready:
             return False
         d, c, p = self.size, n_classes, self.rank
-        if (p + n + 1) * d * self._triangle.lower.element_size() > _CORRECTION_BYTES:
+        bytes_of_row = d * self._triangle.lower.element_size()
+        share = 0.0 if self.device.type == "cpu" else _GPU_SHARE
+        if (p + n + 1) * bytes_of_row > max(_CORRECTION_BYTES, share * d * bytes_of_row):
             return False
         correcting = d * d * (n + min(n, c)) + d * n * (4 * p + 2 * n)
         anew = d**3 / 3 + 2 * d * d * c

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from acil.analytic.correction import regression_rows
@@ -29,13 +28,14 @@ class Following:
         self._gathered = gathered
         self._ridge = ridge
         self._solution = solution
-        #: Whether each correction is to be refined.
+        #: Whether each correction is to be refined, or the weights are to be checked after it.
         self._refined = (
             ridge.exact
             and solution.factor.ready
             and solution.refine
             and not solution.drift.allows_another
         )
+        self._checked = False
         self._change: Callable[[], Tensor] | None = None
 
     def worthwhile(self, n_rows: int) -> bool:
@@ -43,12 +43,18 @@ class Following:
         solution, n_classes = self._solution, self._gathered.sums.n_classes
         if solution.coef is None:
             return False
-        return solution.factor.worth_correcting(n_rows, n_classes, self._refined)
+        if solution.factor.worth_correcting(n_rows, n_classes, self._refined):
+            return True
+        if not (self._refined and solution.can_be_checked):
+            return False
+        # To refine what many rows give takes longer than to look whether that is needed.
+        self._refined, self._checked = False, True
+        return solution.factor.worth_correcting(n_rows, n_classes)
 
     @property
     def needs_sums(self) -> bool:
         """Whether `finish` needs sums that have the samples; if not, these can wait for more."""
-        return self._refined or self._ridge.fit_intercept
+        return self._refined or self._checked or self._ridge.fit_intercept
 
     def absorb(self, rows: Tensor, columns: Tensor, weights: Tensor | None) -> bool:
         """Correct the factor for samples about to be added.
@@ -67,7 +73,7 @@ class Following:
         solution = self._solution
         coef, intercept = solution.coefficients()
         targets = coef.new_zeros(len(rows), coef.shape[1])
-        targets[torch.arange(len(rows)), columns.cpu()] = 1.0
+        targets.scatter_(1, columns.to(targets.device).unsqueeze(1), 1.0)
         changed_rows, changed_targets = rows, targets
         if weights is not None or self._ridge.fit_intercept:
             changed_rows, changed_targets = regression_rows(
@@ -100,9 +106,8 @@ class Following:
         solution.coef = solution.weights() + step
         if not solution.refine:
             return
-        size = float(step.norm()) / max(float(solution.coef.norm()), 1e-300)
-        solution.drift.note(size, self._refined)
-        if solution.drift.exhausted:
-            equations = solution.equations()
-            solution.coef = equations.refined(solution.factor.solve_corrected, *equations.right())
+        size = float(step.norm() / solution.coef.norm().clamp(min=1e-300))
+        solution.drift.note(size, self._refined or self._checked)
+        if solution.drift.exhausted or (self._checked and not solution.good_enough(solution.coef)):
+            solution.coef = solution.refined()
             solution.drift.renew()

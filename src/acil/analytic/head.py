@@ -277,8 +277,11 @@ class GramHead:
         sums, solution = self.statistics, self._solution
         if not self._digits.in_question(sums):
             return False
-        least, moment = solution.look(), solution.moment()
-        sums.keep_pairs(self._digits.needed(sums, solution.factor, moment, least, block, growing))
+        solution.look()
+        needed = self._digits.needed(
+            sums, solution.factor, solution.moment(), solution.least_eigenvalue, block, growing
+        )
+        sums.keep_pairs(needed)
         if self.gamma is None:
             solution.factor.drop()
         return True

@@ -34,6 +34,8 @@ _PREFIX = {torch.float64: "d", torch.float32: "s"}
 #: Columns of one panel. Wide enough for full speed, narrow enough that the half of the diagonal
 #: blocks that is computed in vain stays small.
 _PANEL = 512
+#: The same where each step costs time of its own
+_GPU_PANEL = 4096
 #: Columns of one product of rowsᵀ rows, and of those in its block on the diagonal.
 _GRAM_PANEL, _GRAM_STEP = 1024, 256
 #: Steps of the eigenvalue estimate
@@ -59,6 +61,10 @@ def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
         syrk(float(sign), columns, beta=1.0, c=gram.numpy().T, overwrite_c=1)
         return gram
     for start, stop in _panels(gram.shape[0], _GRAM_PANEL):
+        if gram.device.type != "cpu":
+            # Each product takes time of its own to start.
+            _add_product_(gram, rows, slice(start, gram.shape[0]), slice(start, stop), sign)
+            continue
         # On the diagonal in narrow steps: half of what is computed there is computed in vain.
         for first, last in _panels(stop - start, _GRAM_STEP):
             _add_product_(
@@ -90,7 +96,7 @@ def symmetric_matmul(lower: Tensor, right: Tensor) -> Tensor:
     Tensor of shape (d, k)
     """
     product = torch.zeros_like(right)
-    for start, stop in _panels(lower.shape[0]):
+    for start, stop in _panels(lower.shape[0], _PANEL if lower.device.type == "cpu" else _GPU_PANEL):
         product[start:stop] += _mirrored(lower[start:stop, start:stop]) @ right[start:stop]
         below = lower[stop:, start:stop]
         product[stop:] += below @ right[start:stop]

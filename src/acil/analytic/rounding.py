@@ -65,6 +65,11 @@ def invisible(change: float) -> bool:
     return change <= _INVISIBLE
 
 
+def is_wide(size: int) -> bool:
+    """Say whether digits beyond float64 cost so much that they are kept only where they are needed."""
+    return size > _NARROW
+
+
 def beyond_reach(largest: float, least: float, size: int) -> bool:
     """Say whether a wide matrix is too ill-conditioned for low parts to be worth their time.
 
@@ -81,7 +86,7 @@ def beyond_reach(largest: float, least: float, size: int) -> bool:
     size : int
         Width d.
     """
-    return size > _NARROW and 0 < _PROMISED * least < largest
+    return is_wide(size) and 0 < _PROMISED * least < largest
 
 
 def fall_to_come(n_samples: int, size: int) -> float:
@@ -114,7 +119,7 @@ def eigenvalue_bound(total: Tensor, weight: float) -> float:
 
 def settled(n_samples: int, size: int) -> bool:
     """Say whether the least eigenvalue of sums of so many samples has been looked at."""
-    return size > _NARROW and n_samples >= _FILLED * size
+    return is_wide(size) and n_samples >= _FILLED * size
 
 
 def worth_a_look(before: int, after: int, size: int) -> bool:

@@ -1,8 +1,9 @@
-"""How much rounding of the sums shows in the scores: tried out on the factor, not bounded."""
+"""How much rounding shows in the scores: tried out on the factor, not bounded."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -37,8 +38,7 @@ def score_change(
     independent errors. The scores themselves have the square ‖X W‖² = ‖L⁻¹ M‖² − γ ‖W‖².
     """
     generator = torch.Generator().manual_seed(0)
-    signs = torch.randn(moment.shape[1], min(_TRIALS, moment.shape[1]), generator=generator)
-    whitened = factor.whiten(moment @ signs.to(moment))
+    whitened = factor.whiten(moment @ _combinations(moment, generator))
     W = factor.unwhiten(whitened)
     square = float(whitened.square().sum() - gamma * W.square().sum())
     if not square > 0:
@@ -48,3 +48,45 @@ def score_change(
     drawn = torch.randn(W.shape, generator=generator).to(W)
     error = factor.whiten(noise * drawn * root * (root * W).norm(dim=0))
     return float(error.norm()) / math.sqrt(square)
+
+
+def solution_error(
+    factor: CorrectedFactor,
+    multiply: Callable[[Tensor], Tensor],
+    coef: Tensor,
+    moment: Tensor,
+    gamma: float,
+) -> float:
+    """Return how far scores of samples like those learnt are off because the solution was rounded.
+
+    Parameters
+    ----------
+    factor : CorrectedFactor
+        Of A = gram + γI, corrections included, centred if the regression is.
+    multiply : callable
+        Multiplies A with columns.
+    coef, moment : Tensor of shape (d, n_classes)
+        W and M of A W = M.
+    gamma : float
+
+    Notes
+    -----
+    A residual r moves the scores of the samples by at most the root of rᵀ A⁻¹ r. It is computed in
+    working precision, so that its own rounding, which is as large as that of a good solution, counts as
+    well. The scores have the square ‖X W‖² = Wᵀ M − γ ‖W‖².
+    """
+    signs = _combinations(moment, torch.Generator().manual_seed(0))
+    W, M = coef @ signs, moment @ signs
+    rest = M - multiply(W)
+    squares = torch.stack(
+        [(rest * factor.solve_corrected(rest)).sum(), (W * M).sum() - gamma * W.square().sum()]
+    )
+    # In one go: the device is waited for once.
+    error, scores = squares.tolist()
+    return math.sqrt(max(error, 0.0) / scores) if scores > 0 and math.isfinite(error) else math.inf
+
+
+def _combinations(moment: Tensor, generator: torch.Generator) -> Tensor:
+    """Return random combinations of classes, of shape (n_classes, trials)."""
+    trials = min(_TRIALS, moment.shape[1])
+    return torch.randn(moment.shape[1], trials, generator=generator).to(moment)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 
+from acil.analytic import rounding
 from acil.analytic.drift import Drift
 from acil.analytic.factor import CorrectedFactor
 from acil.analytic.gathered import Gathered
@@ -14,6 +17,7 @@ from acil.analytic.mixed import refined_weights, require_enough_precision
 from acil.analytic.refinement import NormalEquations
 from acil.analytic.ridge import Ridge
 from acil.analytic.selection import generalized_cross_validation
+from acil.analytic.sensitivity import solution_error
 from acil.errors import SingularMatrixError
 
 #: Above this estimate of the condition number, rounding in the Cholesky solve could move scores by
@@ -120,17 +124,14 @@ class Solution:
         """Estimate the condition number κ of the matrix that is inverted."""
         self.require_fresh_factor()
         largest = largest_eigenvalue(self._multiply, self._random_start())
-        self._least = self._least_eigenvalue()
+        self._least = self.least_eigenvalue()
         return max(1.0, largest * 0.9 / self._least)
 
-    def look(self) -> float:
-        """Factorize with γ as far as it is known; return a lower bound of the least eigenvalue, or 0."""
+    def look(self) -> None:
+        """Factorize with γ as far as it is known; a singular matrix leaves no factor."""
         self.invalidate()
-        try:
+        with contextlib.suppress(SingularMatrixError):
             self._factorize(self._ridge.known_gamma, self._ridge.precision.sums)
-            return self._least_eigenvalue()
-        except SingularMatrixError:
-            return 0.0
 
     def require_factor(self) -> None:
         """Make sure that there is a factor, which may have a low-rank correction."""
@@ -156,6 +157,29 @@ class Solution:
         gamma = self._resolved_gamma()
         return NormalEquations(self._gathered.statistics, gamma, self._ridge.fit_intercept)
 
+    def refined(self) -> Tensor:
+        """Return W to nearly its last digit, corrections of the factor included."""
+        equations = self.equations()
+        return equations.refined(self.factor.solve_corrected, *equations.right())
+
+    @property
+    def can_be_checked(self) -> bool:
+        """Whether a residual in working precision can tell that weights need no refinement.
+
+        It does not see low parts, nor what centring has rounded. Narrow matrices, of which refinement
+        costs next to nothing, are refined in any case.
+        """
+        sums = self._gathered.sums
+        return rounding.is_wide(sums.size) and sums.low is None and not self._ridge.fit_intercept
+
+    def good_enough(self, coef: Tensor) -> bool:
+        """Say whether weights of an ill-conditioned matrix need no refinement all the same."""
+        if not self.can_be_checked:
+            return False
+        gamma = self._resolved_gamma()
+        error = solution_error(self.factor, self._multiply, coef, self.moment(), gamma)
+        return rounding.invisible(error)
+
     def _solve(self) -> Tensor:
         precision, moment = self._ridge.precision, self.moment()
         mixed = precision.products != precision.sums
@@ -170,12 +194,11 @@ class Solution:
             # Also what mixed precision falls back to when a float32 factor is not good enough
             if not self.factor.ready or self.factor.dtype != precision.sums:
                 self._factorize(self._resolved_gamma(), precision.sums)
+            coef = self.factor.solve(moment)
             if self.refine:
                 self.drift = Drift(precision.rounding * self._condition_bound())
-                equations = self.equations()
-                coef = equations.refined(self.factor.solve, *equations.right())
-            else:
-                coef = self.factor.solve(moment)
+                if not self.good_enough(coef):
+                    coef = self.refined()
             self.lost.warn(self.factor, moment, self._ridge.known_gamma, precision.rounding)
         if mixed:
             self._require_enough_precision()
@@ -202,7 +225,7 @@ class Solution:
         # A pivot bounds the smallest eigenvalue from above.
         return self._trace() / self.factor.smallest_pivot()
 
-    def _least_eigenvalue(self) -> float:
+    def least_eigenvalue(self) -> float:
         """Return a lower bound of the least eigenvalue of the matrix that was factorized."""
         largest = largest_eigenvalue(self.factor.solve, self._random_start().to(self.factor.dtype))
         # Estimates of eigenvalues come from within: allow for what is missing.

@@ -14,7 +14,7 @@ _BY_COLUMNS = frozenset({"cuda"})
 
 
 def laid_out(buffer: Tensor) -> Tensor:
-    """Return a row-major square buffer as the matrix that its device factorizes fastest: itself, or turned.
+    """Return a row-major buffer as the matrix that its device factorizes fastest: as it is, or turned.
 
     Parameters
     ----------

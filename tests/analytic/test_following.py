@@ -1,0 +1,67 @@
+"""Many rows of an ill-conditioned problem: weights are corrected, looked at, and refined if need be."""
+
+import numpy as np
+import pytest
+import torch
+
+from acil.analytic.head import GramHead
+from acil.analytic.precision import PRECISIONS
+from acil.analytic.solution import Solution
+from strategies import relative
+
+WIDTH, GAMMA = 600, 1e-4
+
+
+def rows_of(n, seed):
+    """Return rows whose matrix has κ of a few millions, most of it because no value is negative."""
+    rows = np.random.default_rng(seed).normal(size=(n, WIDTH))
+    return torch.from_numpy(np.abs(rows) * np.geomspace(1, 1e-2, WIDTH))
+
+
+def labels_of(rows):
+    return torch.arange(len(rows)) % 3
+
+
+def head_of(*phases):
+    """Return a head that has learnt rows with labels, phase by phase, with weights after each."""
+    head = GramHead(WIDTH, PRECISIONS["float64"], torch.device("cpu"), GAMMA)
+    head.grow(torch.empty(0, dtype=torch.int64), 3)
+    for rows, labels in phases:
+        head.learn([(rows, labels, None)], len(rows))
+        head.coefficients()
+    return head
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Collect what looks at weights find; the list can be given answers first."""
+    found, answers = [], []
+    usual = Solution.good_enough
+
+    def good_enough(self, coef):
+        found.append((self.factor.rank, answers.pop(0) if answers else usual(self, coef)))
+        return found[-1][1]
+
+    monkeypatch.setattr(Solution, "good_enough", good_enough)
+    return found, answers
+
+
+@pytest.mark.parametrize("answers", [[], [True, False]], ids=["as it is", "refined"])
+def test_a_correction_by_many_rows_is_looked_at(looks, answers):
+    found, given = looks
+    given += answers
+    base, new, test = rows_of(1800, 1), rows_of(90, 2), rows_of(50, 3)
+    head = head_of((base, labels_of(base)), (new, labels_of(new)))
+    assert head._solution.refine
+    assert [rank for rank, _ in found] == [0, 90]
+    joint = head_of((torch.cat([new, base]), torch.cat([labels_of(new), labels_of(base)])))
+    scores, expected = (test @ part.coefficients()[0] for part in (head, joint))
+    assert relative(scores.numpy(), expected.numpy()) <= 1e-9
+
+
+def test_few_rows_are_refined_at_once(looks):
+    found, _ = looks
+    base, new = rows_of(1800, 1), rows_of(2, 2)
+    head = head_of((base, labels_of(base)), (new, labels_of(new)))
+    assert head._solution.factor.rank == 2
+    assert [rank for rank, _ in found] == [0]
