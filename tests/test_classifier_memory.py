@@ -105,7 +105,7 @@ assert np.isfinite(scores).all()
 print(json.dumps({"solve": peak - before, "matrix": d * d * 8}))
 """
 
-#: Beyond the sums, in matrices of d × d float64 numbers (issue 2).
+#: Beyond the sums, in matrices of d × d float64 numbers.
 EXTRA_MATRICES = 1.25
 #: Blocks and panels, which do not grow with d²: less than one more matrix at the widths used here.
 CONSTANT = 64e6

@@ -15,6 +15,8 @@ ROOMS = [
     "inputs",
     "labels",
     "parameters",
+    "state",
+    "fitted",
     "classifier",
     "locking",
     "atomic",

@@ -1,4 +1,4 @@
-"""Checks of the constructor arguments, made when learning starts."""
+"""Checks of the constructor arguments, made when learning starts, and of a γ that is given later."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
+from torch import Tensor
 
 from acil.analytic import (
     ACTIVATIONS,
@@ -50,6 +51,25 @@ def check_parameters(estimator: Any) -> None:
             f'dtype="float64". Got solver="{estimator.solver}" and dtype="{estimator.dtype}". Change '
             'these, or use sums="auto".'
         )
+
+
+def check_gamma(gamma: Any) -> float:
+    """Return a γ that is given after learning, or raise an `InputError`."""
+    if isinstance(gamma, bool) or not isinstance(gamma, Real) or not 0 <= float(gamma) < np.inf:
+        raise InputError(f"gamma must be a finite number that is not negative. Got {gamma!r}.")
+    return float(gamma)
+
+
+def check_candidates(gammas: Any) -> Tensor:
+    """Return candidates for γ as float64 of shape (k,), or raise an `InputError`."""
+    with input_errors():
+        if isinstance(gammas, Tensor):
+            gammas = gammas.detach().cpu().numpy()
+        candidates = torch.from_numpy(np.array(gammas, dtype=np.float64).reshape(-1))
+    valid = torch.isfinite(candidates) & (candidates >= 0)
+    if not len(valid) or not bool(valid.all()):
+        raise InputError("gammas must be finite numbers that are not negative, at least one.")
+    return candidates
 
 
 def resolve_seed(random_state: Any) -> int:

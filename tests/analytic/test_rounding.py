@@ -191,3 +191,15 @@ def test_a_tiny_gamma_does_not_hide_that_samples_fill_all_directions(wide):
     rows = samples(90, head, 1e-4)
     head.learn([(rows[i : i + 10], torch.arange(10) % 2, None) for i in range(0, 90, 10)], 90)
     assert head.statistics.low is not None
+
+
+def test_extended_heads_have_low_parts_from_the_first_sample_on_and_so_have_their_branches(wide):
+    head = GramHead(20, PRECISIONS["float64"], CPU, 1e3, extended=True)
+    head.grow(torch.zeros(0, dtype=torch.int64), 2)
+    branch = head.branch(2)
+    for one in (head, branch):
+        assert learn(one, 1)
+        assert learn(one, 200), "samples that fill all directions are not looked at"
+    head.absorb(branch, torch.arange(2))
+    assert head.statistics.low is not None
+    assert learn(head.copy(), 1)

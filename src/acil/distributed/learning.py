@@ -80,7 +80,7 @@ def partial_fit(
             _require_agreement(facts)
             declared = _union_of_classes(facts)
             state = _state(classifier, facts, declared, group)
-            branch = _local_sums(classifier, state, shard, declared, _first(facts, "gamma"))
+            branch = _local_sums(state, shard, declared, _first(facts, "gamma"))
             # Those who failed up to here say so now; what follows needs everybody.
             group.exchange()
             reduce_(branch.statistics, group)
@@ -216,17 +216,15 @@ def _state(
     return state
 
 
-def _local_sums(
-    classifier: ACILClassifier, state: State, shard: _Shard, declared: Labels, gamma: float | None
-) -> GramHead:
+def _local_sums(state: State, shard: _Shard, declared: Labels, gamma: float | None) -> GramHead:
     model = state.model
     branch = model.require_sums().branch(len(declared))
     branch.gamma = gamma
     if shard.rows is not None:
-        classifier._check_values(shard.rows, model)
+        state.check_values(shard.rows)
         columns = columns_of(shard.labels, declared)
         part = AnalyticModel(model.expansion, branch, model.precision, model.device)
-        part.learn(classifier._features(state, shard.rows), columns, shard.weights, len(shard.rows))
+        part.learn(state.features(shard.rows), columns, shard.weights, len(shard.rows))
     return branch
 
 
@@ -241,7 +239,7 @@ def _commit(
     state.interrupted = True
     # One that was left to the first solve, which only some processes have needed so far
     state.model.require_sums().gamma = branch.gamma
-    classifier._grow(state, declared)
+    state.grow(declared)
     state.model.absorb(branch, columns_of(declared, state.classes))
     state.interrupted = False
     classifier._state = state
