@@ -36,7 +36,8 @@ class ImageClassifier:
     gamma : float, default=0.1
         Ridge strength, in units of the mean squared length of a sample: so it suits every network.
     track : bool, default=False
-        Keep salted hashes of the images, refuse to learn one twice, and to forget one never learnt.
+        Keep salted hashes of the images and their classes; refuse to learn one twice, and to forget
+        one never learnt, or learnt as another class.
     random_state : int, default=0
         Seed of the expansion.
     device : str, default="auto"
@@ -184,7 +185,7 @@ class ImageClassifier:
             if self._track and not tracker.active:
                 tracker = Tracker.new()
             if tracker.active:
-                tracker = tracker.with_added(samples.digests)
+                tracker = tracker.with_added(samples.digests, samples.names)
             if before is None:
                 head = ACILClassifier(**self._settings)  # type: ignore[arg-type]
                 head.backbone_ = samples.identity
@@ -215,14 +216,15 @@ class ImageClassifier:
             require_identity(samples.identity, before.head.backbone_)
             if len(samples.labels) >= before.head.n_samples_:
                 raise InputError(
-                    f"These are {len(samples.labels)} images, and the model has learnt "
-                    f"{before.head.n_samples_}: nothing would be left. Delete the model instead."
+                    f"Nothing would be left: {before.head.n_samples_} images have been learnt, and "
+                    f"{len(samples.labels)} would be forgotten. Delete the model instead."
                 )
-            if len(before.tracker) == before.head.n_samples_:
-                before.tracker.require_learnt(samples.digests)
+            tracker, complete = before.tracker, len(before.tracker) == before.head.n_samples_
+            tracker.require_learnt(samples.digests, samples.names, complete)
             head = before.twin()
             head.forget(samples.features, samples.labels)
-            return self._replace(head, before.tracker.without(samples.digests), samples, start)
+            after = tracker.without(samples.digests, samples.names)
+            return self._replace(head, after, samples, start)
 
     def merge(self, other: ImageClassifier) -> ImageClassifier:
         """Add everything that another model has learnt, as if this one had seen its images.
