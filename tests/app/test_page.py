@@ -168,7 +168,7 @@ def test_token_is_asked_for_and_kept_for_the_tab(opened):
     page.get_by_label("Name of the class").fill("red")
     page.set_input_files("#teach-files", files("red", 2))
     page.get_by_role("button", name="Teach", exact=True).click()
-    playwright.expect(page.locator("#teach-status")).to_contain_text("token")
+    playwright.expect(page.locator("#teach-status")).to_contain_text("enter it under “Token”")
     page.locator("#token").fill(TOKEN)
     page.locator("#token").blur()
     page.reload()

@@ -216,8 +216,8 @@ class ImageClassifier:
             require_identity(samples.identity, before.head.backbone_)
             if len(samples.labels) >= before.head.n_samples_:
                 raise InputError(
-                    f"Nothing would be left: {before.head.n_samples_} images have been learnt, and "
-                    f"{len(samples.labels)} would be forgotten. Delete the model instead."
+                    f"Of {before.head.n_samples_} learnt, {len(samples.labels)} would be forgotten: "
+                    "nothing would be left. Delete the model instead."
                 )
             tracker, complete = before.tracker, len(before.tracker) == before.head.n_samples_
             tracker.require_learnt(samples.digests, samples.names, complete)
