@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import acil
-from acil import ACILClassifier, load, save, storage
+from acil import ACILClassifier, load, save
 from acil.errors import InputError, InterruptedModelError, NotFittedError, UnsupportedError
-from acil.storage import describe
+from acil.storage import assembly, contents, describe
 from strategies import sums_of
 
 LABELS = {
@@ -240,13 +240,13 @@ def test_extended_floats_are_stored_as_float64(tmp_path):
 def test_tensors_of_a_loaded_model_are_aligned_and_its_own(tmp_path, monkeypatch, solver, inference):
     X, y = data()
     save(ACILClassifier(expansion_size=7, solver=solver).fit(X, y), tmp_path / "m.acil")
-    raw, read = [], storage._read
+    raw, read = [], assembly.read
 
     def record(file, name):
         raw.append(read(file, name))
         return raw[-1]
 
-    monkeypatch.setattr(storage, "_read", record)
+    monkeypatch.setattr(assembly, "read", record)
     model = load(tmp_path / "m.acil", inference=inference)._state.model
     tensors = [model.expansion.projection, *model.head.coefficients()]
     if not inference:
@@ -261,8 +261,8 @@ def test_tensors_of_a_loaded_model_are_aligned_and_its_own(tmp_path, monkeypatch
 def test_reading_for_inference_leaves_the_sums_alone(tmp_path, monkeypatch):
     X, y = data()
     save(ACILClassifier(expansion_size=8, class_balance=True).fit(X, y), tmp_path / "m.acil")
-    names, read = [], storage._read
-    monkeypatch.setattr(storage, "_read", lambda file, name: names.append(name) or read(file, name))
+    names, read = [], assembly.read
+    monkeypatch.setattr(assembly, "read", lambda file, name: names.append(name) or read(file, name))
     load(tmp_path / "m.acil", inference=True)
     assert sorted(names) == ["coef", "intercept", "projection"]
 
@@ -408,7 +408,7 @@ def test_models_that_cannot_be_saved_are_refused_and_the_file_stays(tmp_path):
 
 def test_header_that_the_library_would_not_read_is_refused(tmp_path, monkeypatch):
     X, y = data()
-    monkeypatch.setattr(storage, "MAX_HEADER_BYTES", 100)
+    monkeypatch.setattr(contents, "MAX_HEADER_BYTES", 100)
     with pytest.raises(InputError, match="shorter names"):
         save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
 

@@ -120,6 +120,7 @@ def test_token_guards_teaching_but_not_predicting(settings):
         ):
             refused = guarded.teach("red", images, headers=headers)
             assert refused.status_code == 401
+            assert "Authorization: Bearer TOKEN" in refused.json()["detail"]
             assert refused.headers["www-authenticate"] == "Bearer"
         assert not guarded.service.settings.model.exists()
         right = {"Authorization": f"Bearer {TOKEN}"}
@@ -255,6 +256,46 @@ def test_held_out_folder_that_is_none_is_told(settings, tmp_path):
 
     with pytest.raises(InputError, match="no file"):
         Service(settings(held_out=tmp_path / "missing"))
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("top=0", "top is '0'. Input should be greater than or equal to 1."),
+        ("top=x&unknown_above=-1", "unknown_above is '-1'. Input should be greater than"),
+        (f"top={'x' * 5000}", "top is 'xxxx"),
+    ],
+)
+def test_wrong_parameters_are_told_like_every_refusal(taught, query, told):
+    refused = taught.predict(images_of("red", 1), params=query)
+    assert refused.status_code == 422
+    assert told in refused.json()["detail"]
+    assert len(refused.content) < 500
+
+
+def test_an_address_that_is_none_is_told(taught):
+    for path in ("/nowhere", "/classes/a%2Fb"):
+        refused = taught.post(path)
+        assert refused.status_code == 404
+        assert "A class name cannot have a '/'" in refused.json()["detail"]
+
+
+def test_what_happens_to_the_file_is_logged_once(taught, caplog):
+    store = taught.service.store
+    with caplog.at_level("INFO", logger="acil"):
+        taught.forget("red", images_of("red", 5)[:1])
+        assert "forgot 1 image of 'red'" in caplog.text
+        content = store.path.read_bytes()
+        store.path.unlink()
+        # The server itself looks too, once a second.
+        for _ in range(3):
+            store.refresh()
+        assert caplog.text.count("is gone: predicting goes on") == 1
+        store.path.write_bytes(content)
+        wait_until(lambda: "reloaded" in caplog.text)
+        store.path.unlink()
+        store.refresh()
+    assert caplog.text.count("is gone: predicting goes on") == 2
 
 
 def test_metrics_count_answers_and_images(taught):

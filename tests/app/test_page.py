@@ -168,7 +168,7 @@ def test_token_is_asked_for_and_kept_for_the_tab(opened):
     page.get_by_label("Name of the class").fill("red")
     page.set_input_files("#teach-files", files("red", 2))
     page.get_by_role("button", name="Teach", exact=True).click()
-    playwright.expect(page.locator("#teach-status")).to_contain_text("token")
+    playwright.expect(page.locator("#teach-status")).to_contain_text("enter it under “Token”")
     page.locator("#token").fill(TOKEN)
     page.locator("#token").blur()
     page.reload()
@@ -225,6 +225,26 @@ def test_page_fits_and_is_readable(opened, place, viewport, dark):
     assert small == []
     assert min(contrasts(page)) >= 4.5
     shoot(page, f"{'phone' if viewport is PHONE else 'desktop'}-{'dark' if dark else 'light'}")
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_long_name_stays_inside_the_page(opened, place, viewport):
+    page = opened(viewport, held_out=place / "held-out")
+    teach(page, "red")
+    name = "x" * 120
+    teach(page, name)
+    assert predicted(page, name, name) == [name, name]
+    playwright.expect(page.locator("#comparison-heading")).to_contain_text(name)
+    # What is cut off on purpose, or one pixel large for screen readers, may be wider than its box.
+    wide = """() => [...document.querySelectorAll('main *, dialog *, header *')]
+        .filter(e => e.offsetParent && !e.matches('.name, .unseen, input'))
+        .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline')
+        .map(e => e.id || e.className || e.tagName)"""
+    assert page.evaluate(wide) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= viewport["width"]
+    page.get_by_role("button", name=f"Forget images of {name}").click()
+    playwright.expect(page.locator("#forget-name")).to_have_text(name)
+    assert page.evaluate(wide) == []
 
 
 def contrasts(page):

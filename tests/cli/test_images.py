@@ -4,15 +4,17 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from acil import ImageClassifier, load
 from acil.cli import app
-from acil.cli.images import counted
+from acil.cli.images import aligned, counted
 from acil.storage import describe
 from pictures import draw, network_file
 
@@ -132,6 +134,48 @@ def test_predict_in_every_format(place, model):
     assert "novelty" in table
 
 
+def test_two_formats_at_once_are_refused(place, model):
+    result = acil("predict", model, place / "test", "--json", "--format", "csv", code=2)
+    assert "contradicts" in result.stderr
+    assert not result.stdout
+
+
+def test_wide_letters_keep_columns_in_line(place, tmp_path):
+    names = {"red": "日本 語", "blue": "Größe", "green": "two words"}
+    for colour, name in names.items():
+        (tmp_path / "images" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "images" / name).symlink_to(place / "train" / colour)
+    model, network = tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}"
+    lines = acil("learn", tmp_path / "images", "--model", model, "--backbone", network).stdout
+    assert "\n日本 語          5         5\n" in lines
+    assert "\ntwo words        5         5\n" in lines
+    plot = tmp_path / "plot.png"
+    found = acil("evaluate", model, tmp_path / "images", "--plot", plot)
+    assert "\n日本 語    100.00 %\n" in found.stdout
+    assert found.stderr.count("lacks a letter") == 1
+    assert "Warning" not in found.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    texts = ["日本 語", "Größe", "e\u0301", "two words", "\x1b[2J"]
+    assert {cell_len(text) for text in aligned(texts)} == {9}
+    assert aligned(["\x1b[2J"]) == ["\\x1b[2J"]
+
+
+def test_every_bad_image_is_named_in_a_sentence_of_its_own(place, tmp_path):
+    folder = tmp_path / "cat"
+    folder.mkdir()
+    for number in range(7):
+        (folder / f"{number}.png").write_bytes(b"no image")
+    shutil.copy(next((place / "train" / "red").iterdir()), folder / "good.png")
+    network = f"onnx:{place / 'network.onnx'}"
+    model = tmp_path / "m.acil"
+    told = acil("learn", folder, "--class", "cat", "--model", model, "--backbone", network, code=1)
+    assert "7 of 8 images cannot be used; nothing was changed. Cannot read" in told.stderr
+    assert told.stderr.count("Cannot read the image") == 5
+    assert "the file. And 2 more. Or leave them out with --skip-bad." in told.stderr
+    assert ".," not in told.stderr
+    assert not model.exists()
+
+
 def test_evaluate_counts_linked_folders_and_draws(place, model, tmp_path):
     for name in ("red", "blue"):
         (tmp_path / "linked" / name).parent.mkdir(exist_ok=True)
@@ -159,6 +203,7 @@ def test_forget_says_what_is_gone_and_that_the_network_never_saw_it(place, model
     assert "no longer known: red" in result.stdout
     assert "network never saw them" in result.stdout
     assert describe(model)["classes"] == ["blue", "green", "white"]
+    assert "This holds if they had been learnt under the class given" in result.stderr
     again = acil("forget", model, place / "train" / "red", "--class", "red", code=1)
     assert "never learnt" in again.stderr
 
@@ -169,6 +214,13 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path):
     assert report["totals"] == dict.fromkeys(("blue", "green", "red", "white"), 10)
     assert "exists" in acil("merge", model, model, "-o", out, code=1).stderr
     assert "at least two" in acil("merge", model, "-o", tmp_path / "x.acil", code=1).stderr
+    small = tmp_path / "small.acil"
+    acil("export", model, "--inference", small)
+    for pair in ((model, small), (small, model)):
+        refused = acil("merge", *pair, "-o", tmp_path / "x.acil", code=1).stderr
+        assert f"{small} can only predict" in refused
+    table = acil("merge", model, place / "all.acil", "-o", tmp_path / "again.acil").stdout
+    assert table.startswith("blue        10\ngreen       10\nred         10\n")
 
 
 def test_tracked_model_refuses_an_image_it_knows(place, tmp_path):
@@ -180,6 +232,11 @@ def test_tracked_model_refuses_an_image_it_knows(place, tmp_path):
     assert "learnt already" in result.stderr
     assert model.read_bytes() == before
     assert json.loads(acil("inspect", model, "--json").stdout)["images"]["tracked"] == 20
+    image = next((place / "train" / "red").iterdir())
+    refused = acil("forget", model, image, "--class", "blue", code=1)
+    assert "learnt as another class than 'blue'" in refused.stderr
+    assert model.read_bytes() == before
+    assert not acil("forget", model, image, "--class", "red").stderr
 
 
 def test_inspect_says_when_embeddings_would_be_smaller(place):

@@ -63,6 +63,49 @@ def test_image_never_learnt_cannot_be_forgotten(model, tmp_path):
     assert model.snapshot is before
 
 
+def test_image_given_twice_cannot_be_forgotten(model, pictures):
+    before = model.snapshot
+    image = pictures / "red" / "0-0.png"
+    with pytest.raises(InputError, match="1 of 2 images are given twice; the first is number 2"):
+        model.forget([image, image], "red")
+    assert model.snapshot is before
+
+
+def test_image_cannot_be_forgotten_as_another_class(model, pictures, tmp_path):
+    """The sums would be those of no set of images, and no sum tells."""
+    model.save(tmp_path / "m.acil")
+    again = ImageClassifier.load(tmp_path / "m.acil", backbone=network())
+    before = again.snapshot
+    images = [pictures / "blue" / "0-1.png", pictures / "red" / "0-0.png"]
+    with pytest.raises(InputError, match="1 of 2 images were learnt as another class than 'blue'"):
+        again.forget(images, "blue")
+    assert again.snapshot is before
+    again.forget(images, ["blue", "red"])
+    assert (again.counts_["blue"], again.counts_["red"]) == (3, 3)
+
+
+def test_classes_are_compared_where_only_some_images_are_tracked(pictures):
+    model = ImageClassifier(network())
+    model.learn(pictures / "red", "red")
+    model._track = True
+    model.learn(pictures / "blue", "blue")
+    with pytest.raises(InputError, match="another class"):
+        model.forget([pictures / "blue" / "0-0.png"], "red")
+    model.forget([pictures / "red" / "0-0.png"], "red")
+    assert model.counts_ == {"blue": 4, "red": 3}
+
+
+def test_hashes_without_classes_are_still_read(model, pictures):
+    groups = [{"salt": g["salt"], "hashes": g["hashes"]} for g in model.snapshot.tracker.to_list()]
+    tracker = Tracker.from_list(groups)
+    assert len(tracker) == 16
+    samples = model.prepare([pictures / "red" / "0-0.png"], "red")
+    tracker.require_learnt(samples.digests, ["blue"], complete=True)
+    added = tracker.with_added(["aa"], ["red"])
+    assert added.known(samples.digests) == [0]
+    assert len(added.without(samples.digests, ["red"])) == 16
+
+
 def test_merged_models_refuse_the_images_of_both(pictures):
     models = []
     for names in (("red", "blue"), ("green", "white")):
@@ -84,7 +127,7 @@ def test_models_with_a_common_past_cannot_be_merged(model, tmp_path):
 
 def test_same_image_has_other_hashes_in_another_model():
     digests = ["aa", "bb"]
-    one, two = (Tracker.new().with_added(digests) for _ in range(2))
+    one, two = (Tracker.new().with_added(digests, ["cat", "dog"]) for _ in range(2))
     assert not one.groups[0][1] & two.groups[0][1]
 
 
@@ -96,7 +139,8 @@ def test_file_for_prediction_has_no_hashes(model, tmp_path):
 
 @pytest.mark.parametrize(
     "groups",
-    [None, 3, [3], [{}], [{"salt": "x", "hashes": []}], [{"salt": "0" * 32, "hashes": ["zz"]}]],
+    [None, 3, [3], [{}], [{"salt": "x", "hashes": []}], [{"salt": "0" * 32, "hashes": ["zz"]}]]
+    + [[{"salt": "0" * 32, "hashes": [], "placed": placed}] for placed in (3, ["zz"], ["0" * 32])],
 )
 def test_damaged_hashes_are_told(groups):
     with pytest.raises(ModelFileError, match="damaged"):

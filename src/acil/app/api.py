@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import reprlib
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
@@ -70,6 +72,7 @@ _STATUS: list[tuple[type[Exception], int, str | None]] = [
     (TimeoutError, 408, "The images did not arrive in time. Send them again."),
     (ClientDisconnect, 400, "The client has gone."),
 ]
+_NOTHING = "There is nothing at this address; /docs has all addresses. A class name cannot have a '/'."
 
 
 def create_app(service: Service) -> FastAPI:
@@ -94,6 +97,8 @@ def create_app(service: Service) -> FastAPI:
     )
     for kind, status, detail in _STATUS:
         app.add_exception_handler(kind, _answered(status, detail))
+    app.add_exception_handler(404, _answered(404, _NOTHING))
+    app.add_exception_handler(RequestValidationError, _parameters_refused)
     slots = asyncio.Semaphore(service.settings.max_requests)
     # Changes do not wait in line behind predictions.
     changes = asyncio.Semaphore(_MAX_CHANGES)
@@ -232,11 +237,19 @@ def _token_check(token: str | None) -> Any:
         if scheme.lower() != "bearer" or not same:
             raise HTTPException(
                 401,
-                "Teaching and forgetting need the token of this server.",
+                "Teaching and forgetting need the token of this server. Send it in the header "
+                "'Authorization: Bearer TOKEN'.",
                 {"WWW-Authenticate": "Bearer"},
             )
 
     return check
+
+
+async def _parameters_refused(request: Request, error: Exception) -> JSONResponse:
+    """Say what is wrong with parameters of the address, in the form of all refusals."""
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    texts = [f"{fault['loc'][-1]} is {reprlib.repr(fault['input'])}. {fault['msg']}." for fault in found]
+    return JSONResponse({"detail": " ".join(texts)}, 422)
 
 
 def _answered(status: int, detail: str | None) -> Any:

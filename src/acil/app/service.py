@@ -203,7 +203,8 @@ class Service:
         self._history.append(entry)
         seconds = time.perf_counter() - start
         done = "learnt" if action == "learn" else "forgot"
-        logger.info("%s %d images of %r in %.2f s, saved", done, len(contents), name, seconds)
+        what = "1 image" if len(contents) == 1 else f"{len(contents)} images"
+        logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
         return {**entry, "totals": change.report.totals, "seconds": seconds}
 
     def _measure(self, published: Published | None) -> Measured:

@@ -83,6 +83,7 @@ class Store:
         self._changing = threading.Lock()
         self._published: Published | None = None
         self._refused: Signature | None = None
+        self._gone = False
         signature = _signature(path)
         if signature is None:
             self._reader = self._new()
@@ -119,7 +120,8 @@ class Store:
     def refresh(self) -> bool:
         """Serve the file as it is now, if another process has changed it.
 
-        A file that cannot be served (another network, damage) is logged once; the old state stays.
+        A file that is gone or cannot be served (another network, damage) is logged once; the old state
+        stays.
 
         Returns
         -------
@@ -128,6 +130,10 @@ class Store:
         """
         signature = _signature(self.path)
         known = None if self._published is None else self._published.signature
+        gone = signature is None and known is not None
+        if gone and not self._gone:
+            logger.warning("%s is gone: predicting goes on, but nothing can be changed.", self.path)
+        self._gone = gone
         if signature is None or signature in (known, self._refused):
             return False
         if not self._changing.acquire(blocking=False):

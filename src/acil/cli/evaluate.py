@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from acil.cli.images import (
     ClassName,
     Force,
     Model,
+    aligned,
     counted,
     given_images,
     plain,
@@ -58,9 +60,8 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
         return
-    width = max(len(plain(name)) for name in found.per_class)
-    for name, accuracy in found.per_class.items():
-        typer.echo(f"{plain(name):<{width}}  {accuracy:6.2f} %")
+    for name, accuracy in zip(aligned(found.per_class), found.per_class.values(), strict=True):
+        typer.echo(f"{name}  {accuracy:6.2f} %")
     unknown = sum(found.unknown.values())
     typer.echo(
         f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'image')}; {unknown} called unknown"
@@ -91,8 +92,14 @@ def _draw(found: Any, path: Path) -> None:
         colour = "white" if shares[row, column] > 50 else "black"
         axes.text(column, row, str(count), ha="center", va="center", color=colour)
     figure.colorbar(picture, label="% of true class")
-    with replacing(path) as draft:
+    with replacing(path) as draft, warnings.catch_warnings(record=True) as said:
+        warnings.filterwarnings("always", message=r"Glyph .* missing from font")
         figure.savefig(draft, format="png", dpi=120)
+    if any("missing from font" in str(warning.message) for warning in said):
+        typer.echo(
+            f"{path} shows boxes where its font lacks a letter of a class name. The table has all.",
+            err=True,
+        )
 
 
 def _counts(confusion: Any) -> list[tuple[tuple[int, int], int]]:

@@ -63,3 +63,9 @@ def forget(
         f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt "
         f"{them}. The network never saw {them}."
     )
+    if len(latest.snapshot.tracker) < sum(report.totals.values()):
+        typer.echo(
+            f"This holds if {them if number == 1 else 'they'} had been learnt under the class given: a "
+            "model that does not track all its images (acil learn --track) cannot always tell.",
+            err=True,
+        )

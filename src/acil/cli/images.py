@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,9 +100,21 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
     return paths, [label for listing in listings for label in listing.labels]
 
 
+def aligned(texts: Iterable[Any]) -> list[str]:
+    """Return texts as a terminal can show them, filled up to the width of the widest.
+
+    Letters of some scripts are two columns wide there, and accents none.
+    """
+    from rich.cells import cell_len
+
+    shown = [plain(text) for text in texts]
+    width = max(map(cell_len, shown), default=0)
+    return [text + " " * (width - cell_len(text)) for text in shown]
+
+
 def show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
     """Print a table of classes: images of this call, and images in the model."""
-    width = max(map(len, [*map(plain, counts), "class"]))
-    typer.echo(f"{'class':<{width}}  {'images':>7}  {'in model':>8}")
-    for name, count in counts.items():
-        typer.echo(f"{plain(name):<{width}}  {count:>7}  {totals.get(name, 0):>8}")
+    heading, *names = aligned(["class", *counts])
+    typer.echo(f"{heading}  {'images':>7}  {'in model':>8}")
+    for shown, (name, count) in zip(names, counts.items(), strict=True):
+        typer.echo(f"{shown}  {count:>7}  {totals.get(name, 0):>8}")

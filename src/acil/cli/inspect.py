@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acil.cli.images import plain
+from acil.cli.images import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +90,7 @@ def _summary(images: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
-    n_classes = len(report["classes"])
+    known = counted(len(report["classes"]), "class", "classes")
     width = f"{report['n_features']} features"
     expanded = "projection" in report["tensors"]
     expansion = f"{report['size']} ({report['activation']})" if expanded else "none"
@@ -102,7 +102,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     return [
         ("file", report["path"]),
         ("kind", f"{report['kind']} (format version {report['format_version']})"),
-        ("knows", f"{n_classes} classes from {report['n_samples']:,} samples"),
+        ("knows", f"{known} from {counted(report['n_samples'], 'sample')}"),
         ("labels", report["classes_dtype"]),
         ("solver", report["solver"]),
         ("dtype", report["dtype"]),

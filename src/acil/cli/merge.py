@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from acil.cli.images import AsJson, Force, counted, plain, require_free
+from acil.cli.images import AsJson, Force, aligned, counted, require_free
 from acil.errors import InputError
 
 
@@ -40,8 +40,8 @@ def merge(
         named = {str(name): count for name, count in totals.items()}
         typer.echo(json.dumps({"model": str(out), "totals": named}, indent=2))
         return
-    for name, count in totals.items():
-        typer.echo(f"{plain(name)}  {count}")
+    for name, count in zip(aligned(totals), totals.values(), strict=True):
+        typer.echo(f"{name}  {count:>7}")
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
     typer.echo(f"{out} knows {known} from {learnt}")
 
@@ -49,7 +49,13 @@ def merge(
 def _merge_images(models: list[Path], out: Path) -> dict[str, int]:
     from acil.images import ImageClassifier
 
-    first, *others = map(ImageClassifier.load, models)
+    loaded = [ImageClassifier.load(path) for path in models]
+    for path, model in zip(models, loaded, strict=True):
+        if not model.snapshot.judges:
+            raise InputError(
+                f"{path} can only predict: it has no sums to merge. Give the full model file."
+            )
+    first, *others = loaded
     for other in others:
         first.merge(other)
     first.save(out)

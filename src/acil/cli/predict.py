@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.cli.images import AsJson, Backbone, Model, plain, shown_progress
+from acil.cli.images import AsJson, Backbone, Model, aligned, plain, shown_progress
 
 
 class Format(StrEnum):
@@ -41,6 +41,10 @@ def predict(
     backbone: Backbone = None,
 ) -> None:
     """Name the class of images, with probabilities, or "unknown"."""
+    if as_json and format_ is Format.csv:
+        raise typer.BadParameter(
+            "It contradicts --format csv. Give one of the two.", param_hint="--json"
+        )
     from acil.images import ImageClassifier
     from acil.vision.listing import list_files
 
@@ -74,9 +78,9 @@ def _csv(found: list[Any], top: int) -> str:
 
 
 def _show(found: list[Any]) -> None:
-    width = max(len(plain(prediction.image)) for prediction in found)
-    column = max(len(prediction.label) for prediction in found)
-    for prediction in found:
-        top = "  ".join(f"{name} {share:.0%}" for name, share in prediction.top)
+    images = aligned(prediction.image for prediction in found)
+    labels = aligned(prediction.label for prediction in found)
+    for image, label, prediction in zip(images, labels, found, strict=True):
+        top = "  ".join(f"{plain(name)} {share:.0%}" for name, share in prediction.top)
         novelty = "" if prediction.novelty is None else f"novelty {prediction.novelty:4.2f}  "
-        typer.echo(f"{plain(prediction.image):<{width}}  {prediction.label:<{column}}  {novelty}{top}")
+        typer.echo(f"{image}  {label}  {novelty}{top}")

@@ -8,22 +8,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from acil.classifier import ACILClassifier
-from acil.errors import InputError, NotFittedError
-from acil.images.inputs import Given, listed, name_of, reopened, require_identity, settled
-from acil.images.results import Evaluation, Prediction, Report, Samples
-from acil.images.snapshot import UNKNOWN_ABOVE, Facts, Snapshot
+from acil.errors import InputError
+from acil.images.inputs import Given, require_identity, settled
+from acil.images.reader import ImageReader
+from acil.images.results import Report, Samples
+from acil.images.snapshot import Facts, Snapshot
 from acil.images.tracking import Tracker
 from acil.storage import load as load_head
 from acil.vision.embedder import Embedder
-from acil.vision.listing import check_class_name, first_of
+from acil.vision.listing import check_class_name
 from acil.vision.networks import DEFAULT, open_network
-from acil.vision.pipeline import Progress, Source, embed_files
+from acil.vision.pipeline import Progress
 
 
-class ImageClassifier:
+class ImageClassifier(ImageReader):
     """Classifier for image files that learns new classes in seconds and keeps no image.
 
     Parameters
@@ -36,7 +35,8 @@ class ImageClassifier:
     gamma : float, default=0.1
         Ridge strength, in units of the mean squared length of a sample: so it suits every network.
     track : bool, default=False
-        Keep salted hashes of the images, refuse to learn one twice, and to forget one never learnt.
+        Keep salted hashes of the images and their classes; refuse to learn one twice, and to forget
+        one never learnt, or learnt as another class.
     random_state : int, default=0
         Seed of the expansion.
     device : str, default="auto"
@@ -79,8 +79,7 @@ class ImageClassifier:
         random_state: int = 0,
         device: str = "auto",
     ) -> None:
-        self._embedder = backbone if isinstance(backbone, Embedder) else None
-        self._source = None if isinstance(backbone, Embedder) else settled(backbone)
+        super().__init__(backbone)
         self._gamma = gamma
         self._settings = {
             "expansion_size": expansion_size,
@@ -89,77 +88,8 @@ class ImageClassifier:
             "device": device,
         }
         self._track = track
-        self._snapshot: Snapshot | None = None
-        #: One change at a time; readers take the snapshot and need no lock.
+        #: One change at a time.
         self._changing = threading.Lock()
-        self._opening = threading.Lock()
-
-    @property
-    def embedder(self) -> Embedder:
-        """The network, opened when it is first needed and compared with the one that was learnt with."""
-        with self._opening:
-            if self._embedder is None:
-                self._embedder = reopened(self.source, self._snapshot)
-            if self._snapshot is not None:
-                require_identity(self._embedder.identity, self._snapshot.head.backbone_)
-            return self._embedder
-
-    @property
-    def source(self) -> str | None:
-        """How the network was named; None where it was given as an object."""
-        return self._source if self._snapshot is None else self._snapshot.facts.source
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The present state, which never changes: later calls of `learn` and the like make new ones."""
-        if self._snapshot is None:
-            raise NotFittedError("This model has not learnt any image yet. Call 'learn' first.")
-        return self._snapshot
-
-    @property
-    def classes_(self) -> list[str]:
-        """Names of the classes, sorted."""
-        return list(self.snapshot.totals)
-
-    @property
-    def counts_(self) -> dict[str, int]:
-        """Number of images learnt of each class."""
-        return self.snapshot.totals
-
-    def prepare(
-        self,
-        source: Given,
-        labels: str | Sequence[str] | None = None,
-        *,
-        skip_bad: bool = False,
-        progress: Progress | None = None,
-    ) -> Samples:
-        """Turn images into samples, which `learn` and `forget` take; the model is not changed.
-
-        Parameters
-        ----------
-        source : str, path-like or sequence of str, path-like or bytes
-            A folder with one folder for each class, or a CSV file of path and label; with ``labels``,
-            images or a folder of images.
-        labels : str or sequence of str, optional
-            Class of all images, or of each.
-        skip_bad : bool, default=False
-            Leave out files that cannot be read, instead of refusing all.
-        progress : callable, optional
-            Called with the number of images done and the number of all.
-        """
-        start = time.perf_counter()
-        sources, names = listed(source, labels)
-        embedder = self.embedder
-        found = embed_files(sources, embedder, skip_bad, progress)
-        return Samples(
-            found.features.numpy(),
-            np.array([names[i] for i in found.kept], dtype=np.str_),
-            tuple(found.digests),
-            tuple(found.bad.values()),
-            embedder.identity,
-            time.perf_counter() - start,
-        )
 
     def learn(
         self,
@@ -184,7 +114,7 @@ class ImageClassifier:
             if self._track and not tracker.active:
                 tracker = Tracker.new()
             if tracker.active:
-                tracker = tracker.with_added(samples.digests)
+                tracker = tracker.with_added(samples.digests, samples.names)
             if before is None:
                 head = ACILClassifier(**self._settings)  # type: ignore[arg-type]
                 head.backbone_ = samples.identity
@@ -215,14 +145,15 @@ class ImageClassifier:
             require_identity(samples.identity, before.head.backbone_)
             if len(samples.labels) >= before.head.n_samples_:
                 raise InputError(
-                    f"These are {len(samples.labels)} images, and the model has learnt "
-                    f"{before.head.n_samples_}: nothing would be left. Delete the model instead."
+                    f"Of {before.head.n_samples_} learnt, {len(samples.labels)} would be forgotten: "
+                    "nothing would be left. Delete the model instead."
                 )
-            if len(before.tracker) == before.head.n_samples_:
-                before.tracker.require_learnt(samples.digests)
+            tracker, complete = before.tracker, len(before.tracker) == before.head.n_samples_
+            tracker.require_learnt(samples.digests, samples.names, complete)
             head = before.twin()
             head.forget(samples.features, samples.labels)
-            return self._replace(head, before.tracker.without(samples.digests), samples, start)
+            after = tracker.without(samples.digests, samples.names)
+            return self._replace(head, after, samples, start)
 
     def merge(self, other: ImageClassifier) -> ImageClassifier:
         """Add everything that another model has learnt, as if this one had seen its images.
@@ -242,86 +173,6 @@ class ImageClassifier:
             head.set_gamma(before.facts.gamma, relative=True)
             self._snapshot = Snapshot.of(head, tracker, before.facts)
         return self
-
-    def predict(self, sources: Sequence[Source], unknown_above: float | None = None) -> list[str]:
-        """Return the likeliest class of each image.
-
-        Parameters
-        ----------
-        sources : sequence of str, path-like or bytes
-            Image files, or their content.
-        unknown_above : float, optional
-            Say ``"unknown"`` beyond this novelty; by default a class is always named.
-        """
-        return [p.label for p in self.classify(sources, 1, unknown_above)]
-
-    def classify(
-        self,
-        sources: Sequence[Source],
-        top: int = 3,
-        unknown_above: float | None = UNKNOWN_ABOVE,
-        progress: Progress | None = None,
-    ) -> list[Prediction]:
-        """Return what the model says of each image.
-
-        Parameters
-        ----------
-        sources : sequence of str, path-like or bytes
-        top : int, default=3
-            Number of classes to name.
-        unknown_above : float or None, default=1.7
-            Images of a larger novelty are unknown; None calls none so.
-        progress : callable, optional
-        """
-        if isinstance(sources, str | os.PathLike | bytes):
-            raise InputError("Give a list of images, even for one.")
-        if top < 1:
-            raise InputError(f"top must be at least 1, got {top}.")
-        snapshot = self.snapshot
-        found = embed_files(sources, self.embedder, progress=progress)
-        judged = snapshot.judge(found.features.numpy(), top, unknown_above)
-        return [
-            Prediction(name_of(source, number), *judgement)
-            for number, (source, judgement) in enumerate(zip(sources, judged, strict=True))
-        ]
-
-    def evaluate(
-        self,
-        source: Given,
-        labels: str | Sequence[str] | None = None,
-        *,
-        unknown_above: float | None = UNKNOWN_ABOVE,
-        progress: Progress | None = None,
-    ) -> Evaluation:
-        """Compare predictions with the true classes of images.
-
-        Parameters
-        ----------
-        source, labels, progress
-            As in `prepare`.
-        unknown_above : float or None, default=1.7
-        """
-        sources, names = listed(source, labels)
-        snapshot = self.snapshot
-        classes = list(snapshot.totals)
-        if not set(names) & set(classes):
-            raise InputError(
-                f"None of these classes has been learnt: {first_of(sorted(set(names)))}. Known are "
-                f"{first_of(classes)}."
-            )
-        return Evaluation.of(classes, names, self.classify(sources, 1, unknown_above, progress))
-
-    def save(self, path: str | os.PathLike[str], *, inference: bool = False) -> None:
-        """Write the model to one file, completely or not at all.
-
-        Parameters
-        ----------
-        path : str or path-like
-        inference : bool, default=False
-            Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
-            unknown.
-        """
-        self.snapshot.save(path, inference)
 
     @classmethod
     def load(

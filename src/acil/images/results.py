@@ -43,6 +43,11 @@ class Samples:
         """Number of images of each class, by name."""
         return dict(sorted(Counter(self.labels.tolist()).items()))
 
+    @property
+    def names(self) -> list[str]:
+        """Class of each of the digests."""
+        return [str(label) for label in self.labels]
+
     def teach(self, head: ACILClassifier) -> None:
         """Let a head learn these samples."""
         head.partial_fit(self.features, self.labels)

@@ -43,16 +43,24 @@ class Share(Samples):
     ----------
     everyone : dict of str to int
         Images of each class on all processes. Digests and messages are those of all, too.
+    placed : tuple of str
+        Class of each of the digests.
     group : Group
     """
 
     everyone: dict[str, int]
+    placed: tuple[str, ...]
     group: Group
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of images of each class on all processes, by name."""
         return self.everyone
+
+    @property
+    def names(self) -> list[str]:
+        """Class of each of the digests, which are those of all processes."""
+        return list(self.placed)
 
     def teach(self, head: ACILClassifier) -> None:
         """Let a head learn the samples of all processes."""
@@ -108,6 +116,7 @@ def prepare_share(
         embedder.identity,
         time.perf_counter() - start,
         dict(sorted(Counter(labels[i] for i in kept).items())),
+        tuple(labels[i] for i in kept),
         group,
     )
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from acil.errors import InputError
 from acil.vision.decode import decode
 from acil.vision.embedder import Embedder
-from acil.vision.listing import first_of
 from acil.vision.threads import worker_threads
 
 #: Path of an image file, or its content.
@@ -25,6 +24,8 @@ Progress = Callable[[int, int], None]
 
 #: Decoded images that may wait for the network, for each thread.
 _AHEAD = 4
+#: Images that cannot be used and are named in the message.
+_TOLD = 5
 
 
 class UnreadableError(InputError):
@@ -134,9 +135,9 @@ def require_readable(bad: Sequence[str], n: int, skip_bad: bool) -> None:
     skip_bad : bool
     """
     if bad and (not skip_bad or len(bad) == n):
+        told = " ".join(bad[:_TOLD]) + (f" And {len(bad) - _TOLD} more." if len(bad) > _TOLD else "")
         raise UnreadableError(
-            f"{len(bad)} of {n} images cannot be used; nothing was changed. {first_of(bad)}",
-            n - len(bad),
+            f"{len(bad)} of {n} images cannot be used; nothing was changed. {told}", n - len(bad)
         )
 
 

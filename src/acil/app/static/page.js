@@ -22,8 +22,8 @@ const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
 // Requests
 
 function why(body, status) {
+  if (status === 401) return "Teaching and forgetting need the token of this server: enter it under “Token”.";
   if (typeof body.detail === "string") return body.detail;
-  if (Array.isArray(body.detail)) return body.detail.map((item) => item.msg).join(" ");
   return `The server answered ${status}.`;
 }
 
