@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import acil
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, InterruptedModelError, NotFittedError, UnsupportedError
-from acil.storage import assembly, contents, describe
+from acil.storage import assembly, contents, describe, pack, unpack
 from strategies import sums_of
 
 LABELS = {
@@ -321,7 +321,7 @@ def test_extended_sums_stay_extended(tmp_path, monkeypatch):
         "extended",
         "extended",
     )
-    for twin in (load(tmp_path / "m.acil"), storage.unpack(storage.pack(model)), model.copy()):
+    for twin in (load(tmp_path / "m.acil"), unpack(pack(model)), model.copy()):
         assert twin.sums == "extended"
         assert same_sums(twin.partial_fit(X[100:], y[100:]), model.copy().partial_fit(X[100:], y[100:]))
         assert "gram_low" in twin.stored_bytes()
@@ -339,11 +339,11 @@ def test_extended_sums_stay_extended(tmp_path, monkeypatch):
 def test_a_file_without_a_word_on_sums_is_of_automatic_ones(tmp_path):
     X, y = data()
     model = ACILClassifier(expansion_size=8).fit(X, y)
-    content = storage.pack(model)
+    content = pack(model)
     header = json.loads(content["header"])
     assert "sums" not in header["parameters"]
     del header["sums"]
-    loaded = storage.unpack(content | {"header": json.dumps(header)})
+    loaded = unpack(content | {"header": json.dumps(header)})
     assert loaded.sums == "auto"
     assert same_sums(loaded, model)
 
