@@ -71,19 +71,17 @@ def solution_error(
 
     Notes
     -----
-    A residual r moves the scores of the samples by at most the root of rᵀ A⁻¹ r. It is computed in
-    working precision, so that its own rounding, which is as large as that of a good solution, counts as
-    well. The scores have the square ‖X W‖² = Wᵀ M − γ ‖W‖².
+    A residual r moves the scores of the samples by at most the root of rᵀ A⁻¹ r ≤ ‖L⁻¹ r‖², where L is
+    of the last factorization, to which rows have only been added. It is computed in working precision, so
+    that its own rounding, which is as large as that of a good solution, counts as well. The scores have the square ‖X W‖² = Wᵀ M − γ ‖W‖².
     """
     signs = _combinations(moment, torch.Generator().manual_seed(0))
     W, M = coef @ signs, moment @ signs
     rest = M - multiply(W)
-    squares = torch.stack(
-        [(rest * factor.solve_corrected(rest)).sum(), (W * M).sum() - gamma * W.square().sum()]
-    )
+    squares = torch.stack([factor.whiten(rest).square().sum(), (W * M).sum() - gamma * W.square().sum()])
     # In one go: the device is waited for once.
     error, scores = squares.tolist()
-    return math.sqrt(max(error, 0.0) / scores) if scores > 0 and math.isfinite(error) else math.inf
+    return math.sqrt(error / scores) if scores > 0 and math.isfinite(error) else math.inf
 
 
 def _combinations(moment: Tensor, generator: torch.Generator) -> Tensor:

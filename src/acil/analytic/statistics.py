@@ -223,7 +223,7 @@ class Statistics:
     ) -> None:
         present, local = torch.unique(columns.cpu(), return_inverse=True)
         targets = rows.new_zeros(len(rows), len(present))
-        targets[torch.arange(len(rows)), local] = 1.0
+        targets.scatter_(1, local.to(rows.device).unsqueeze(1), 1.0)
         counts = torch.bincount(local, minlength=len(present))
         heavy = counts.to(torch.float64), torch.zeros(len(present), dtype=torch.float64)
         if weights is not None:
