@@ -72,8 +72,9 @@ def solution_error(
     Notes
     -----
     A residual r moves the scores of the samples by at most the root of rᵀ A⁻¹ r ≤ ‖L⁻¹ r‖², where L is
-    of the last factorization, to which rows have only been added. It is computed in working precision, so
-    that its own rounding, which is as large as that of a good solution, counts as well. The scores have the square ‖X W‖² = Wᵀ M − γ ‖W‖².
+    of the last factorization, to which rows have only been added. It is computed in working precision,
+    so that its own rounding, which is as large as that of a good solution, counts as well. The scores
+    have the square ‖X W‖² = Wᵀ M − γ ‖W‖².
     """
     signs = _combinations(moment, torch.Generator().manual_seed(0))
     W, M = coef @ signs, moment @ signs
