@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from acil.analytic.following import Following
 from acil.analytic.head import GramHead
 from acil.analytic.precision import PRECISIONS
 from acil.analytic.solution import Solution
@@ -65,3 +66,19 @@ def test_few_rows_are_refined_at_once(looks):
     head = head_of((base, labels_of(base)), (new, labels_of(new)))
     assert head._solution.factor.rank == 2
     assert [rank for rank, _ in found] == [0]
+
+
+def test_rows_that_call_for_a_look_are_not_corrected_for_in_vain(looks, monkeypatch):
+    found, _ = looks
+    absorbed = []
+    usual = Following.absorb
+    monkeypatch.setattr(
+        Following,
+        "absorb",
+        lambda self, rows, *rest: absorbed.append(len(rows)) or usual(self, rows, *rest),
+    )
+    # At four rows for each dimension the least eigenvalue is looked at again.
+    base, new = rows_of(4 * WIDTH - 90, 1), rows_of(90, 2)
+    head_of((base, labels_of(base)), (new[:89], labels_of(new[:89])), (new[89:], labels_of(new[89:])))
+    assert absorbed == [89]
+    assert [rank for rank, _ in found] == [0, 89, 0]

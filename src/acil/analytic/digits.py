@@ -76,6 +76,13 @@ class Digits:
         if self.wanted is None and self.worth_a_look(before, sums):
             self.look_due = True
 
+    def look_ahead(self, sums: Statistics, n_rows: int) -> bool:
+        """Say whether adding so many rows will call for a look."""
+        if self.wanted is not None or self._ridge.extended:
+            return False
+        due = rounding.worth_a_look(sums.n_samples, sums.n_samples + n_rows, sums.size)
+        return due and self.in_question(sums)
+
     def in_question(self, sums: Statistics) -> bool:
         """Say whether low parts could be needed, so that it takes a look to know."""
         return self._ridge.exact and sums.largest > self._harmless_by_gamma(sums)

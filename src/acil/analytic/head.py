@@ -103,7 +103,11 @@ class GramHead:
                 return
             pairs = True
         following = Following(self._gathered, self._ridge, self._solution)
-        follow, looked = following.worthwhile(n_rows), False
+        # A look makes a new factor: corrections before it would be in vain.
+        follow = following.worthwhile(n_rows) and not self._digits.look_ahead(
+            self._gathered.sums, n_rows
+        )
+        looked = False
         for rows, columns, weights in blocks:
             if looked:
                 self._invalidate()
