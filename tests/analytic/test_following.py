@@ -70,13 +70,13 @@ def test_few_rows_are_refined_at_once(looks):
 
 def test_rows_that_call_for_a_look_are_not_corrected_for_in_vain(looks, monkeypatch):
     found, _ = looks
-    absorbed = []
-    usual = Following.absorb
-    monkeypatch.setattr(
-        Following,
-        "absorb",
-        lambda self, rows, *rest: absorbed.append(len(rows)) or usual(self, rows, *rest),
-    )
+    absorbed, usual = [], Following.absorb
+
+    def absorb(self, rows, *rest):
+        absorbed.append(len(rows))
+        return usual(self, rows, *rest)
+
+    monkeypatch.setattr(Following, "absorb", absorb)
     # At four rows for each dimension the least eigenvalue is looked at again.
     base, new = rows_of(4 * WIDTH - 90, 1), rows_of(90, 2)
     head_of((base, labels_of(base)), (new[:89], labels_of(new[:89])), (new[89:], labels_of(new[89:])))

@@ -104,10 +104,8 @@ class GramHead:
             pairs = True
         following = Following(self._gathered, self._ridge, self._solution)
         # A look makes a new factor: corrections before it would be in vain.
-        follow = following.worthwhile(n_rows) and not self._digits.look_ahead(
-            self._gathered.sums, n_rows
-        )
-        looked = False
+        in_vain = self._digits.look_ahead(self._gathered.sums, n_rows)
+        follow, looked = following.worthwhile(n_rows) and not in_vain, False
         for rows, columns, weights in blocks:
             if looked:
                 self._invalidate()
