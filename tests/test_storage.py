@@ -11,10 +11,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import acil
 from acil import ACILClassifier, load, save
-from acil.errors import InputError, InterruptedModelError, NotFittedError, UnsupportedError
+from acil.errors import (
+    InputError,
+    InterruptedModelError,
+    ModelFileError,
+    NotFittedError,
+    UnsupportedError,
+)
 from acil.storage import assembly, contents, describe, pack, unpack
 from strategies import sums_of
 
@@ -428,3 +436,34 @@ def test_wide_triangles_span_panels(tmp_path):
         model = ACILClassifier(expansion_size=size, solver=solver, gamma=10.0).fit(X, y)
         save(model, tmp_path / "m.acil")
         assert same_sums(load(tmp_path / "m.acil"), model)
+
+
+def test_packing_measures_nothing_and_the_model_made_of_it_measures_for_itself(monkeypatch):
+    X, y = data()
+    model = ACILClassifier(expansion_size=8).fit(X, y)
+    expected = model.copy().predict_proba(X)
+
+    def refuse(self):
+        raise AssertionError("packing must not factorize")
+
+    with monkeypatch.context() as context:
+        context.setattr("acil.analytic.head.GramHead.trace_of_inverse", refuse)
+        context.setattr("acil.analytic.head.GramHead.condition", refuse)
+        content = pack(model)
+    header = json.loads(content["header"])
+    assert header["temperature"] is None
+    assert header["condition"] is None
+    assert np.array_equal(unpack(content).predict_proba(X), expected)
+
+
+def test_a_file_needs_a_temperature(tmp_path):
+    X, y = data()
+    save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
+    with safe_open(tmp_path / "m.acil", framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    (name,) = (key for key, text in metadata.items() if "temperature" in text)
+    header = json.loads(metadata[name]) | {"temperature": None}
+    save_file(tensors, tmp_path / "m.acil", metadata | {name: json.dumps(header)})
+    with pytest.raises(ModelFileError, match="temperature"):
+        load(tmp_path / "m.acil")

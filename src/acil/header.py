@@ -44,12 +44,14 @@ class InvalidFileError(ValueError):
         self.advice = advice
 
 
-def parse_header(text: str) -> dict[str, Any]:
+def parse_header(text: str, packed: bool = False) -> dict[str, Any]:
     """Return the checked header of its JSON text.
 
     Parameters
     ----------
     text : str
+    packed : bool
+        Of a model that is kept inside something else: the temperature may be missing.
 
     Raises
     ------
@@ -68,7 +70,7 @@ def parse_header(text: str) -> dict[str, Any]:
     header.setdefault("images", None)
     # And those of models that do not keep low parts for good may lack these.
     header.setdefault("sums", "auto")
-    _check_keys(header, _RULES, "")
+    _check_keys(header, _RULES | _PACKED_RULES if packed else _RULES, "")
     header["parameters"].setdefault("sums", "auto")
     _check_keys(header["parameters"], _PARAMETER_RULES, "parameters.")
     label_array(header["classes"], header["classes_dtype"])
@@ -253,6 +255,7 @@ _PARAMETER_RULES: dict[str, Rule] = {
     "sums": _one_of(*_SUMS),
 }
 
+_POSITIVE: Rule = (lambda value: _is_number(value) and value > 0, "a positive number")
 _RULES: dict[str, Rule] = {
     "kind": _one_of("full", "inference"),
     "parameters": (lambda value: isinstance(value, dict), "an object"),
@@ -273,7 +276,7 @@ _RULES: dict[str, Rule] = {
     "gamma": _NOT_NEGATIVE,
     "gamma_relative": _or_none(_NOT_NEGATIVE),
     "condition": _or_none((lambda value: _is_number(value) and value >= 1, "a number from 1")),
-    "temperature": (lambda value: _is_number(value) and value > 0, "a positive number"),
+    "temperature": _POSITIVE,
     "n_samples": _WIDTH,
     "backbone": _or_none((lambda value: isinstance(value, dict), "an object")),
     "images": _or_none((lambda value: isinstance(value, dict), "an object")),
@@ -283,3 +286,4 @@ _RULES: dict[str, Rule] = {
         "an object",
     ),
 }
+_PACKED_RULES: dict[str, Rule] = {"temperature": _or_none(_POSITIVE)}

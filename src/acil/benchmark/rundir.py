@@ -29,6 +29,8 @@ from acil.locking import locked
 
 #: How often the state of a method is written: learning a few phases again is cheaper.
 STATE_SECONDS = 60.0
+#: Seconds of gathering and writing it from which on that is done less often, in proportion.
+_LONG = 6.0
 
 
 class RunDirectory:
@@ -58,7 +60,7 @@ class RunDirectory:
 
 
 class StateFile:
-    """The state of a method between two phases, written at most once a minute.
+    """The state of a method between two phases, written at most once a minute and in a tenth of the time.
 
     Parameters
     ----------
@@ -67,7 +69,8 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last = time.monotonic()
+        self._last = self._asked = time.monotonic()
+        self._taken = 0.0
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """Return the last phase learnt and the state after it; None if there is none that is whole."""
@@ -84,7 +87,8 @@ class StateFile:
 
     def due(self) -> bool:
         """Say whether it is time to write again."""
-        return time.monotonic() - self._last >= STATE_SECONDS
+        self._asked = time.monotonic()
+        return self._asked - self._last >= STATE_SECONDS * max(1.0, self._taken / _LONG)
 
     def save(self, phase: int, state: Mapping[str, Any]) -> None:
         """Write the state after a phase."""
@@ -97,6 +101,8 @@ class StateFile:
             except SafetensorError as error:
                 raise cannot_write(self.path, error) from error
         self._last = time.monotonic()
+        # Gathering the state, after the question, counts too.
+        self._taken = self._last - self._asked
 
     def remove(self) -> None:
         """Forget the state: the job has finished."""

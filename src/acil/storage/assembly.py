@@ -61,8 +61,9 @@ def assembled(
     head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, names, where)
     precision = PRECISIONS[header["dtype"]]
     model = AnalyticModel(expansion, head, precision, where, header["class_balance"])
-    # Measuring it anew would cost a factorization.
-    model.set_temperature(float(header["temperature"]))
+    if header["temperature"] is not None:
+        # Measuring it anew would cost a factorization.
+        model.set_temperature(float(header["temperature"]))
     classes = label_array(header["classes"], header["classes_dtype"])
     clf._state = State(classes, model, header["random_state"])
     clf.n_features_in_ = header["n_features"]

@@ -24,7 +24,9 @@ from acil.state import State
 from acil.storage.tensors import layouts, require_finite
 
 
-def content_of(clf: ACILClassifier, inference: bool) -> tuple[str, dict[str, Tensor]]:
+def content_of(
+    clf: ACILClassifier, inference: bool, packed: bool = False
+) -> tuple[str, dict[str, Tensor]]:
     """Return header and tensors of a model, solved and checked.
 
     Parameters
@@ -33,6 +35,8 @@ def content_of(clf: ACILClassifier, inference: bool) -> tuple[str, dict[str, Ten
         Fitted.
     inference : bool
         Only what prediction needs.
+    packed : bool
+        For keeping it inside something else: what takes as long to measure as to solve is left out.
     """
     if not isinstance(clf, ACILClassifier):
         raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
@@ -45,10 +49,10 @@ def content_of(clf: ACILClassifier, inference: bool) -> tuple[str, dict[str, Ten
     check_parameters(clf)
     if not isinstance(head, FrozenHead):
         head.solve_anew()
-    text = _header_text(clf, state, inference)
+    text = _header_text(clf, state, inference, packed)
     tensors = _tensors(state.model, inference)
     try:
-        header = parse_header(text)
+        header = parse_header(text, packed)
         check_layouts(header, layouts(tensors))
         for name, tensor in tensors.items():
             require_finite(name, tensor)
@@ -60,7 +64,7 @@ def content_of(clf: ACILClassifier, inference: bool) -> tuple[str, dict[str, Ten
     return text, tensors
 
 
-def _header_text(clf: ACILClassifier, state: State, inference: bool) -> str:
+def _header_text(clf: ACILClassifier, state: State, inference: bool, packed: bool) -> str:
     model, head = state.model, state.model.head
     sums = head.statistics if isinstance(head, GramHead) else None
     names = getattr(clf, "feature_names_in_", None)
@@ -88,8 +92,8 @@ def _header_text(clf: ACILClassifier, state: State, inference: bool) -> str:
         "weights": None if inference or isinstance(head, FrozenHead) else head.weights.tolist(),
         "gamma": gamma,
         "gamma_relative": None if sums is None else _finite(gamma, sums.mean_square),
-        "condition": None if sums is None else _finite(head.condition()),
-        "temperature": model.temperature(),
+        "condition": None if sums is None or packed else _finite(head.condition()),
+        "temperature": None if packed else model.temperature(),
         "n_samples": int(head.counts.sum()),
         "backbone": getattr(clf, "backbone_", None),
         "images": getattr(clf, "images_", None),

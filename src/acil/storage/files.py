@@ -91,9 +91,10 @@ def load(
 def pack(clf: ACILClassifier) -> dict[str, Any]:
     """Return what a full model file of a model would hold: tensors, and its header as text.
 
-    For keeping a model inside something else; `unpack` makes the model again.
+    For keeping a model inside something else; `unpack` makes the model again. Condition number and
+    temperature, which take long to measure, are left out.
     """
-    text, tensors = content_of(clf, inference=False)
+    text, tensors = content_of(clf, inference=False, packed=True)
     return {**tensors, _HEADER: text}
 
 
@@ -108,7 +109,7 @@ def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassif
     """
     tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
     try:
-        header = parse_header(content[_HEADER])
+        header = parse_header(content[_HEADER], packed=True)
         check_layouts(header, layouts(tensors))
         return assembled(InMemory(tensors), header, tensors.keys(), False, device, "a packed model")
     except (InvalidFileError, KeyError) as error:

@@ -1,0 +1,51 @@
+"""States are written often enough to lose little, and seldom enough to cost little."""
+
+import pytest
+import torch
+
+from acil.benchmark import rundir
+from acil.benchmark.rundir import StateFile
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(rundir, "time", made)
+    return made
+
+
+def write(file, clock, seconds):
+    """Ask and write, which takes some seconds."""
+    assert file.due()
+    clock.now += seconds
+    file.save(0, {"number": 1, "tensor": torch.ones(2)})
+
+
+@pytest.mark.parametrize(("seconds", "pause"), [(0.1, 60.0), (5.0, 60.0), (12.0, 120.0), (60.0, 600.0)])
+def test_writing_takes_a_tenth_of_the_time_at_most(tmp_path, clock, seconds, pause):
+    file = StateFile(tmp_path / "state.safetensors")
+    assert not file.due()
+    clock.now += 61
+    write(file, clock, seconds)
+    clock.now += pause - 0.01
+    assert not file.due()
+    clock.now += 0.02
+    assert file.due()
+
+
+def test_zero_seconds_mean_after_every_phase(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(rundir, "STATE_SECONDS", 0.0)
+    file = StateFile(tmp_path / "state.safetensors")
+    for _ in range(3):
+        write(file, clock, 100.0)
+    assert file.load()[0] == 0
