@@ -60,7 +60,7 @@ class RunDirectory:
 
 
 class StateFile:
-    """The state of a method between two phases, written at most once a minute and in a tenth of the time.
+    """The state of a method between phases, written at most once a minute and in a tenth of the time.
 
     Parameters
     ----------
