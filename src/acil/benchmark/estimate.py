@@ -104,9 +104,10 @@ def head_seconds(task: Task, job: Job) -> float:
     if not head_bytes(task, job):
         return 0.0
     width, n = head_width(task, job), len(task.data.train)
-    # XᵀX of all samples: n d²; a Cholesky factor in each phase: d³ / 3; once more for joint learning
+    # One triangle of XᵀX of all samples: n d² / 2; a Cholesky factor in each phase: d³ / 6; both once
+    # more for joint learning
     phases = len(job.grouping) + task.config.joint_check
-    work = n * width**2 * (1 + task.config.joint_check) + phases * width**3 / 3
+    work = n * width**2 / 2 * (1 + task.config.joint_check) + phases * width**3 / 6
     return _HEADS[job.method] * work / _flops(task.device)
 
 
@@ -140,7 +141,6 @@ def _flops(device: torch.device) -> float:
     def product() -> None:
         (matrix @ matrix)[0, 0].item()
 
-    # The factor and the triangle of XᵀX use about half of the operations, at about half the speed.
     return size**3 / _timed(product)
 
 
