@@ -183,3 +183,13 @@ class Unchanged:
             "feature names": np.array(getattr(self.model, "feature_names_in_", "none")),
         }
         return look | sums_of(self.model)
+
+
+def same_sums(left, right):
+    """Say whether two models have bit-equal sums and the same classes."""
+    left, right = sums_of(left), sums_of(right)
+    return all(
+        left[name].tobytes() == right[name].tobytes() and left[name].dtype == right[name].dtype
+        for name in left
+        if name != "classes"
+    ) and np.array_equal(left["classes"], right["classes"])

@@ -31,6 +31,15 @@ def test_a_wide_model_that_forgot_too_much_warns():
     assert difference < 1e-7
 
 
+def test_a_copy_warns_too():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(2789, 200)) * np.geomspace(1, 1e-2, 200), np.arange(2789) % 10
+    model = ACILClassifier(expansion_size=520, gamma=1.5e-5, activation="tanh").fit(X, y)
+    model.forget(X[520:], y[520:])
+    with pytest.warns(PrecisionWarning, match="rounding is left of it"):
+        model.copy().predict(X[:2])
+
+
 @pytest.mark.parametrize(
     ("width", "gamma", "keep"), [(520, 0.1, 520), (520, 1.5e-5, 2000), (500, 1.5e-5, 500)]
 )

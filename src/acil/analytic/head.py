@@ -204,6 +204,7 @@ class GramHead:
         # An empty matrix as wide as this one would be made for nothing.
         twin = self._alike(0)
         twin.restore(self.statistics.copy(), None)
+        twin._solution.lost = self._solution.lost.copy()
         return twin
 
     def solve_anew(self) -> None:

@@ -29,6 +29,12 @@ class LostDigits:
         if sums.n_samples > self._n_samples:
             self._diagonal, self._n_samples = sums.gram.diagonal().clone(), sums.n_samples
 
+    def copy(self) -> LostDigits:
+        """Return the same notes for a copy of the sums; what they refer to is never changed."""
+        twin = LostDigits()
+        twin._diagonal, twin._n_samples = self._diagonal, self._n_samples
+        return twin
+
     def warn(self, factor: CorrectedFactor, moment: Tensor, gamma: float, unit: float) -> None:
         """Warn if rounding of those sums moves the scores that the present ones give.
 
