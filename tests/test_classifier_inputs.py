@@ -8,6 +8,7 @@ import torch
 
 from acil import ACILClassifier
 from acil.errors import ACILError, InputError, InputTypeError, SingularMatrixError, UnsupportedError
+from acil.inputs import Rows
 from strategies import Unchanged, blobs, relative
 
 PROBLEM = blobs(80, 5, 3, 0)
@@ -367,3 +368,18 @@ def test_values_that_are_too_large_only_together_are_refused():
     with pytest.raises(InputError, match=r'too large.*dtype="float64"'):
         ACILClassifier(expansion_size=20, dtype="float32").fit(X, PROBLEM.y)
     assert ACILClassifier(expansion_size=20).fit(X, PROBLEM.y).n_samples_ == 80
+
+
+def test_rows_for_another_device_travel_together_and_arrive_in_blocks():
+    # No values are on the device "meta", but copies to it are made as to any other.
+    rows = Rows(torch.ones(2_500_000, 4, dtype=torch.float32))
+    blocks = list(rows.blocks(1_000_000, torch.float64, torch.device("meta")))
+    assert [len(block) for block in blocks] == [1_000_000, 1_000_000, 500_000]
+    assert blocks[0]._base is blocks[1]._base
+    assert blocks[0]._base is not blocks[2]._base
+
+
+def test_rows_on_their_own_device_are_read_block_by_block():
+    rows = Rows(torch.arange(10.0).unsqueeze(1))
+    blocks = list(rows.blocks(4, torch.float64, torch.device("cpu")))
+    assert [block.flatten().tolist() for block in blocks] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]

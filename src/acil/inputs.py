@@ -20,6 +20,8 @@ from acil.errors import ACILError, InputError, InputTypeError
 
 #: Rows read at a time when an array is only looked at.
 _CHECK_BYTES = 2**24
+#: Rows that travel to another device at a time: a copy waits for all work queued there.
+_UPLOAD_BYTES = 2**26
 
 
 @contextmanager
@@ -61,19 +63,27 @@ class Rows:
 
     def blocks(self, size: int, dtype: torch.dtype, device: torch.device) -> Iterator[Tensor]:
         """Yield consecutive blocks of ``size`` rows as fresh tensors."""
-        for start in range(0, len(self), size):
-            yield self._block(start, start + size).to(device=device, dtype=dtype)
+        together = size
+        if device.type != "cpu" and self.tensor_device != device:
+            row = 8 * max(1, self.n_features)
+            together = max(1, _UPLOAD_BYTES // (size * row)) * size
+        for start in range(0, len(self), together):
+            sent = self._block(start, start + together).to(device=device, dtype=dtype)
+            yield from torch.split(sent, size)
 
     def check_finite(self, limit: float) -> None:
         """Raise unless every value is finite and Σ x² stays below ``limit``."""
         size = max(1, _CHECK_BYTES // (8 * max(1, self.source.shape[1])))
         total = 0.0
         for start in range(0, len(self), size):
-            square = float(self._block(start, start + size).double().square().sum())
+            block = self._block(start, start + size)
+            values = block if block.is_floating_point() else block.double()
+            norm = float(torch.linalg.vector_norm(values, dtype=torch.float64))
+            square = norm * norm
             if not np.isfinite(square):
                 # Words and details are scikit-learn's; values may be finite and merely huge.
-                block = self._block(start, start + size).double().cpu().numpy()
-                check_array(block, input_name="X", estimator="ACILClassifier")
+                array = block.double().cpu().numpy()
+                check_array(array, input_name="X", estimator="ACILClassifier")
             total += square
         if not total < limit:
             raise InputError(
@@ -143,8 +153,14 @@ def _is_plain(estimator: Any, X: Any) -> bool:
         and X.dtype in (np.float32, np.float64)
         and X.ndim == 2
         and X.shape[0] > 0
-        and X.shape[1] == getattr(estimator, "n_features_in_", None)
-        and not hasattr(estimator, "feature_names_in_")
+        and _has_known_width(estimator, X)
+    )
+
+
+def _has_known_width(estimator: Any, X: Any) -> bool:
+    """Say whether scikit-learn would find nothing to say about the columns of a checked array."""
+    return X.shape[1] == getattr(estimator, "n_features_in_", None) and not hasattr(
+        estimator, "feature_names_in_"
     )
 
 
@@ -165,5 +181,6 @@ def _check_tensor(estimator: Any, X: Tensor, reset: bool) -> Tensor:
         raise InputError(
             f"Found array with 0 {what}(s) (shape={tuple(X.shape)}) while a minimum of 1 is required."
         )
-    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    if reset or not _has_known_width(estimator, X):
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
     return X.detach()

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from acil.analytic import factor
 from acil.analytic.following import Following
 from acil.analytic.head import GramHead
+from acil.analytic.linalg import woodbury_unchecked
 from acil.analytic.precision import PRECISIONS
 from acil.analytic.solution import Solution
 from strategies import relative
@@ -82,3 +84,20 @@ def test_rows_that_call_for_a_look_are_not_corrected_for_in_vain(looks, monkeypa
     head_of((base, labels_of(base)), (new[:89], labels_of(new[:89])), (new[89:], labels_of(new[89:])))
     assert absorbed == [89]
     assert [rank for rank, _ in found] == [0, 89, 0]
+
+
+def test_a_correction_that_did_not_come_out_right_is_solved_anew(monkeypatch):
+    base, new, test = rows_of(1800, 1), rows_of(90, 2), rows_of(50, 3)
+    head = head_of((base, labels_of(base)))
+
+    def failed(image, whitened, sign=1):
+        V, C, _ = woodbury_unchecked(image, whitened, sign)
+        return 2 * V, C, torch.tensor(17)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(factor, "woodbury_unchecked", failed)
+        head.learn([(new, labels_of(new), None)], len(new))
+    assert head._solution.factor.rank == 0
+    joint = head_of((torch.cat([new, base]), torch.cat([labels_of(new), labels_of(base)])))
+    scores, expected = (test @ part.coefficients()[0] for part in (head, joint))
+    assert relative(scores.numpy(), expected.numpy()) <= 1e-9

@@ -77,6 +77,9 @@ def test_symmetric_matmul_reads_the_lower_triangle_only(d, k, seed):
     full = lower.tril() + lower.tril(-1).T
     spoilt = lower.tril() + torch.full((d, d), torch.nan, dtype=torch.float64).triu(1).nan_to_num(1e30)
     assert relative(linalg.symmetric_matmul(spoilt, right).numpy(), (full @ right).numpy()) <= 1e-12
+    for side in (1, 7, 16, 64):
+        found = linalg.symmetric_matmul_by_tiles(spoilt, right, side)
+        assert relative(found.numpy(), (full @ right).numpy()) <= 1e-12
 
 
 @given(d=st.integers(1, 40), seed=st.integers(0, 999))

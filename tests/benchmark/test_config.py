@@ -92,5 +92,8 @@ def test_memory_suite_varies_what_a_method_keeps():
     for suite in ("memory", "width", "ablation"):
         assert variants(suite, given, {}, "ncm") == [{"gamma": 1.0}]
         assert len(variants(suite, {}, {}, "package.module:Class")) > 1
-    with pytest.raises(InputError, match="budgets must be whole numbers"):
-        variants("memory", {"budgets": ["few"]}, {"memory_rule": "20 per class"})
+    as_text = variants("memory", {"budgets": "5, 10"}, {"memory_rule": "20 per class"})
+    assert [variant["memory_rule"] for variant in as_text] == ["5 per class", "10 per class"]
+    for wrong in (["few"], "5,few", "5,,10", "-5"):
+        with pytest.raises(InputError, match="budgets must be whole numbers"):
+            variants("memory", {"budgets": wrong}, {"memory_rule": "20 per class"})

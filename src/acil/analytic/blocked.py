@@ -67,9 +67,8 @@ class BlockInverses:
         blocks = self.lower.new_zeros(len(starts), side, side)
         for block, start in zip(blocks, starts, strict=True):
             stop = min(start + self.block, d)
-            block[: stop - start, : stop - start] = self.lower[start:stop, start:stop]
+            block[: stop - start, : stop - start] = self.lower[start:stop, start:stop].tril()
             block.diagonal()[stop - start :] = 1.0
-        blocks.tril_()
         small = _tiles(blocks, min(_SMALLEST, side))
         unit = torch.eye(small.shape[-1], dtype=blocks.dtype, device=blocks.device)
         small.copy_(torch.linalg.solve_triangular(small, unit.expand_as(small), upper=False))

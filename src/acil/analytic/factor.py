@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acil.analytic.linalg import add_gram_, solve_lower, trace_of_inverse, woodbury
+from acil.analytic.aside import Aside
+from acil.analytic.linalg import add_gram_, solve_lower, trace_of_inverse, woodbury_unchecked
 from acil.analytic.triangle import Triangle, laid_out
 
 #: Largest size of the correction, which stands beside the factor; on a GPU, where a new factor is slow
@@ -38,6 +39,9 @@ class CorrectedFactor:
         self._buffer: Tensor | None = None
         self._factor: Triangle | None = None
         self._rows: Tensor | None = None
+        self._aside = Aside(device)
+        #: Of the last correction; 0 if it is right.
+        self._status: Tensor | None = None
 
     @property
     def ready(self) -> bool:
@@ -150,9 +154,19 @@ class CorrectedFactor:
         if self.rank:
             image = whitened - self._correction.mT @ (self._correction @ whitened)
         # Eq. (10) in the coordinates L⁻¹x, where R is I − QᵀQ and becomes I − QᵀQ − V Vᵀ
-        V, C = woodbury(image, whitened.mT)
-        self._append(V.mT)
+        with self._aside.work(image, whitened):
+            V, C, self._status = woodbury_unchecked(image, whitened.mT)
+            self._append(V.mT)
         return V, C
+
+    @property
+    def sound(self) -> bool:
+        """Whether the last correction came out right; waits for the device.
+
+        It does in exact arithmetic. A correction that does not is of no use, nor is the factor with it.
+        """
+        self._aside.join()
+        return self._status is None or not int(self._status)
 
     def step(self, V: Tensor, C: Tensor, residual: Tensor) -> Tensor:
         """Return R_k Xᵀ residual = L⁻ᵀ V C⁻¹ residual, for absorbed rows X.
@@ -167,6 +181,7 @@ class CorrectedFactor:
         -------
         Tensor of shape (d, k)
         """
+        self._aside.join()
         inner = solve_lower(C, residual.to(C))
         if V.shape[1] < residual.shape[1]:
             return self.unwhiten(V) @ inner
@@ -174,8 +189,7 @@ class CorrectedFactor:
 
     def drop(self) -> None:
         """Forget factor and correction; the memory of the factor is kept for the next one."""
-        self._factor = None
-        self._rows = None
+        self._factor = self._rows = self._status = None
         self.rank = 0
 
     def release(self) -> None:
@@ -193,6 +207,7 @@ class CorrectedFactor:
     def _correction(self) -> Tensor:
         if self._rows is None:
             raise RuntimeError("there is no correction")
+        self._aside.join()
         return self._rows[: self.rank]
 
     def _append(self, rows: Tensor) -> None:

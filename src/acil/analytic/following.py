@@ -103,11 +103,14 @@ class Following:
         step = self._change()
         # It holds the rows, which must not stay alive while the next ones are made.
         self._change = None
-        solution.coef = solution.weights() + step
-        if not solution.refine:
-            return
-        size = float(step.norm() / solution.coef.norm().clamp(min=1e-300))
-        solution.drift.note(size, self._refined or self._checked)
-        if solution.drift.exhausted or (self._checked and not solution.good_enough(solution.coef)):
-            solution.coef = solution.refined()
-            solution.drift.renew()
+        coef = solution.coef = solution.weights() + step
+        size = step.norm() / coef.norm().clamp(min=1e-300) if solution.refine else None
+        # Before other numbers are read: the device is then waited for once.
+        is_good = not self._checked or solution.good_enough(coef)
+        if not solution.factor.sound:
+            solution.invalidate()
+        elif size is not None:
+            solution.drift.note(float(size), self._refined or self._checked)
+            if solution.drift.exhausted or not is_good:
+                solution.coef = solution.refined()
+                solution.drift.renew()

@@ -34,8 +34,8 @@ _PREFIX = {torch.float64: "d", torch.float32: "s"}
 #: Columns of one panel. Wide enough for full speed, narrow enough that the half of the diagonal
 #: blocks that is computed in vain stays small.
 _PANEL = 512
-#: The same where each step costs time of its own
-_GPU_PANEL = 4096
+#: The same where each step costs time of its own, and all diagonal blocks are taken in one
+_GPU_PANEL = 1024
 #: Columns of one product of rowsᵀ rows, and of those in its block on the diagonal.
 _GRAM_PANEL, _GRAM_STEP = 1024, 256
 #: Steps of the eigenvalue estimate
@@ -95,13 +95,52 @@ def symmetric_matmul(lower: Tensor, right: Tensor) -> Tensor:
     -------
     Tensor of shape (d, k)
     """
+    if lower.device.type != "cpu":
+        return symmetric_matmul_by_tiles(lower, right, _GPU_PANEL)
     product = torch.zeros_like(right)
-    for start, stop in _panels(lower.shape[0], _PANEL if lower.device.type == "cpu" else _GPU_PANEL):
-        product[start:stop] += _mirrored(lower[start:stop, start:stop]) @ right[start:stop]
-        below = lower[stop:, start:stop]
-        product[stop:] += below @ right[start:stop]
-        product[start:stop] += below.T @ right[stop:]
+    for start, stop in _panels(lower.shape[0]):
+        product[start:stop].addmm_(_mirrored(lower[start:stop, start:stop]), right[start:stop])
+        _add_below_(product, lower, right, start, stop)
     return product
+
+
+def symmetric_matmul_by_tiles(lower: Tensor, right: Tensor, side: int) -> Tensor:
+    """Do as `symmetric_matmul`, all tiles on the diagonal at once, in few and large steps.
+
+    Parameters
+    ----------
+    lower : Tensor of shape (d, d)
+    right : Tensor of shape (d, k)
+    side : int
+        Of the tiles.
+    """
+    d = lower.shape[0]
+    whole = d // side * side
+    product = torch.empty_like(right)
+    product[:whole] = _diagonal_product(lower[:whole, :whole], right[:whole], side)
+    # What is left at the end of the diagonal
+    product[whole:] = _diagonal_product(lower[whole:, whole:], right[whole:], d - whole)
+    for start, stop in _panels(d, side):
+        _add_below_(product, lower, right, start, stop)
+    return product
+
+
+def _diagonal_product(lower: Tensor, right: Tensor, side: int) -> Tensor:
+    """Multiply the tiles on the diagonal of a symmetric matrix, of d / side tiles, with a matrix."""
+    if not lower.numel():
+        return right
+    tiles = lower.view(-1, side, len(lower) // side, side).diagonal(dim1=0, dim2=2)
+    tiles = tiles.movedim(-1, 0)
+    known = torch.ones(side, side, dtype=torch.bool, device=lower.device).tril_()
+    full = torch.where(known, tiles, tiles.mT)
+    return (full @ right.view(-1, side, right.shape[1])).flatten(0, 1)
+
+
+def _add_below_(product: Tensor, lower: Tensor, right: Tensor, start: int, stop: int) -> None:
+    """Add what the columns start … stop below the diagonal, and their mirror image, contribute."""
+    below = lower[stop:, start:stop]
+    product[stop:].addmm_(below, right[start:stop])
+    product[start:stop].addmm_(below.T, right[stop:])
 
 
 def mirror_(lower: Tensor) -> Tensor:
@@ -216,17 +255,23 @@ def woodbury(RXt: Tensor, X: Tensor, sign: int = 1) -> tuple[Tensor, Tensor]:
     SingularMatrixError
         If rows are removed whose removal leaves no positive definite matrix.
     """
-    S = (X @ RXt).mul_(sign)
-    S.diagonal().add_(1.0)
-    C, status = torch.linalg.cholesky_ex(S)
+    V, C, status = woodbury_unchecked(RXt, X, sign)
     if int(status):
         raise SingularMatrixError(
             "These rows cannot be removed: the matrix would no longer be positive definite. "
             "They were not all learnt by this model."
         )
+    return V, C
+
+
+def woodbury_unchecked(RXt: Tensor, X: Tensor, sign: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Return V and C of `woodbury`, and a number on the device that is 0 if they are right."""
+    S = (X @ RXt).mul_(sign)
+    S.diagonal().add_(1.0)
+    C, status = torch.linalg.cholesky_ex(S)
     # V = R Xᵀ C⁻ᵀ, from C Vᵀ = (R Xᵀ)ᵀ
     V = solve_lower(C, RXt.mT).mT
-    return V, C
+    return V, C, status
 
 
 def cholesky_inverse_(factor: Tensor) -> Tensor:

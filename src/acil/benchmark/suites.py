@@ -68,6 +68,10 @@ def variants(
 
 
 def _numbers(name: str, values: Any) -> list[int]:
+    if isinstance(values, str):
+        # As on the command line: 5,10,50
+        parts = [part.strip() for part in values.split(",")]
+        values = [int(part) for part in parts] if all(part.isdecimal() for part in parts) else values
     found = values if isinstance(values, list | tuple) else [values]
     if not found or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in found):
         raise InputError(f"settings.{name} must be whole numbers of at least 1, got {values!r}.")
