@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 
 from acil import ACILClassifier
+from acil.analytic import rounding, statistics
 from acil.distributed import Group, collectives, partial_fit, reduction
 from acil.errors import InputError, InputTypeError, RemoteError, UnsupportedError
 from acil.storage import pack
@@ -278,6 +279,41 @@ def test_sums_that_need_no_more_digits_drop_them_as_in_one_process():
     for scores, lows in together(2, settled_sums):
         assert max(scores) <= SCORES
         assert lows == [True, True]
+
+
+def first_samples(group, spread):
+    """Many first samples, of directions that are all filled or grow thin; how they were added."""
+    rounding._NARROW = 0
+    turn = np.linalg.qr(np.random.default_rng(9).normal(size=(20, 20)))[0]
+    rows = np.random.default_rng(0).normal(size=(400, 20)) * np.geomspace(1, spread, 20)
+    X, y, held_out = (
+        rows @ turn,
+        np.arange(400) % 2,
+        np.random.default_rng(1).normal(size=(50, 20)) @ turn,
+    )
+    real, added = statistics.add_gram_pair_, []
+
+    def counting(gram, diagonal, part, sign):
+        added.append(len(part))
+        return real(gram, diagonal, part, sign)
+
+    statistics.add_gram_pair_ = counting
+    options = {"expansion_size": None, "gamma": 1e-6, "device": "cpu"}
+    mine = slice(group.rank, None, group.size)
+    joined = partial_fit(ACILClassifier(**options), X[mine], y[mine], group=group)
+    pairs = sum(added)
+    single = ACILClassifier(**options).partial_fit(X, y)
+    difference = relative(joined.decision_function(held_out), single.decision_function(held_out))
+    lows = [model._state.model.head.statistics.low is not None for model in (joined, single)]
+    return difference, lows, pairs
+
+
+@pytest.mark.parametrize(("spread", "needed"), [(1.0, False), (1e-4, True)])
+def test_first_samples_are_added_plainly_and_again_with_low_parts_if_needed(spread, needed):
+    for difference, lows, pairs in together(2, first_samples, spread):
+        assert difference <= SCORES
+        assert lows == [needed, needed]
+        assert pairs == (200 if needed else 0)
 
 
 def gamma_chosen_by_one(group):

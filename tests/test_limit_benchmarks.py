@@ -52,6 +52,13 @@ def test_large_presets_run_in_small(run, preset):
     assert "published" not in result
 
 
+def test_limit_takes_the_median_of_several_runs(run):
+    small = ("--width", "64", "--scale", "0.02", "--phases", "1", "--published", "none")
+    result = run("limit", *small, "--rounds", "3")
+    assert result["rounds"] == sorted(result["rounds"])
+    assert result["head_seconds"] == result["rounds"][1]
+
+
 def test_stream_compares_drops_with_the_recursion(run):
     result = run("stream", "--widths", "32", "--drops", "5")
     assert [row["samples"] for row in result["rows"]] == [1, 10, 100]

@@ -77,14 +77,30 @@ def test_training_leaves_the_global_generator_and_the_data_alone():
     assert torch.equal(labels, copies[1])
 
 
+@pytest.mark.parametrize("decay_all", [True, False])
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_one_step_equals_torch_sgd(nesterov):
+def test_one_step_equals_torch_sgd(nesterov, decay_all):
     images, labels = problem(16)
-    settings = Training(epochs=2, batch_size=16, learning_rate=0.3, weight_decay=0.01, nesterov=nesterov)
+    settings = Training(
+        epochs=2,
+        batch_size=16,
+        learning_rate=0.3,
+        weight_decay=0.1,
+        decay_all=decay_all,
+        nesterov=nesterov,
+    )
     ours = fit(make_network().double().float(), images, labels, settings)
     reference = make_network().train()
+    matrices = [own for own in reference.parameters() if own.ndim > 1]
+    vectors = [own for own in reference.parameters() if own.ndim == 1]
+    assert matrices
+    assert vectors
     optimizer = torch.optim.SGD(
-        reference.parameters(), lr=0.3, momentum=0.9, weight_decay=0.01, nesterov=nesterov
+        [{"params": matrices}, {"params": vectors, "weight_decay": 0.1 if decay_all else 0.0}],
+        lr=0.3,
+        momentum=0.9,
+        weight_decay=0.1,
+        nesterov=nesterov,
     )
     x = normalise(images, PREPROCESSING)
     for _ in range(2):

@@ -130,13 +130,21 @@ class GramHead:
             longest = max(longest, len(columns))
             sums.add(rows, columns, weights)
             del rows
-        self._invalidate()
-        self._look_at_least_eigenvalue(longest, growing=False)
-        if sums.low is None:
+        if not self.needs_low_parts(longest):
             return True
         sums.clear()
         self._invalidate()
         return False
+
+    def may_start_plainly(self, n_rows: int) -> bool:
+        """Say whether so many first samples may be added without low parts, and looked at afterwards."""
+        return self._digits.may_start_plainly(self._gathered.sums, n_rows)
+
+    def needs_low_parts(self, block: int) -> bool:
+        """Look whether first samples, added without low parts in blocks of rows, need them after all."""
+        self._invalidate()
+        self._look_at_least_eigenvalue(block, growing=False)
+        return self.statistics.low is not None
 
     def forget(self, blocks: Iterable[Block]) -> None:
         """Remove samples, or raise and leave everything as it was."""
@@ -163,21 +171,25 @@ class GramHead:
         mine.merge(theirs, positions, self._digits.when_merging(mine, theirs))
         self._invalidate()
 
-    def branch(self, n_classes: int) -> GramHead:
+    def branch(self, n_classes: int, plainly: bool = False) -> GramHead:
         """Return an empty head whose samples are to be absorbed by this one.
 
-        It keeps low parts unless this head has found that it needs none.
+        It keeps low parts unless this head has found that it needs none, or ``plainly`` asks for none.
         """
         twin = self._alike(self.size)
         twin.grow(torch.empty(0, dtype=torch.int64), n_classes)
-        twin._digits.wanted = self._digits.wanted_in_branch(self.statistics)
+        twin._digits.wanted = not plainly and self._digits.wanted_in_branch(self.statistics)
         return twin
 
     def absorb(self, branch: GramHead, positions: Tensor) -> None:
-        """Add the sums of a branch, and look whether they still need low parts, as `learn` does."""
+        """Add the sums of a branch, and look whether they still need low parts, as `learn` does.
+
+        First samples of a branch that was to do without were looked at before.
+        """
         before = self.statistics.n_samples
+        looked = before == 0 and branch._digits.wanted is False
         self.merge(branch, positions)
-        if self._digits.worth_a_look(before, self.statistics):
+        if not looked and self._digits.worth_a_look(before, self.statistics):
             self._look_at_least_eigenvalue(branch.statistics.n_samples)
 
     def grow(self, positions: Tensor, n_classes: int) -> None:

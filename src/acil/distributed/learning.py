@@ -80,10 +80,7 @@ def partial_fit(
             _require_agreement(facts)
             declared = _union_of_classes(facts)
             state = _state(classifier, facts, declared, group)
-            branch = _local_sums(state, shard, declared, _first(facts, "gamma"))
-            # Those who failed up to here say so now; what follows needs everybody.
-            group.exchange()
-            reduce_(branch.statistics, group)
+            branch = _all_sums(state, shard, declared, facts, group)
     except BaseException:
         for name in FEATURE_ATTRIBUTES:
             content.pop(name, None)
@@ -147,6 +144,7 @@ def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
         "model": _digest(classifier._require_state()) if fitted else None,
         "gamma": _gamma(classifier, fitted),
         "seed": None if fitted else resolve_seed(classifier.random_state),
+        "rows": 0 if shard.rows is None else len(shard.rows),
         "features": None if shard.rows is None else shard.rows.n_features,
         "names": None if names is None or shard.rows is None else [str(name) for name in names],
         "classes": None if kept is None else [kept.dtype.str, kept.tolist()],
@@ -216,9 +214,33 @@ def _state(
     return state
 
 
-def _local_sums(state: State, shard: _Shard, declared: Labels, gamma: float | None) -> GramHead:
+def _all_sums(
+    state: State, shard: _Shard, declared: Labels, facts: Sequence[dict[str, Any]], group: Group
+) -> GramHead:
+    """Return the sums of all shards, with low parts if they need them."""
+    gamma, total = _first(facts, "gamma"), sum(own["rows"] for own in facts)
+    plainly = state.model.require_sums().may_start_plainly(total)
+    branch = _local_sums(state, shard, declared, gamma, plainly)
+    # Those who failed up to here say so now; what follows needs everybody.
+    group.exchange()
+    reduce_(branch.statistics, group)
+    if plainly:
+        # All have the same sums and find the same; rank 0 has the last word all the same.
+        found = branch.needs_low_parts(min(total, state.model.block_rows))
+        if group.exchange(found)[0]:
+            branch = _local_sums(state, shard, declared, gamma, plainly=False)
+            group.exchange()
+            reduce_(branch.statistics, group)
+        else:
+            branch.statistics.keep_pairs(False)
+    return branch
+
+
+def _local_sums(
+    state: State, shard: _Shard, declared: Labels, gamma: float | None, plainly: bool
+) -> GramHead:
     model = state.model
-    branch = model.require_sums().branch(len(declared))
+    branch = model.require_sums().branch(len(declared), plainly)
     branch.gamma = gamma
     if shard.rows is not None:
         state.check_values(shard.rows)

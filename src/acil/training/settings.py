@@ -38,7 +38,9 @@ class Training:
         Epochs over which the rate grows linearly to its peak, which the last of them reaches.
     momentum : float
     weight_decay : float
-        On all parameters, normalisation and biases included, as the papers have it.
+    decay_all : bool
+        Whether the weight decay acts on normalisation and biases, too, as the papers have it; False
+        leaves them (parameters of one dimension) alone.
     nesterov : bool
     label_smoothing : float
         Only in the default objective.
@@ -65,6 +67,7 @@ class Training:
     warmup: int = 0
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    decay_all: bool = True
     nesterov: bool = False
     label_smoothing: float = 0.0
     augment: tuple[str, ...] = ()

@@ -59,8 +59,13 @@ def make_optimizer(network: nn.Module, settings: Training, device: torch.device)
         raise InputError("The network has no trainable parameter. Unfreeze some, or do not train it.")
     on_gpu = device.type == "cuda"
     rate: Any = settings.learning_rate
+    groups: list[dict[str, Any]] = [{"params": trainable}]
+    if not settings.decay_all:
+        matrices = [parameter for parameter in trainable if parameter.ndim > 1]
+        vectors = [parameter for parameter in trainable if parameter.ndim <= 1]
+        groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(
-        trainable,
+        [group for group in groups if group["params"]],
         lr=torch.tensor(rate, device=device) if on_gpu else rate,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,

@@ -34,7 +34,7 @@ BASE = 50
 HELD_OUT = 50
 #: (seed of the permutation of the base classes, classes of the pseudo-base)
 SPLITS = ((0, 25), (1, 25), (2, 25), (3, 40))
-#: Variant of base training → changes of the `authors` recipe's training
+#: Variant of base training → changes of the training that `strong` now has
 TRAININGS: dict[str, dict[str, object]] = {
     "authors": {},
     "decay2e-4": {"weight_decay": 2e-4},
@@ -152,7 +152,7 @@ def train_network(number: int, variant: str, out: Path, device: str, epochs: int
     stored = out / f"{variant}-{number}.safetensors"
     if stored.exists():
         return
-    split, chosen = read_split(number, device), recipe("authors")
+    split, chosen = read_split(number, device), recipe("strong")
     settings = dataclasses.replace(chosen.training, **TRAININGS[variant])
     if epochs is not None:
         settings = dataclasses.replace(settings, epochs=epochs, warmup=min(settings.warmup, epochs))
