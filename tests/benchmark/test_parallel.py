@@ -1,13 +1,19 @@
 """Jobs in processes of their own: the same records, one base network, failures that stop nobody else."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from running import command, records, timeless
+
+from acil.benchmark import parallel
+from acil.benchmark.plan import plan_jobs
+from acil.methods import resolve
 
 #: A user's own methods, for which every process imports this file.
 OWN = """
@@ -119,6 +125,24 @@ def test_job_that_fails_in_the_only_process_does_not_stop_the_others_either(own,
     assert result.exit_code == 1
     assert "1 of 2 jobs failed" in result.stderr
     assert [r["method"] for r in records(tmp_path / "run", "summary")] == ["own_methods:Twin"]
+
+
+def test_the_longest_jobs_begin(monkeypatch, tmp_path):
+    names = ("ncm", "icarl", "joint")
+    methods = [(name, resolve(name)) for name in names]
+    jobs = plan_jobs(methods, {name: [{}] for name in names}, [0], [5, 25], n_classes=100, base=50)
+    begun = []
+
+    def started(spawn, task, job, out):
+        begun.append((job.method, len(job.grouping) - 1))
+        ended = SimpleNamespace(sentinel=None, is_alive=lambda: False, join=lambda: None, exitcode=0)
+        return parallel._Worker(job, ended, multiprocessing.Pipe()[0], parallel._Ended())
+
+    monkeypatch.setattr(parallel, "_started", started)
+    monkeypatch.setattr(parallel, "wait", lambda _: None)
+    task = SimpleNamespace(config=SimpleNamespace(jobs=2), progress=None)
+    assert parallel.run_side_by_side(task, jobs, tmp_path) == []
+    assert begun == [("joint", 25), ("joint", 5), ("icarl", 25), ("icarl", 5), ("ncm", 25)]
 
 
 def alive(pid):

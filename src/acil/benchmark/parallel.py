@@ -61,7 +61,9 @@ def run_side_by_side(task: Task, jobs: Sequence[Job], out: Path) -> list[Failure
     """
     # A forked process could not use a GPU that this one has touched.
     spawn = multiprocessing.get_context("spawn")
-    waiting, failures = list(jobs), list[Failure]()
+    # The longest first, or the last one would run alone in the end.
+    waiting = sorted(jobs, key=lambda job: job.effort, reverse=True)
+    failures = list[Failure]()
     running: list[_Worker] = []
     try:
         while waiting or running:
