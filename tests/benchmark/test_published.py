@@ -116,3 +116,11 @@ def test_both_subsets_of_imagenet_stand_beside_the_papers_row(name, tmp_path):
     (row,) = main_table(comparison).rows
     assert 74.81 in row
     assert any("mix the two ImageNet-100 subsets" in note for note in main_table(comparison).notes)
+
+
+def test_a_recipe_that_follows_another_source_is_compared_with_that():
+    found = published("cifar100", "acil", 25, "authors")
+    assert (found.average_accuracy, found.source) == (71.05, "authors' code")
+    assert published("cifar100", "acil", 5, "authors") is None
+    assert published("cifar100", "icarl", 25, "authors") is None
+    assert published("cifar100", "acil", 25, "strong") == published("cifar100", "acil", 25)

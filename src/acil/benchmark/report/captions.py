@@ -60,10 +60,10 @@ def _state(run: Run) -> str:
 
 
 def paper_row(comparison: Comparison, row: Row, k: int) -> Published | None:
-    """Return what the paper has for a row, if our run is under its protocol."""
+    """Return what the source of a row has for it, if our run is under its protocol."""
     if not comparison.is_published_protocol:
         return None
-    return published(protocol_name(comparison.dataset), row.method, k)
+    return published(protocol_name(comparison.dataset), row.method, k, comparison.recipe)
 
 
 def spread_notes(comparison: Comparison) -> tuple[str, ...]:
@@ -85,6 +85,8 @@ def published_notes(comparison: Comparison) -> list[str]:
             sources.append(f"Published: {paper.source}.")
             remarks += [f"{row.method}: {note}" for note in paper.notes]
         for other in elsewhere(protocol_name(comparison.dataset), row.method, k):
+            if other == paper:
+                continue
             about = f"{row.method}, Ā elsewhere ({other.source}): " + " ".join([*other.notes, ""])
             value = "≈ " * other.approximate + f"{other.average_accuracy:.2f} at K = {k}"
             found = others.setdefault(about, [])
