@@ -16,6 +16,7 @@ On a CPU that others use, too, let it run in one thread (OMP_NUM_THREADS=1) and 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import platform
@@ -54,12 +55,19 @@ clock: Callable[[], float] = time.perf_counter
 
 
 def seconds_of(action: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds that an action takes, with all that it has queued on a GPU."""
+    """Return the seconds that an action takes, with all that it has queued on a GPU.
+
+    As with `timeit`, Python collects no garbage meanwhile: that takes longer than a phase on a GPU.
+    """
     synchronize(device)
-    started = clock()
-    action()
-    synchronize(device)
-    return clock() - started
+    gc.disable()
+    try:
+        started = clock()
+        action()
+        synchronize(device)
+        return clock() - started
+    finally:
+        gc.enable()
 
 
 class Bare:

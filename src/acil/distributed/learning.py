@@ -227,6 +227,7 @@ def _all_sums(
     if plainly:
         # All have the same sums and find the same; rank 0 has the last word all the same.
         found = branch.needs_low_parts(min(total, state.model.block_rows))
+        branch.release()
         if group.exchange(found)[0]:
             branch = _local_sums(state, shard, declared, gamma, plainly=False)
             group.exchange()
