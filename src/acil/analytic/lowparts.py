@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from acil.analytic.columns import spread
+
 
 @dataclass
 class LowParts:
@@ -34,11 +36,8 @@ class LowParts:
 
     def grown(self, positions: Tensor, n_classes: int) -> LowParts:
         """Return them for more classes: column i has moved to ``positions[i]``."""
-        grown = LowParts.zeros_like(self.moment.new_empty(self.moment.shape[0], n_classes))
-        grown.diagonal = self.diagonal
-        grown.moment[:, positions.to(self.moment.device)] = self.moment
-        grown.weights[positions] = self.weights
-        return grown
+        weights = spread(self.weights.unsqueeze(0), positions, n_classes).squeeze(0)
+        return LowParts(self.diagonal, spread(self.moment, positions, n_classes), weights)
 
     def kept(self, columns: Tensor) -> LowParts:
         """Return them for some of the classes."""

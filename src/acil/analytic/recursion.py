@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from acil.analytic.columns import spread
 from acil.analytic.head import Block
 from acil.analytic.linalg import (
     add_gram_,
@@ -84,8 +85,7 @@ class RecursiveHead:
 
     def grow(self, positions: Tensor, n_classes: int) -> None:
         """Make room for new classes: column i moves to ``positions[i]``, the others are empty."""
-        coef = self.coef.new_zeros(self.size, n_classes)
-        coef[:, positions.to(coef.device)] = self.coef
+        coef = spread(self.coef, positions, n_classes)
         counts, weights = self.counts.new_zeros(n_classes), self.weights.new_zeros(n_classes)
         counts[positions], weights[positions] = self.counts, self.weights
         self.coef, self.counts, self.weights = coef, counts, weights

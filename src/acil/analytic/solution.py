@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from acil.analytic import rounding
+from acil.analytic.columns import spread
 from acil.analytic.drift import Drift
 from acil.analytic.factor import CorrectedFactor
 from acil.analytic.gathered import Gathered
@@ -76,9 +77,7 @@ class Solution:
         """Make room for new classes; see `Statistics.grow`."""
         if self.coef is not None:
             # A class without samples has the weights 0.
-            coef = self.coef.new_zeros(self.coef.shape[0], n_classes)
-            coef[:, positions.to(coef.device)] = self.coef
-            self.coef = coef
+            self.coef = spread(self.coef, positions, n_classes)
 
     def keep(self, columns: Tensor) -> None:
         """Keep only these classes; see `Statistics.keep`."""

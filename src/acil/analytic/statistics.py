@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from acil.analytic.columns import spread
 from acil.analytic.exact import add_gram_pair_, merge_gram_pair_, product_pair
 from acil.analytic.linalg import add_gram_
 from acil.analytic.lowparts import LowParts
@@ -186,8 +187,7 @@ class Statistics:
         n_classes : int
             New number of columns.
         """
-        moment = self.moment.new_zeros(self.size, n_classes)
-        moment[:, positions.to(moment.device)] = self.moment
+        moment = spread(self.moment, positions, n_classes)
         counts, weights = self.counts.new_zeros(n_classes), self.weights.new_zeros(n_classes)
         counts[positions], weights[positions] = self.counts, self.weights
         self.moment, self.counts, self.weights = moment, counts, weights
