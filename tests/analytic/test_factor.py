@@ -47,12 +47,12 @@ def test_absorbed_rows_act_like_rows_of_the_matrix(d, sizes, seed):
     seen = base
     for i, n in enumerate(sizes):
         new = rows_of(n, d, seed + 2 + i)
-        absorbed = factor.absorb(new)
+        residual = rows_of(n, 3, seed + 50 + i)
+        absorbed = factor.absorb(new, lambda residual=residual: residual)
         assert absorbed is not None
         seen = torch.cat([seen, new])
         R = inverse(seen)
-        residual = rows_of(n, 3, seed + 50 + i)
-        gain = factor.step(*absorbed, residual)
+        gain = factor.step(*absorbed)
         assert relative(gain.numpy(), R @ new.numpy().T @ residual.numpy()) <= 1e-8
     assert factor.rank == sum(sizes)
     assert relative(factor.leverage(query).numpy(), leverage(R, query)) <= 1e-8
@@ -62,12 +62,20 @@ def test_absorbed_rows_act_like_rows_of_the_matrix(d, sizes, seed):
 def test_step_is_the_same_for_few_and_many_columns(k):
     base, new = rows_of(40, 12), rows_of(6, 12, 1)
     factor = factor_of(base)
-    absorbed = factor.absorb(new)
     residual = rows_of(6, k, 2)
+    absorbed = factor.absorb(new, lambda: residual)
     R = inverse(torch.cat([base, new]))
-    assert (
-        relative(factor.step(*absorbed, residual).numpy(), R @ new.numpy().T @ residual.numpy()) <= 1e-11
-    )
+    assert relative(factor.step(*absorbed).numpy(), R @ new.numpy().T @ residual.numpy()) <= 1e-11
+
+
+def test_rows_without_a_residual_are_absorbed_but_give_no_step():
+    base, new, query = rows_of(40, 12), rows_of(6, 12, 1), rows_of(5, 12, 2)
+    factor = factor_of(base)
+    absorbed = factor.absorb(new)
+    expected = leverage(inverse(torch.cat([base, new])), query)
+    assert relative(factor.leverage(query).numpy(), expected) <= 1e-11
+    with pytest.raises(RuntimeError, match="without a residual"):
+        factor.step(*absorbed)
 
 
 def test_rows_far_from_everything_learnt_are_not_absorbed():

@@ -7,7 +7,7 @@ import torch
 from acil.analytic import factor
 from acil.analytic.following import Following
 from acil.analytic.head import GramHead
-from acil.analytic.linalg import woodbury_unchecked
+from acil.analytic.linalg import woodbury_with
 from acil.analytic.precision import PRECISIONS
 from acil.analytic.solution import Solution
 from strategies import relative
@@ -90,12 +90,12 @@ def test_a_correction_that_did_not_come_out_right_is_solved_anew(monkeypatch):
     base, new, test = rows_of(1800, 1), rows_of(90, 2), rows_of(50, 3)
     head = head_of((base, labels_of(base)))
 
-    def failed(image, whitened, sign=1):
-        V, C, _ = woodbury_unchecked(image, whitened, sign)
-        return 2 * V, C, torch.tensor(17)
+    def failed(image, whitened, residual):
+        V, inner, _ = woodbury_with(image, whitened, residual)
+        return 2 * V, inner, torch.tensor(17)
 
     with monkeypatch.context() as patched:
-        patched.setattr(factor, "woodbury_unchecked", failed)
+        patched.setattr(factor, "woodbury_with", failed)
         head.learn([(new, labels_of(new), None)], len(new))
     assert head._solution.factor.rank == 0
     joint = head_of((torch.cat([new, base]), torch.cat([labels_of(new), labels_of(base)])))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from acil.analytic.aside import Aside
-from acil.analytic.linalg import add_gram_, solve_lower, trace_of_inverse, woodbury_unchecked
+from acil.analytic.linalg import add_gram_, trace_of_inverse, woodbury_with
 from acil.analytic.triangle import Triangle, laid_out
 
 #: Largest size of the correction, which stands beside the factor; on a GPU, where a new factor is slow
@@ -134,30 +136,36 @@ class CorrectedFactor:
             anew += _REFINING * d * d * c
         return correcting < anew
 
-    def absorb(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+    def absorb(
+        self, rows: Tensor, residual: Callable[[], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor | None] | None:
         """Correct R for rows added to gram.
 
         Parameters
         ----------
         rows : Tensor of shape (n, d)
+        residual : callable, optional
+            Gives Y − X W of shape (n, k), for `step`; called while the device is busy with the rows.
 
         Returns
         -------
-        V, C : Tensor of shape (d, n), Tensor of shape (n, n)
-            With R_k Xᵀ = L⁻ᵀ V C⁻¹, see `step`. None, with nothing done, if these rows are too far
-            from everything learnt for an accurate correction.
+        V, inner : Tensor of shape (d, n), Tensor of shape (n, k) or None
+            For `step`. None, with nothing done, if these rows are too far from everything learnt for an
+            accurate correction.
         """
         whitened = self.whiten(rows.mT)
-        if not float(whitened.square().sum(dim=0).max()) <= _MAX_LEVERAGE:
+        leverage = whitened.square().sum(dim=0).max()
+        errors = None if residual is None else residual().to(whitened)
+        if not float(leverage) <= _MAX_LEVERAGE:
             return None
         image = whitened
         if self.rank:
             image = whitened - self._correction.mT @ (self._correction @ whitened)
         # Eq. (10) in the coordinates L⁻¹x, where R is I − QᵀQ and becomes I − QᵀQ − V Vᵀ
-        with self._aside.work(image, whitened):
-            V, C, self._status = woodbury_unchecked(image, whitened.mT)
+        with self._aside.work(image, whitened, *([] if errors is None else [errors])):
+            V, inner, self._status = woodbury_with(image, whitened.mT, errors)
             self._append(V.mT)
-        return V, C
+        return V, inner
 
     @property
     def sound(self) -> bool:
@@ -168,22 +176,22 @@ class CorrectedFactor:
         self._aside.join()
         return self._status is None or not int(self._status)
 
-    def step(self, V: Tensor, C: Tensor, residual: Tensor) -> Tensor:
-        """Return R_k Xᵀ residual = L⁻ᵀ V C⁻¹ residual, for absorbed rows X.
+    def step(self, V: Tensor, inner: Tensor | None) -> Tensor:
+        """Return R_k Xᵀ (Y − X W) = L⁻ᵀ V C⁻¹ (Y − X W), for absorbed rows X.
 
         Parameters
         ----------
-        V, C
-            From `absorb`.
-        residual : Tensor of shape (n, k)
+        V, inner
+            From `absorb`, with a residual.
 
         Returns
         -------
         Tensor of shape (d, k)
         """
+        if inner is None:
+            raise RuntimeError("the rows were absorbed without a residual")
         self._aside.join()
-        inner = solve_lower(C, residual.to(C))
-        if V.shape[1] < residual.shape[1]:
+        if V.shape[1] < inner.shape[1]:
             return self.unwhiten(V) @ inner
         return self.unwhiten(V @ inner)
 

@@ -70,30 +70,39 @@ class Following:
             False, with nothing done, if these rows are too far from everything learnt for an accurate
             correction.
         """
-        solution = self._solution
+        solution, centred = self._solution, self._ridge.fit_intercept
         coef, intercept = solution.coefficients()
-        targets = coef.new_zeros(len(rows), coef.shape[1])
-        targets.scatter_(1, columns.to(targets.device).unsqueeze(1), 1.0)
-        changed_rows, changed_targets = rows, targets
-        if weights is not None or self._ridge.fit_intercept:
+        changed_rows, changed_targets = rows, None
+        if weights is not None or centred:
             changed_rows, changed_targets = regression_rows(
-                self._gathered.sums, rows, targets, weights, self._ridge.fit_intercept
+                self._gathered.sums, rows, self._targets(rows, columns), weights, centred
             )
-        absorbed = solution.factor.absorb(changed_rows)
+
+        def residual() -> Tensor:
+            wanted = self._targets(rows, columns) if changed_targets is None else changed_targets
+            return wanted - changed_rows.to(coef) @ coef
+
+        absorbed = solution.factor.absorb(changed_rows, None if self._refined else residual)
         if absorbed is None:
             return False
         # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
         if not self._refined:
-            errors = changed_targets - changed_rows.to(coef) @ coef
-            self._change = lambda: solution.factor.step(*absorbed, errors).to(coef)
+            self._change = lambda: solution.factor.step(*absorbed).to(coef)
             return True
         root = rows.new_ones(len(rows)) if weights is None else weights.to(rows).sqrt()
-        rows, errors = rows * root.unsqueeze(1), (targets - rows @ coef - intercept) * root.unsqueeze(1)
-        right = Unknowns(rows.mT, root if self._ridge.fit_intercept else None)
+        errors = self._targets(rows, columns) - rows @ coef - intercept
+        rows, errors = rows * root.unsqueeze(1), errors * root.unsqueeze(1)
+        right = Unknowns(rows.mT, root if centred else None)
         self._change = lambda: (
             solution.equations().refined(solution.factor.solve_corrected, right) @ errors
         )
         return True
+
+    def _targets(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return Y of shape (n, n_classes): 1 in the column of each row's class."""
+        coef = self._solution.weights()
+        targets = coef.new_zeros(len(rows), coef.shape[1])
+        return targets.scatter_(1, columns.to(targets.device).unsqueeze(1), 1.0)
 
     def finish(self) -> None:
         """Move the weights, now that the sums have the absorbed samples or these wait."""

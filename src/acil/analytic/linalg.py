@@ -255,23 +255,48 @@ def woodbury(RXt: Tensor, X: Tensor, sign: int = 1) -> tuple[Tensor, Tensor]:
     SingularMatrixError
         If rows are removed whose removal leaves no positive definite matrix.
     """
-    V, C, status = woodbury_unchecked(RXt, X, sign)
+    C, status = _woodbury_factor(RXt, X, sign)
     if int(status):
         raise SingularMatrixError(
             "These rows cannot be removed: the matrix would no longer be positive definite. "
             "They were not all learnt by this model."
         )
-    return V, C
+    # V = R Xᵀ C⁻ᵀ, from C Vᵀ = (R Xᵀ)ᵀ
+    return solve_lower(C, RXt.mT).mT, C
 
 
-def woodbury_unchecked(RXt: Tensor, X: Tensor, sign: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Return V and C of `woodbury`, and a number on the device that is 0 if they are right."""
+def woodbury_with(
+    RXt: Tensor, X: Tensor, residual: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return V of `woodbury` after rows were added, and C⁻¹ residual, without waiting for the device.
+
+    Parameters
+    ----------
+    RXt : Tensor of shape (d, n)
+    X : Tensor of shape (n, d)
+    residual : Tensor of shape (n, k), optional
+
+    Returns
+    -------
+    V : Tensor of shape (d, n)
+    inner : Tensor of shape (n, k), or None without a residual
+    status : Tensor
+        A number on the device that is 0 if they are right.
+    """
+    C, status = _woodbury_factor(RXt, X, 1)
+    if residual is None:
+        return solve_lower(C, RXt.mT).mT, None, status
+    # Both in one: a solution takes many small steps, however few columns there are.
+    both = solve_lower(C, torch.cat([RXt.mT, residual], dim=1))
+    return both[:, : X.shape[1]].mT, both[:, X.shape[1] :], status
+
+
+def _woodbury_factor(RXt: Tensor, X: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+    """Return C of `woodbury` and a number on the device that is 0 if there is one."""
     S = (X @ RXt).mul_(sign)
     S.diagonal().add_(1.0)
     C, status = torch.linalg.cholesky_ex(S)
-    # V = R Xᵀ C⁻ᵀ, from C Vᵀ = (R Xᵀ)ᵀ
-    V = solve_lower(C, RXt.mT).mT
-    return V, C, status
+    return C, status
 
 
 def cholesky_inverse_(factor: Tensor) -> Tensor:
