@@ -57,7 +57,7 @@ clock: Callable[[], float] = time.perf_counter
 def seconds_of(action: Callable[[], object], device: torch.device) -> float:
     """Return the seconds that an action takes, with all that it has queued on a GPU.
 
-    As with `timeit`, Python collects no garbage meanwhile: that takes longer than a phase on a GPU.
+    As with `timeit`, Python collects no garbage meanwhile.
     """
     synchronize(device)
     gc.disable()

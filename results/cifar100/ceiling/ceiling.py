@@ -37,7 +37,6 @@ def main() -> None:
     parser.add_argument("--recipe", default="strong")
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--precision", choices=("float32", "tf32", "bf16", "fp16"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
@@ -45,8 +44,6 @@ def main() -> None:
     settings = chosen.training
     if arguments.epochs is not None:
         settings = dataclasses.replace(settings, epochs=arguments.epochs, warmup=0)
-    if arguments.precision is not None:
-        settings = dataclasses.replace(settings, precision=arguments.precision)
     data = load("cifar100", None)
     chosen_train = torch.nonzero(data.train_labels < arguments.classes).flatten()
     chosen_test = torch.nonzero(data.test_labels < arguments.classes).flatten()

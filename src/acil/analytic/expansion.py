@@ -82,7 +82,7 @@ class Expansion:
         if self.projection is None:
             return 1.0
         if self._column_norm is None:
-            # Ten times as fast as norms by columns
+            # Several times as fast as norms by columns
             self._column_norm = math.sqrt(float(self.projection.square().sum(dim=0).max()))
         return self._column_norm
 

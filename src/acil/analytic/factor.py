@@ -138,7 +138,7 @@ class CorrectedFactor:
 
     def absorb(
         self, rows: Tensor, residual: Callable[[], Tensor] | None = None
-    ) -> tuple[Tensor, Tensor | None] | None:
+    ) -> tuple[Tensor, Tensor] | None:
         """Correct R for rows added to gram.
 
         Parameters
@@ -149,20 +149,20 @@ class CorrectedFactor:
 
         Returns
         -------
-        V, inner : Tensor of shape (d, n), Tensor of shape (n, k) or None
-            For `step`. None, with nothing done, if these rows are too far from everything learnt for an
-            accurate correction.
+        V, inner : Tensor of shape (d, n), Tensor of shape (n, k)
+            For `step`; without a residual k = 0. None, with nothing done, if these rows are too far
+            from everything learnt for an accurate correction.
         """
         whitened = self.whiten(rows.mT)
         leverage = whitened.square().sum(dim=0).max()
-        errors = None if residual is None else residual().to(whitened)
+        errors = whitened.new_empty(len(rows), 0) if residual is None else residual().to(whitened)
         if not float(leverage) <= _MAX_LEVERAGE:
             return None
         image = whitened
         if self.rank:
             image = whitened - self._correction.mT @ (self._correction @ whitened)
         # Eq. (10) in the coordinates L⁻¹x, where R is I − QᵀQ and becomes I − QᵀQ − V Vᵀ
-        with self._aside.work(image, whitened, *([] if errors is None else [errors])):
+        with self._aside.work(image, whitened, errors):
             V, inner, self._status = woodbury_with(image, whitened.mT, errors)
             self._append(V.mT)
         return V, inner
@@ -176,7 +176,7 @@ class CorrectedFactor:
         self._aside.join()
         return self._status is None or not int(self._status)
 
-    def step(self, V: Tensor, inner: Tensor | None) -> Tensor:
+    def step(self, V: Tensor, inner: Tensor) -> Tensor:
         """Return R_k Xᵀ (Y − X W) = L⁻ᵀ V C⁻¹ (Y − X W), for absorbed rows X.
 
         Parameters
@@ -188,7 +188,7 @@ class CorrectedFactor:
         -------
         Tensor of shape (d, k)
         """
-        if inner is None:
+        if not inner.shape[1]:
             raise RuntimeError("the rows were absorbed without a residual")
         self._aside.join()
         if V.shape[1] < inner.shape[1]:

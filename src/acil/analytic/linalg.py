@@ -265,27 +265,23 @@ def woodbury(RXt: Tensor, X: Tensor, sign: int = 1) -> tuple[Tensor, Tensor]:
     return solve_lower(C, RXt.mT).mT, C
 
 
-def woodbury_with(
-    RXt: Tensor, X: Tensor, residual: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def woodbury_with(RXt: Tensor, X: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return V of `woodbury` after rows were added, and C⁻¹ residual, without waiting for the device.
 
     Parameters
     ----------
     RXt : Tensor of shape (d, n)
     X : Tensor of shape (n, d)
-    residual : Tensor of shape (n, k), optional
+    residual : Tensor of shape (n, k)
 
     Returns
     -------
     V : Tensor of shape (d, n)
-    inner : Tensor of shape (n, k), or None without a residual
+    inner : Tensor of shape (n, k)
     status : Tensor
         A number on the device that is 0 if they are right.
     """
     C, status = _woodbury_factor(RXt, X, 1)
-    if residual is None:
-        return solve_lower(C, RXt.mT).mT, None, status
     # Both in one: a solution takes many small steps, however few columns there are.
     both = solve_lower(C, torch.cat([RXt.mT, residual], dim=1))
     return both[:, : X.shape[1]].mT, both[:, X.shape[1] :], status
