@@ -60,6 +60,16 @@ def test_work_aside_changes_no_bit(monkeypatch):
     assert all(np.array_equal(scores, expected) for scores in found)
 
 
+def test_results_of_work_aside_are_waited_for_even_if_that_work_waited_itself():
+    aside, before = Aside(torch.device("cuda")), torch.zeros(1000, device="cuda")
+    with aside.work(before):
+        torch.cuda._sleep(10**8)
+        aside.join()
+        after = before + 1
+    aside.join()
+    assert after.sum().item() == 1000
+
+
 def test_single_samples_on_a_gpu_are_joint_learning_on_a_cpu():
     X, y = problem()
     joint = classifier("cpu", 700, 1.0).fit(X, y)

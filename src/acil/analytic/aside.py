@@ -45,9 +45,15 @@ class Aside:
             yield
 
     def join(self) -> None:
-        """Let all work from now on wait for what is aside; to be called before its results are used."""
-        if self._busy:
-            torch.cuda.current_stream(self._device).wait_stream(_side_stream(self._device))
+        """Let all work from now on wait for what is aside; to be called before its results are used.
+
+        Work aside itself has nothing to wait for, and does not take the waiting away from others.
+        """
+        if not self._busy:
+            return
+        here, aside = torch.cuda.current_stream(self._device), _side_stream(self._device)
+        if here != aside:
+            here.wait_stream(aside)
             self._busy = False
 
 

@@ -99,7 +99,7 @@ class CorrectedFactor:
 
     def smallest_pivot(self) -> float:
         """Return the smallest pivot of the factorization, an upper bound of the least eigenvalue."""
-        return float(self._triangle.lower.diagonal().min()) ** 2
+        return self._triangle.smallest_pivot
 
     def trace_of_inverse(self) -> float:
         """Return tr A⁻¹ as of the last factorization."""

@@ -35,7 +35,7 @@ _PREFIX = {torch.float64: "d", torch.float32: "s"}
 #: blocks that is computed in vain stays small.
 _PANEL = 512
 #: The same where each step costs time of its own, and all diagonal blocks are taken in one
-_GPU_PANEL = 1024
+_GPU_PANEL = 2048
 #: Columns of one product of rowsᵀ rows, and of those in its block on the diagonal.
 _GRAM_PANEL, _GRAM_STEP = 1024, 256
 #: Steps of the eigenvalue estimate
@@ -167,22 +167,34 @@ def cholesky_(matrix: Tensor, gamma: float) -> Tensor:
         If a pivot is not positive, or so small that rounding alone could have made it. Nothing is
         ever added to the diagonal to get through.
     """
-    scale = float(matrix.diagonal().max()) if matrix.numel() else 0.0
+    require_positive(matrix, gamma, factorize_(matrix))
+    return matrix
+
+
+def factorize_(matrix: Tensor) -> Tensor:
+    """Factorize as `cholesky_` does, without a look at the result, and so without waiting for it.
+
+    Returns
+    -------
+    Tensor of shape (3,), float64
+        For `require_positive`.
+    """
+    # In place: the diagonal will not be there afterwards.
+    scale = matrix.diagonal().max()
     # The libraries work by columns: a row-major lower triangle is an upper one to them.
     turned = matrix.stride(-1) == 1
     if turned and _through_scipy(matrix):
         potrf = getattr(lapack, _PREFIX[matrix.dtype] + "potrf")
         _, info = potrf(matrix.numpy().T, lower=0, overwrite_a=1, clean=0)
+        status = torch.tensor(info)
     else:
         whole, status = matrix.mT if turned else matrix, matrix.new_empty((), dtype=torch.int32)
         torch.linalg.cholesky_ex(whole, upper=turned, out=(whole, status))
-        info = int(status)
-    _check_pivots(matrix, gamma, scale, info)
-    return matrix
+    return torch.stack([part.double() for part in (scale, status, matrix.diagonal().min())])
 
 
-def _check_pivots(factor: Tensor, gamma: float, scale: float, failed: int) -> None:
-    """Raise unless all pivots of a factorization are positive and more than rounding.
+def require_positive(factor: Tensor, gamma: float, pivots: Tensor) -> float:
+    """Return the smallest pivot of a factorization; raise if it is not more than rounding.
 
     Parameters
     ----------
@@ -190,21 +202,27 @@ def _check_pivots(factor: Tensor, gamma: float, scale: float, failed: int) -> No
         L in the lower triangle.
     gamma : float
         For the error message.
-    scale : float
-        Largest element of the diagonal of the matrix that was factorized.
-    failed : int
-        Order of the first leading minor that is not positive, 0 if there is none.
+    pivots : Tensor of shape (3,)
+        Largest element of the diagonal of the matrix that was factorized; order of its first leading
+        minor that is not positive, 0 if there is none; smallest element of the diagonal of L.
+
+    Raises
+    ------
+    SingularMatrixError
+        See `cholesky_`.
     """
     d = factor.shape[0]
+    scale, failed, smallest = pivots.tolist()
     if failed:
-        raise _singular(factor, gamma, f"pivot {failed} of {d} is not positive")
+        raise _singular(factor, gamma, f"pivot {failed:.0f} of {d} is not positive")
     # Pivots are squared diagonal entries of L. Rounding in the sums and in the factorization grows
     # about as √d, so a pivot below this bound is noise, whatever its sign.
-    pivot = float(factor.diagonal().min()) ** 2
+    pivot = float(smallest) ** 2
     noise = math.sqrt(d) * torch.finfo(factor.dtype).eps * scale
     if not pivot > noise:
         reason = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"
         raise _singular(factor, gamma, reason)
+    return pivot
 
 
 def cholesky_solve(factor: Tensor, right: Tensor) -> Tensor:

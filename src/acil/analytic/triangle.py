@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 from acil.analytic.blocked import BlockInverses
-from acil.analytic.linalg import cholesky_, solve_lower, solve_lower_transposed
+from acil.analytic.linalg import (
+    factorize_,
+    require_positive,
+    solve_lower,
+    solve_lower_transposed,
+)
 
 #: Devices whose own triangular solution is far slower than their products, and whose factorization
 #: wants its triangle by columns (8192 x 8192 on an H200: 8 ms, by rows 14).
@@ -36,14 +41,18 @@ class Triangle:
     Raises
     ------
     SingularMatrixError
-        See `cholesky_`.
+        See `require_positive`.
     """
 
     def __init__(self, matrix: Tensor, gamma: float) -> None:
-        self.lower = cholesky_(matrix, gamma)
+        self.lower = matrix
+        pivots = factorize_(matrix)
         self._inverses: BlockInverses | None = None
         if matrix.device.type in _BY_COLUMNS:
+            # Queued before anything waits for the factor
             self._inverses = BlockInverses(matrix)
+        #: The smallest pivot of the factorization.
+        self.smallest_pivot = require_positive(matrix, gamma, pivots)
 
     @property
     def dtype(self) -> torch.dtype:
