@@ -39,7 +39,7 @@ class Rank:
         return found
 
 
-def start(size, function, *arguments, timeout=TIMEOUT):
+def start(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
     """Start processes that each call ``function(group, *arguments)``."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = []
@@ -57,7 +57,7 @@ def start(size, function, *arguments, timeout=TIMEOUT):
         receiving, sending = _servers.Pipe(duplex=False)
         process = _servers.Process(
             target=_work,
-            args=(sending, environment, function, arguments),
+            args=(sending, environment, device, function, arguments),
             name=f"rank {rank}",
             daemon=True,
         )
@@ -69,9 +69,9 @@ def start(size, function, *arguments, timeout=TIMEOUT):
     return ranks
 
 
-def together(size, function, *arguments, timeout=TIMEOUT):
+def together(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
     """Return what each of several processes returns from ``function(group, *arguments)``."""
-    ranks = start(size, function, *arguments, timeout=timeout)
+    ranks = start(size, function, *arguments, timeout=timeout, device=device)
     return [rank.result() for rank in ranks]
 
 
@@ -95,11 +95,11 @@ def torchrun(size, *arguments):
     )
 
 
-def _work(connection, environment, function, arguments):
+def _work(connection, environment, device, function, arguments):
     os.environ.update(environment)
     torch.set_num_threads(1)
     try:
-        with Group.join(device="cpu") as group:
+        with Group.join(device=device) as group:
             result = function(group, *arguments)
     except Exception as error:
         error.add_note(traceback.format_exc())

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 
 from acil import ACILClassifier
 from acil.analytic import rounding, statistics
@@ -105,6 +106,15 @@ def test_scores_and_sums_are_those_of_one_process(size, how, weighted, options, 
     if pairs:
         same = tensors["gram"] == expected["gram"].numpy()
         assert same.mean() > 0.999
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_processes_that_share_a_gpu_have_the_scores_of_one_process_on_a_cpu():
+    model, held_out = alone(OPTIONS, True)
+    found = together(2, scores_of, OPTIONS | {"device": "cuda:0"}, "uneven", True, device="cuda:0")
+    for scores, coef, _, _ in found:
+        assert relative(scores, model.decision_function(held_out)) <= SCORES
+        assert np.array_equal(coef, found[0][1])
 
 
 def misfits(group, kind):

@@ -10,6 +10,7 @@ import torch
 
 from acil import ACILClassifier
 from acil.distributed import Group, collectives, partial_fit
+from acil.distributed.group import backend_for
 from acil.distributed.watch import Watch
 from acil.errors import InputError, ProcessLostError
 from ranks import start, together
@@ -118,3 +119,16 @@ def test_a_time_out_that_is_none_is_refused(value, monkeypatch):
     monkeypatch.setenv("ACIL_DISTRIBUTED_TIMEOUT", value)
     with pytest.raises(InputError, match=f"in seconds, got '{value}'"):
         Group.join(device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "backend"),
+    [
+        (["GPU-1", "GPU-2", "GPU-3"], "nccl"),
+        (["GPU-1", "GPU-2", "GPU-1"], "gloo"),
+        (["GPU-1", None], "gloo"),
+        ([None, None], "gloo"),
+    ],
+)
+def test_only_processes_with_a_gpu_each_talk_through_nccl(gpus, backend):
+    assert backend_for(gpus) == backend

@@ -26,7 +26,7 @@ def all_reduce_(tensor: Tensor, group: Group) -> Tensor:
     """
     if group.tensors is not None:
         for block in _blocks(tensor.view(-1)):
-            here = block.to(group.device)
+            here = block.to(group.carrier)
             with group.reaching("tensors did not arrive"):
                 dist.all_reduce(here, group=group.tensors)
             if here.data_ptr() != block.data_ptr():
@@ -95,7 +95,7 @@ def _broadcast_(tensor: Tensor, group: Group) -> None:
         return
     # As bytes, because no backend has every type of torch.
     for block in _blocks(tensor.view(-1).view(torch.uint8)):
-        here = block.to(group.device)
+        here = block.to(group.carrier)
         with group.reaching("tensors did not arrive"):
             dist.broadcast(here, src=_first(group), group=group.tensors)
         if not group.leads and here.data_ptr() != block.data_ptr():

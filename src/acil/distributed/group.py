@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
@@ -23,7 +24,6 @@ from acil.parameters import resolve_device
 #: Environment variable: seconds without a sign of life after which a process counts as lost.
 TIMEOUT_VARIABLE = "ACIL_DISTRIBUTED_TIMEOUT"
 _TIMEOUT = 300.0
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _LONGEST_PAUSE = 0.05
 _STORE_GONE = "the store of the group cannot be reached"
 _numbers = itertools.count()
@@ -33,7 +33,7 @@ class Group:
     """Processes that learn together, one of which is this one.
 
     Every call of a group is made by all of its processes, in the same order. Control goes through a
-    store, tensors through gloo (CPUs) or NCCL (GPUs).
+    store, tensors through NCCL if each process has a GPU of its own, else through gloo.
 
     Parameters
     ----------
@@ -46,6 +46,11 @@ class Group:
     timeout : float
         Seconds without a sign of life after which a process counts as lost, and the most that moving
         one block of tensors may take. Waiting for a process that is alive has no limit.
+
+    Attributes
+    ----------
+    carrier : torch.device
+        Where tensors have to be to travel: this process's GPU with NCCL, the CPU with gloo.
 
     Examples
     --------
@@ -64,6 +69,7 @@ class Group:
         self._broken = False
         self._heartbeat: Heartbeat | None = None
         self.tensors: Any = None
+        self.carrier = torch.device("cpu")
         if store is None:
             return
         # A process may join one group after another in the same store.
@@ -71,6 +77,9 @@ class Group:
         try:
             self._heartbeat = Heartbeat(store, rank, timeout)
             self.tensors = self._process_group()
+        except ProcessLostError:
+            self._close("It could not join.")
+            raise
         except RuntimeError as error:
             self._close("It could not join.")
             raise lost("the processes could not meet", error) from error
@@ -82,8 +91,8 @@ class Group:
         Parameters
         ----------
         device : str
-            ``"cuda"`` (and ``"auto"`` where there is CUDA) gives each process of a machine a GPU of its
-            own, by its local rank.
+            ``"cuda"`` (and ``"auto"`` where there is CUDA) gives each process of a machine a GPU by its
+            local rank; where there are more processes than GPUs, they share.
         timeout : float, optional
             By default the environment variable ACIL_DISTRIBUTED_TIMEOUT, or 300 seconds.
         """
@@ -230,9 +239,11 @@ class Group:
             raise lost(what, error) from error
 
     def _process_group(self) -> Any:
-        backend, limit = _BACKENDS[self.device.type], timedelta(seconds=self.timeout)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+        backend, limit = backend_for(self.exchange(_gpu(self.device))), timedelta(seconds=self.timeout)
+        if backend == "nccl":
+            self.carrier = self.device
         if dist.is_initialized():
             return dist.new_group(timeout=limit, backend=backend)
         dist.init_process_group(
@@ -258,8 +269,34 @@ def launched() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
+def backend_for(gpus: Sequence[str | None]) -> str:
+    """Return what carries the tensors of processes.
+
+    Parameters
+    ----------
+    gpus : sequence of str or None
+        Which GPU each process has; None for one that computes on its CPU.
+
+    Examples
+    --------
+    >>> backend_for(["GPU-1", "GPU-2"]), backend_for(["GPU-1", "GPU-1"]), backend_for([None, None])
+    ('nccl', 'gloo', 'gloo')
+    """
+    # NCCL refuses processes that share a GPU.
+    return "nccl" if None not in gpus and len(set(gpus)) == len(gpus) else "gloo"
+
+
+def _gpu(device: torch.device) -> str | None:
+    """Return a name that no other GPU has, on whatever machine."""
+    if device.type != "cuda":
+        return None
+    # Older versions of torch do not have the first one.
+    unique = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return f"{socket.gethostname()} {device.index}" if unique is None else str(unique)
+
+
 def _own_device(device: torch.device) -> torch.device:
-    if device.type not in _BACKENDS:
+    if device.type not in ("cpu", "cuda"):
         raise InputError(f"Groups compute on CPUs or CUDA, not on {device.type!r}. Set device='cpu'.")
     if device.type == "cpu" or device.index is not None:
         return device
