@@ -6,10 +6,12 @@ import os
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from running import command
 
 from acil.benchmark import estimate
 from acil.benchmark.config import make_config
+from acil.benchmark.dryrun import describe_plan
 from acil.benchmark.runner import run
 from acil.benchmark.task import planned, prepare
 from acil.errors import InputError
@@ -44,6 +46,54 @@ def test_memory_error_is_one_line_with_what_to_do(embeddings, tmp_path, monkeypa
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert "smaller --expansion-size, fewer --jobs, --set joint_check=false or --dtype float32" in line
+
+
+def image_task(images, **changes):
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for label in range(4):
+            folder = images / split / str(label)
+            folder.mkdir(parents=True)
+            for number in range(6 + 2 * label):
+                pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    changes = {
+        "dataset": f"imagefolder:{images}",
+        "order": "natural",
+        "recipe": "quick",
+        "data.size": "32",
+        **changes,
+    }
+    return make_config({"phases": "2", "seeds": "0", "base": "2", **changes})
+
+
+@pytest.mark.parametrize(
+    ("method", "images"),
+    [
+        ("acil", 0),
+        ("finetune", 3 * (10 + 12)),
+        ("lwf-exemplars", 3 * (10 + 2 * 2 + 12 + 3 * 2)),
+        ("joint", 3 * (6 + 8 + 10 + 6 + 8 + 10 + 12)),
+        ("lucir", 5 * (6 + 8) + 3 * (10 + 2 * 2 + 12 + 3 * 2)),
+        ("icarl-bce", 3 * (6 + 8) + 3 * (10 + 2 * 2 + 12 + 3 * 2)),
+    ],
+)
+def test_images_to_train_on_are_known_before(method, images, tmp_path):
+    changes = {"settings.increment.epochs": "3", "settings.memory_rule": "2 per class"}
+    changes |= {"recipe.training.epochs": "5", "methods": method}
+    task = prepare(image_task(tmp_path, **changes), None, None)
+    (job,) = planned(task)
+    assert estimate.trained_images(task) == 5 * (6 + 8)
+    assert estimate.later_trained_images(task, job) == images
+
+
+def test_dry_run_tells_what_methods_train(tmp_path):
+    text = describe_plan(
+        image_task(tmp_path, methods="acil,finetune", **{"recipe.training.epochs": "1000"})
+    )
+    assert "finetune, seed 0, K = 2: trains on 0.022 million images" in text
+    assert "acil, seed 0, K = 2\n" in text
+    assert text.count("for what other methods train") == 1
 
 
 def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):

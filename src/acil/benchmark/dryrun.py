@@ -6,9 +6,11 @@ from acil.benchmark.config import RunConfig
 from acil.benchmark.estimate import (
     head_seconds,
     head_width,
+    later_trained_images,
     machine_bytes,
     needed_bytes,
-    training_seconds,
+    seconds_per_image,
+    trained_images,
 )
 from acil.benchmark.task import planned, prepare
 
@@ -24,7 +26,9 @@ def describe_plan(config: RunConfig) -> str:
     jobs = planned(task)
     widest = max(head_width(task, job) for job in jobs)
     needed, there = needed_bytes(task, jobs), machine_bytes(task.device)
-    training = training_seconds(task) * len(config.seeds)
+    trained = trained_images(task) * len(config.seeds)
+    later = [later_trained_images(task, job) for job in jobs]
+    pace = seconds_per_image(task) if trained or any(later) else 0.0
     heads = sum(head_seconds(task, job) for job in jobs)
     lines = [
         f"{task.dataset}: {task.n_classes} classes, {len(task.data.train)} training and "
@@ -32,12 +36,17 @@ def describe_plan(config: RunConfig) -> str:
         f"recipe {task.recipe.name}, device {task.device}",
         f"memory: at most {needed / 2**30:.2f} GiB for heads of width up to {widest}; there are "
         + ("some" if there is None else f"{there / 2**30:.1f} GiB"),
-        f"time, roughly: {_duration(training)} for base training (all seeds), {_duration(heads)} for "
-        "analytic heads; what other methods train comes on top",
+        f"time, roughly, one after the other: {_duration(pace * trained)} for base training (all "
+        f"seeds), {_duration(heads)} for analytic heads"
+        + (f", {_duration(pace * sum(later))} for what other methods train" if any(later) else ""),
     ]
     if task.data.skipped:
         lines.append(f"left out: {len(task.data.skipped)} images that cannot be read")
-    return "\n".join([*lines, f"{len(jobs)} jobs:", *(f"  {job.title}" for job in jobs)])
+    described = [
+        f"  {job.title}" + (f": trains on {images / 1e6:.3g} million images" if images else "")
+        for job, images in zip(jobs, later, strict=True)
+    ]
+    return "\n".join([*lines, f"{len(jobs)} jobs:", *described])
 
 
 def _duration(seconds: float) -> str:

@@ -111,6 +111,11 @@ class ICaRLBCE(NearestMeanOfExemplars):
             SigmoidDistilling(None, 0),
         )
 
+    @property
+    def own_base_epochs(self) -> int:
+        """Epochs of the base training, which are those of an increment."""
+        return self.training.epochs
+
     def increment(self, phase: Phase) -> Any:
         """Return the network trained on new images and exemplars, the present one being the teacher."""
         objective = SigmoidDistilling(self.network, self.n_seen)

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -97,6 +97,32 @@ class IncrementalNetwork(ABC):
     @abstractmethod
     def increment(self, phase: Phase) -> Any:
         """Return the network after a later phase."""
+
+    @property
+    def own_base_epochs(self) -> int:
+        """Epochs of a base training of the method's own; 0 if it takes the shared network."""
+        return 0
+
+    def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        """Return how many images a run trains on, each as often as it is seen.
+
+        The shared base network is not counted.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+            Number of images of each phase.
+        seen : sequence of int
+            Number of classes seen after each phase.
+        """
+        base_epochs = self.own_base_epochs if self.context.backbone is None else 0
+        total, learnt = base_epochs * sizes[0], sizes[0]
+        for size, n_old in zip(sizes[1:], seen, strict=False):
+            quota = self.exemplars.rule.quota(n_old)
+            kept = learnt if quota is None else min(learnt, quota * n_old)
+            total += self.training.epochs * (size + kept)
+            learnt += size
+        return total
 
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its own data, and from the exemplars."""

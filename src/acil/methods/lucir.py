@@ -67,6 +67,11 @@ class LUCIR(IncrementalNetwork):
             self.context.recipe.training,
         )
 
+    @property
+    def own_base_epochs(self) -> int:
+        """Epochs of the base training."""
+        return self.context.recipe.training.epochs
+
     def increment(self, phase: Phase) -> Any:
         """Return the network trained on new images and exemplars, the present one being the teacher."""
         settings, classes = self.settings, list(phase.classes)
