@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,6 +47,16 @@ def test_memory_error_is_one_line_with_what_to_do(embeddings, tmp_path, monkeypa
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert "smaller --expansion-size, fewer --jobs, --set joint_check=false or --dtype float32" in line
+
+
+@pytest.mark.parametrize(("gpus", "times"), [(1, 3), (2, 2), (3, 1), (8, 1)])
+def test_processes_that_share_a_gpu_share_its_memory(embeddings, monkeypatch, gpus, times):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    task = prepare(config(embeddings), None, None)
+    alone = dataclasses.replace(task, device=torch.device("cuda"))
+    together = dataclasses.replace(alone, group=SimpleNamespace(local_size=3))
+    jobs = planned(task)
+    assert estimate.needed_bytes(together, jobs) == times * estimate.needed_bytes(alone, jobs) > 0
 
 
 def image_task(images, **changes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -83,8 +84,10 @@ def needed_bytes(task: Task, jobs: Sequence[Job]) -> int:
     """Return what the jobs that run at the same time need at the worst."""
     largest = sorted((head_bytes(task, job) for job in jobs), reverse=True)[: task.config.jobs]
     extra = _PROCESS_BYTES if task.device.type == "cpu" else 0
-    # Processes of a group that share this machine's memory; each has a GPU of its own.
-    beside = task.group.local_size if task.group is not None and task.device.type == "cpu" else 1
+    # Processes of a group share this machine's memory, and its GPUs if these are fewer.
+    beside = 1 if task.group is None else task.group.local_size
+    if beside > 1 and task.device.type == "cuda":
+        beside = math.ceil(beside / torch.cuda.device_count())
     return (sum(largest) + extra * len(largest)) * beside
 
 
