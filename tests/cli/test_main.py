@@ -30,6 +30,8 @@ def probe(how: str):
     if how == "talk":
         print("word " * 100_000)
 
+# A shell that starts tests in the background has them ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
 """
 
