@@ -12,8 +12,9 @@ import pytest
 from running import command, records, timeless
 
 from acil.benchmark import parallel
-from acil.benchmark.plan import plan_jobs
-from acil.methods import resolve
+from acil.benchmark.config import make_config
+from acil.benchmark.estimate import longest_first
+from acil.benchmark.task import planned, prepare
 
 #: A user's own methods, for which every process imports this file.
 OWN = """
@@ -128,10 +129,8 @@ def test_job_that_fails_in_the_only_process_does_not_stop_the_others_either(own,
 
 
 def test_the_longest_jobs_begin(monkeypatch, tmp_path):
-    names = ("ncm", "icarl", "joint")
-    methods = [(name, resolve(name)) for name in names]
-    jobs = plan_jobs(methods, {name: [{}] for name in names}, [0], [5, 25], n_classes=100, base=50)
-    begun = []
+    config = make_config({"methods": "ncm,icarl,joint", "phases": "1,5", "seeds": "0", "jobs": "2"})
+    task, begun = prepare(config, None, None), []
 
     def started(spawn, task, job, out):
         begun.append((job.method, len(job.grouping) - 1))
@@ -140,9 +139,19 @@ def test_the_longest_jobs_begin(monkeypatch, tmp_path):
 
     monkeypatch.setattr(parallel, "_started", started)
     monkeypatch.setattr(parallel, "wait", lambda _: None)
-    task = SimpleNamespace(config=SimpleNamespace(jobs=2), progress=None)
-    assert parallel.run_side_by_side(task, jobs, tmp_path) == []
-    assert begun == [("joint", 25), ("joint", 5), ("icarl", 25), ("icarl", 5), ("ncm", 25)]
+    assert parallel.run_side_by_side(task, planned(task), tmp_path) == []
+    assert begun == [("joint", 5), ("icarl", 5), ("joint", 1), ("icarl", 1), ("ncm", 5)]
+
+
+def test_job_that_cannot_be_made_does_not_keep_others_from_beginning():
+    bad = {
+        "methods": "icarl-bce,joint",
+        "phases": "1",
+        "seeds": "0",
+        "settings.memory_rule": "3 in total",
+    }
+    task = prepare(make_config(bad), None, None)
+    assert [job.method for job in longest_first(task, planned(task))] == ["joint", "icarl-bce"]
 
 
 def alive(pid):

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,18 @@ def later_trained_images(task: Task, job: Job) -> int:
     counts = torch.bincount(task.train_labels, minlength=task.n_classes)
     sizes = [int(counts[list(classes)].sum()) for classes in job.grouping]
     return int(method(context(task, job, None)).trained_images(sizes, ends(job.grouping)))
+
+
+def longest_first(task: Task, jobs: Sequence[Job]) -> list[Job]:
+    """Return jobs in the order of what they train, the most first; those that train nothing as given."""
+
+    def images(job: Job) -> int:
+        # A job that cannot even be made says so itself.
+        with suppress(Exception):
+            return later_trained_images(task, job)
+        return 0
+
+    return sorted(jobs, key=images, reverse=True)
 
 
 def seconds_per_image(task: Task) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from acil.benchmark.config import RunConfig
+from acil.benchmark.estimate import longest_first
 from acil.benchmark.job import Failure, attempt
 from acil.benchmark.plan import Job
 from acil.benchmark.rundir import RunDirectory
@@ -62,7 +63,7 @@ def run_side_by_side(task: Task, jobs: Sequence[Job], out: Path) -> list[Failure
     # A forked process could not use a GPU that this one has touched.
     spawn = multiprocessing.get_context("spawn")
     # The longest first, or the last one would run alone in the end.
-    waiting = sorted(jobs, key=lambda job: job.effort, reverse=True)
+    waiting = longest_first(task, jobs)
     failures = list[Failure]()
     running: list[_Worker] = []
     try:

@@ -24,8 +24,6 @@ class Job:
         Classes of each phase that is learnt.
     covers : dict of int to tuple of tuple of int
         Number of phases K → its grouping, each a coarser (or the same) view of ``grouping``.
-    effort : float
-        How long it takes beside other jobs, roughly.
     """
 
     method: str
@@ -33,7 +31,6 @@ class Job:
     seed: int
     grouping: tuple[tuple[int, ...], ...]
     covers: dict[int, tuple[tuple[int, ...], ...]]
-    effort: float = 1.0
 
     @property
     def title(self) -> str:
@@ -67,9 +64,7 @@ def plan_jobs(
                     together = [{k: grouping} for k, grouping in groupings.items()]
                 for covers in together:
                     finest = max(covers.values(), key=len)
-                    # Exemplars are trained on at every phase: many phases take longer.
-                    effort = getattr(cls, "effort", 1.0) * (1 + len(finest) / 20)
-                    jobs.append(Job(name, settings, seed, finest, covers, effort))
+                    jobs.append(Job(name, settings, seed, finest, covers))
     return jobs
 
 

@@ -118,8 +118,7 @@ class Method(Protocol):
     class method ``takes_shards(settings)`` that returns True works with ``context.group``: every process
     makes the same calls, learns and predicts its own share of the images, and returns the same.
     One with ``trained_images(sizes, seen)`` says beforehand how many images it will train on (see
-    `IncrementalNetwork`). ``effort``, 1 unless it is there, says how long a run takes beside those of
-    other methods, roughly: of jobs that run side by side, the longest begin.
+    `IncrementalNetwork`): of jobs that run side by side, those that train most begin.
     """
 
     grouping_free: bool

@@ -34,8 +34,6 @@ class FrozenMethod(ABC):
     """
 
     grouping_free = False
-    #: Nothing but the base network is trained.
-    effort = 0.05
 
     def __init__(self, context: Context) -> None:
         self.context = context

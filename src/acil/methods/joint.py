@@ -22,8 +22,6 @@ class Joint(IncrementalNetwork):
     """Train from scratch on everything seen so far."""
 
     name = "joint"
-    #: All data at every phase, where others have those of the phase
-    effort = 6.0
 
     def memory_rule(self) -> MemoryRule:
         """Keep every image."""
