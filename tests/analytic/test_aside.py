@@ -37,25 +37,17 @@ def streams(monkeypatch):
     return main, side
 
 
-def test_each_side_waits_once_for_the_other(streams):
+@pytest.mark.parametrize("joins_itself", [False, True])
+def test_each_side_waits_once_for_the_other(streams, joins_itself):
     main, side = streams
     work = Aside(torch.device("cuda"))
     work.join()
     assert main.waited_for == []
     with work.work():
-        pass
+        if joins_itself:
+            work.join()
     assert side.waited_for == [main]
     work.join()
-    work.join()
-    assert main.waited_for == [side]
-
-
-def test_work_aside_that_joins_leaves_the_waiting_to_others(streams):
-    main, side = streams
-    work = Aside(torch.device("cuda"))
-    with work.work():
-        work.join()
-    assert side.waited_for == [main]
     work.join()
     assert main.waited_for == [side]
 

@@ -217,7 +217,7 @@ def require_positive(factor: Tensor, gamma: float, pivots: Tensor) -> float:
         raise _singular(factor, gamma, f"pivot {failed:.0f} of {d} is not positive")
     # Pivots are squared diagonal entries of L. Rounding in the sums and in the factorization grows
     # about as √d, so a pivot below this bound is noise, whatever its sign.
-    pivot = float(smallest) ** 2
+    pivot: float = smallest**2
     noise = math.sqrt(d) * torch.finfo(factor.dtype).eps * scale
     if not pivot > noise:
         reason = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"

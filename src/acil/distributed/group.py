@@ -75,14 +75,12 @@ class Group:
         # A process may join one group after another in the same store.
         self._store = store = dist.PrefixStore(f"acil/{next(_numbers)}", store)  # type: ignore[attr-defined]
         try:
-            self._heartbeat = Heartbeat(store, rank, timeout)
-            self.tensors = self._process_group()
+            with self.reaching("the processes could not meet"):
+                self._heartbeat = Heartbeat(store, rank, timeout)
+                self.tensors = self._process_group()
         except ProcessLostError:
             self._close("It could not join.")
             raise
-        except RuntimeError as error:
-            self._close("It could not join.")
-            raise lost("the processes could not meet", error) from error
 
     @classmethod
     def join(cls, device: str = "auto", timeout: float | None = None) -> Group:
