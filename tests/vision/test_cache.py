@@ -154,6 +154,22 @@ def test_result_is_a_plain_tensor_without_gradient():
     assert not FeatureCache(None).get("key", lambda: value).requires_grad
 
 
+def test_file_that_goes_away_while_it_is_opened_is_computed_again(tmp_path, monkeypatch, caplog):
+    stored = FeatureCache(tmp_path)
+    stored.get("key", lambda: torch.ones(2))
+    mapped = torch.UntypedStorage.from_file
+
+    def removed_first(path, *args, **kwargs):
+        stored.path("key").unlink()
+        return mapped(path, *args, **kwargs)
+
+    # The header has been read by then, through an opening of its own.
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", removed_first)
+    assert torch.equal(FeatureCache(tmp_path).get("key", lambda: torch.ones(2)), torch.ones(2))
+    assert not caplog.records
+    assert stored.path("key").exists()
+
+
 WRITER = """
 import logging, sys, torch
 from acil.vision.cache import FeatureCache

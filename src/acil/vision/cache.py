@@ -119,6 +119,11 @@ class FeatureCache:
             return None
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             cause = str(error)
+        except RuntimeError as error:
+            # A file is opened twice, for its header and by torch: another process may have removed it
+            # in between. That is no damage.
+            logger.debug("Cached features %s went away: %s", path, error)
+            return None
         logger.warning("Cached features %s are damaged (%s): they are computed again.", path, cause)
         return None
 
