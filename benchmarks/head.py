@@ -5,7 +5,8 @@
     python benchmarks/head.py --out results.json
 
 A base of 25,000 rows of 50 classes, then 25 phases of 1,000 rows of two new classes, weights after each
-phase. All learners see the same expanded features. Compare ratios, not seconds: machines are noisy.
+phase. All learners see the same features, and take turns phase by phase. Compare ratios, not seconds:
+machines are noisy.
 """
 
 from __future__ import annotations
@@ -92,8 +93,23 @@ def clock(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def run_published(problem: Problem) -> tuple[dict[str, object], Tensor]:
-    """Time the published recursion at the batch size that is fastest here."""
+class Head:
+    """One of our learners."""
+
+    def __init__(self, problem: Problem, **settings: object) -> None:
+        self.clf = ACILClassifier(expansion_size=problem.width, random_state=0, gamma=GAMMA, **settings)
+
+    def learn(self, features: Tensor, labels: Tensor) -> None:
+        """Learn one phase, weights included."""
+        self.clf.partial_fit(features, labels).coef_  # noqa: B018
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return scores of all classes."""
+        return self.clf.decision_function(features.double())
+
+
+def published_estimates(problem: Problem) -> dict[int, float]:
+    """Return the seconds that the published recursion should take here, by batch size."""
     estimates = {}
     base, phase = 50 * problem.per_class, 2 * problem.per_class
     for batch in [size for size in BATCHES if size <= base] or BATCHES[:1]:
@@ -107,20 +123,7 @@ def run_published(problem: Problem) -> tuple[dict[str, object], Tensor]:
 
         small = min(batch, phase)
         estimates[batch] = base / batch * seconds(batch) + 25 * phase / small * seconds(small)
-    best = min(estimates, key=lambda batch: estimates[batch])
-    learner = PublishedRecursion(problem, best)
-    seconds_taken = sum(clock(lambda p=phase: learner.learn(*p)) for phase in problem.phases())
-    row = {"batch": best, "seconds": seconds_taken, "estimates": estimates}
-    return row, learner.scores(problem.held_out())
-
-
-def run_ours(problem: Problem, **settings: object) -> tuple[float, Tensor, ACILClassifier]:
-    """Time one of our learners, weights after each phase."""
-    clf = ACILClassifier(expansion_size=problem.width, random_state=0, gamma=GAMMA, **settings)
-    total = 0.0
-    for features, labels in problem.phases():
-        total += clock(lambda f=features, y=labels: clf.partial_fit(f, y).coef_)
-    return total, clf.decision_function(problem.held_out().double()), clf
+    return estimates
 
 
 def single_sample(problem: Problem, clf: ACILClassifier, repeats: int = 20) -> dict[str, float]:
@@ -174,24 +177,36 @@ def status(field: str) -> int:
 
 def measure(problem: Problem) -> dict[str, Any]:
     """Return the figures of all heads on one problem."""
-    seconds, reference, clf = run_ours(problem, solver="gram", dtype="float64")
-    rows = {"gram, float64": (seconds, reference)}
-    rows["gram, mixed"] = run_ours(problem, solver="gram", dtype="mixed")[:2]
-    rows["recursive, float64"] = run_ours(problem, solver="recursive")[:2]
-    published, scores = run_published(problem)
-    rows[f"published recursion, batch {published['batch']}"] = (published["seconds"], scores)
+    estimates = published_estimates(problem)
+    batch = min(estimates, key=lambda size: estimates[size])
+    ours, published = Head(problem), f"published recursion, batch {batch}"
+    learners = {
+        "gram, float64": ours,
+        "gram, mixed": Head(problem, dtype="mixed"),
+        "recursive, float64": Head(problem, solver="recursive"),
+        published: PublishedRecursion(problem, batch),
+    }
+    seconds = dict.fromkeys(learners, 0.0)
+    for phase in problem.phases():
+        # In turns, so that all meet the same machine
+        for name, learner in learners.items():
+            seconds[name] += clock(lambda learner=learner, phase=phase: learner.learn(*phase))
+    reference = ours.scores(problem.held_out())
     table = {}
-    for name, (taken, found) in rows.items():
-        difference = float((found.double() - reference).norm() / reference.norm())
-        ratio = published["seconds"] / taken
-        table[name] = {"seconds": taken, "speed_up": ratio, "difference": difference}
-    single = single_sample(problem, clf)
+    for name, learner in learners.items():
+        difference = float((learner.scores(problem.held_out()).double() - reference).norm())
+        table[name] = {
+            "seconds": seconds[name],
+            "speed_up": seconds[published] / seconds[name],
+            "difference": difference / float(reference.norm()),
+        }
+    single = single_sample(problem, ours.clf)
     return {
         "width": problem.width,
         "per_class": problem.per_class,
-        "condition": clf.condition_,
+        "condition": ours.clf.condition_,
         "heads": table,
-        "published": published,
+        "published": {"batch": batch, "seconds": seconds[published], "estimates": estimates},
         "single_sample": {**single, "ratio": single["anew_seconds"] / single["update_seconds"]},
     }
 
