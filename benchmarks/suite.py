@@ -1,6 +1,6 @@
 """Every measurement, by one command: figures as JSON and as tables of a page.
 
-    python -m benchmarks                            # everything, about 14 minutes on two cores
+    python -m benchmarks                            # everything, about 15 minutes on two cores
     python -m benchmarks --quick                    # tiny sizes: does it all still run?
     python -m benchmarks --only ceilings,latency    # some; others in the file stay as they are
     python -m benchmarks --from FILE --page PAGE    # no measurement, only the tables of a page
