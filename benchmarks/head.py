@@ -16,8 +16,7 @@ import json
 import platform
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,14 @@ from acil import ACILClassifier
 from acil.analytic import Expansion
 from acil.analytic.factor import CorrectedFactor
 
-FEATURES, GAMMA, BATCHES = 64, 1e5, (256, 1024, 4096)
+# Run as a script, Python looks for modules in this folder, not in the one above.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.problem import GAMMA
+from benchmarks.published import PublishedRecursion
+from benchmarks.timing import fastest, seconds
+
+FEATURES, BATCHES = 64, (256, 1024, 4096)
 
 
 class Problem:
@@ -56,43 +62,6 @@ class Problem:
         return torch.relu(self.centres[labels] + torch.randn(500, FEATURES, generator=generator))
 
 
-class PublishedRecursion:
-    """R and W as the paper's authors compute them, batch by batch from R = I / γ in float64."""
-
-    def __init__(self, problem: Problem, batch: int) -> None:
-        self.expansion, self.batch = problem.expansion, batch
-        self.R = torch.eye(problem.width, dtype=torch.float64) / GAMMA
-        self.W = torch.zeros(problem.width, 0, dtype=torch.float64)
-
-    def learn(self, features: Tensor, labels: Tensor) -> None:
-        """Learn one phase."""
-        classes = int(labels.max()) + 1
-        grown = torch.zeros(self.W.shape[0], max(classes, self.W.shape[1]), dtype=torch.float64)
-        grown[:, : self.W.shape[1]] = self.W
-        self.W = grown
-        for start in range(0, len(features), self.batch):
-            X = self.expansion(features[start : start + self.batch].double())
-            Y = torch.nn.functional.one_hot(labels[start : start + self.batch], self.W.shape[1]).double()
-            self.step(X, Y)
-
-    def step(self, X: Tensor, Y: Tensor) -> None:
-        """Update R by Eq. (10) and W by Eq. (9)."""
-        K = torch.inverse(torch.eye(len(X), dtype=torch.float64) + X @ self.R @ X.T)
-        self.R -= self.R @ X.T @ K @ X @ self.R
-        self.W += self.R @ X.T @ (Y - X @ self.W)
-
-    def scores(self, features: Tensor) -> Tensor:
-        """Return scores of all classes."""
-        return self.expansion(features.double()) @ self.W
-
-
-def clock(action: Callable[[], object]) -> float:
-    """Return the seconds that an action takes."""
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
 class Head:
     """One of our learners."""
 
@@ -108,21 +77,26 @@ class Head:
         return self.clf.decision_function(features.double())
 
 
+def published(problem: Problem, batch: int) -> PublishedRecursion:
+    """Return the recursion as published, before it has learnt anything."""
+    return PublishedRecursion(problem.expansion, GAMMA, batch, torch.device("cpu"))
+
+
 def published_estimates(problem: Problem) -> dict[int, float]:
     """Return the seconds that the published recursion should take here, by batch size."""
     estimates = {}
     base, phase = 50 * problem.per_class, 2 * problem.per_class
     for batch in [size for size in BATCHES if size <= base] or BATCHES[:1]:
-        learner = PublishedRecursion(problem, batch)
+        learner = published(problem, batch)
+        learner.grow(100)
 
-        def seconds(rows: int, learner: PublishedRecursion = learner) -> float:
+        def step(rows: int, learner: PublishedRecursion = learner) -> float:
             X = problem.expansion(torch.randn(rows, FEATURES, dtype=torch.float64).relu())
-            learner.W = torch.zeros(problem.width, 100, dtype=torch.float64)
             Y = torch.zeros(rows, 100, dtype=torch.float64)
-            return min(clock(lambda: learner.step(X, Y)) for _ in range(2))
+            return fastest(lambda: learner.step(X, Y), rounds=2)
 
         small = min(batch, phase)
-        estimates[batch] = base / batch * seconds(batch) + 25 * phase / small * seconds(small)
+        estimates[batch] = base / batch * step(batch) + 25 * phase / small * step(small)
     return estimates
 
 
@@ -131,7 +105,7 @@ def single_sample(problem: Problem, clf: ACILClassifier, repeats: int = 20) -> d
     x, y = problem.held_out()[:1], torch.tensor([3])
     clf.novelty(x)
     clf._state.model.head.solve_anew()
-    updates = sorted(clock(lambda: clf.partial_fit(x, y).coef_) for _ in range(repeats))
+    updates = sorted(seconds(lambda: clf.partial_fit(x, y).coef_) for _ in range(repeats))
     return {"update_seconds": updates[repeats // 2], "anew_seconds": anew_seconds(clf)}
 
 
@@ -144,7 +118,7 @@ def anew_seconds(clf: ACILClassifier) -> float:
         scratch.factorize(sums.gram, GAMMA, None, torch.float64)
         scratch.solve(sums.moment)
 
-    return sorted(clock(anew) for _ in range(5))[2]
+    return sorted(seconds(anew) for _ in range(5))[2]
 
 
 def extra_memory(width: int, dtype: str) -> float:
@@ -180,7 +154,7 @@ def learnt_in_turns(problem: Problem, learners: Mapping[str, Any]) -> dict[str, 
     times: dict[str, list[float]] = {name: [] for name in learners}
     for phase in problem.phases():
         for name, learner in learners.items():
-            times[name].append(clock(lambda learner=learner, phase=phase: learner.learn(*phase)))
+            times[name].append(seconds(lambda learner=learner, phase=phase: learner.learn(*phase)))
     return times
 
 
@@ -188,26 +162,26 @@ def measure(problem: Problem, rounds: int = 2) -> dict[str, Any]:
     """Return the figures of all heads on one problem; of each phase the fastest round counts."""
     estimates = published_estimates(problem)
     batch = min(estimates, key=lambda size: estimates[size])
-    published = f"published recursion, batch {batch}"
+    theirs = f"published recursion, batch {batch}"
     best: dict[str, list[float]] = {}
     for _ in range(rounds):
         learners = {
             "gram, float64": Head(problem),
             "gram, mixed": Head(problem, dtype="mixed"),
             "recursive, float64": Head(problem, solver="recursive"),
-            published: PublishedRecursion(problem, batch),
+            theirs: published(problem, batch),
         }
         for name, times in learnt_in_turns(problem, learners).items():
             best[name] = [min(pair) for pair in zip(times, best.get(name, times), strict=True)]
-    seconds = {name: sum(times) for name, times in best.items()}
+    taken = {name: sum(times) for name, times in best.items()}
     ours = learners["gram, float64"]
     reference = ours.scores(problem.held_out())
     table = {}
     for name, learner in learners.items():
         difference = float((learner.scores(problem.held_out()).double() - reference).norm())
         table[name] = {
-            "seconds": seconds[name],
-            "speed_up": seconds[published] / seconds[name],
+            "seconds": taken[name],
+            "speed_up": taken[theirs] / taken[name],
             "difference": difference / float(reference.norm()),
         }
     single = single_sample(problem, ours.clf)
@@ -216,7 +190,7 @@ def measure(problem: Problem, rounds: int = 2) -> dict[str, Any]:
         "per_class": problem.per_class,
         "condition": ours.clf.condition_,
         "heads": table,
-        "published": {"batch": batch, "seconds": seconds[published], "estimates": estimates},
+        "published": {"batch": batch, "seconds": taken[theirs], "estimates": estimates},
         "single_sample": {**single, "ratio": single["anew_seconds"] / single["update_seconds"]},
     }
 
