@@ -8,6 +8,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from sklearn.datasets import load_digits
 
+from acil.analytic import linalg
+
 # The same examples every time by default; HYPOTHESIS_PROFILE=explore looks for new ones.
 _COMMON = {
     "deadline": None,
@@ -30,3 +32,9 @@ def digits():
     X, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     return X[order] / 16.0, y[order]
+
+
+@pytest.fixture(params=[True, False], ids=["torch", "scipy"])
+def library(request, monkeypatch):
+    """Run a test with either library of linear algebra, whichever is the faster one on this CPU."""
+    monkeypatch.setattr(linalg, "_MKL_AT_HOME", request.param)

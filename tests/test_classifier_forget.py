@@ -20,6 +20,9 @@ from strategies import (
     relative,
 )
 
+pytestmark = pytest.mark.usefixtures("library")
+
+
 RECURSIVE_SCORES = 1e-6
 
 

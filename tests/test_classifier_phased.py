@@ -24,6 +24,9 @@ from strategies import (
     relative,
 )
 
+pytestmark = pytest.mark.usefixtures("library")
+
+
 # The bars of issue 2. Weights move by eps·κ with the order of summation alone, scores by far less.
 RECURSIVE_SCORES, RECURSIVE_CONDITION = 1e-6, 1e6
 MIXED_SCORES, MIXED_CONDITION = 1e-3, 1e5

@@ -19,6 +19,8 @@ from strategies import (
     relative,
 )
 
+pytestmark = pytest.mark.usefixtures("library")
+
 
 def fitted_ridge(rows, targets, gamma, weights=None, fit_intercept=False):
     # The SVD solver works on the rows themselves, so its own error does not grow with κ but with √κ.

@@ -11,6 +11,8 @@ from acil.analytic.triangle import Triangle, laid_out
 from acil.errors import SingularMatrixError
 from strategies import EPS64, relative
 
+pytestmark = pytest.mark.usefixtures("library")
+
 GAMMA = 0.5
 
 

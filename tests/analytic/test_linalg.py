@@ -20,10 +20,7 @@ def panels(request, monkeypatch):
     monkeypatch.setattr(linalg, "_PANEL", request.param)
 
 
-@pytest.fixture(autouse=True, params=[True, False], ids=["torch", "scipy"])
-def library(request, monkeypatch):
-    """Run everything with either library, whichever is the faster one on this CPU."""
-    monkeypatch.setattr(linalg, "_MKL_AT_HOME", request.param)
+pytestmark = pytest.mark.usefixtures("library")
 
 
 def random(*shape, seed=0, dtype=torch.float64):

@@ -58,7 +58,12 @@ def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
         # BLAS reads memory by columns: our row-major lower triangle is its upper one.
         syrk = getattr(blas, _PREFIX[gram.dtype] + "syrk")
         columns = rows.contiguous().numpy().T
-        syrk(float(sign), columns, beta=1.0, c=gram.numpy().T, overwrite_c=1)
+        by_columns = not gram.is_contiguous()
+        c = gram.numpy() if by_columns else gram.numpy().T
+        result = syrk(float(sign), columns, beta=1.0, c=c, overwrite_c=1, lower=by_columns)
+        if result.ctypes.data != c.ctypes.data:
+            # SciPy works on a copy of memory that it does not like.
+            c[...] = result
         return gram
     for start, stop in _panels(gram.shape[0], _GRAM_PANEL):
         if gram.device.type != "cpu":
