@@ -25,7 +25,6 @@ from torch import Tensor
 
 from acil import ACILClassifier
 from acil.analytic import Expansion
-from acil.analytic.factor import CorrectedFactor
 
 # Run as a script, Python looks for modules in this folder, not in the one above.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -104,21 +103,16 @@ def single_sample(problem: Problem, clf: ACILClassifier, repeats: int = 20) -> d
     """Time one new sample with updated weights, and a factorization and solution anew."""
     x, y = problem.held_out()[:1], torch.tensor([3])
     clf.novelty(x)
-    clf._state.model.head.solve_anew()
+    clf.solve()
     updates = sorted(seconds(lambda: clf.partial_fit(x, y).coef_) for _ in range(repeats))
     return {"update_seconds": updates[repeats // 2], "anew_seconds": anew_seconds(clf)}
 
 
 def anew_seconds(clf: ACILClassifier) -> float:
     """Return the median time of factorizing the sums of a model and solving for all weights."""
-    sums = clf._state.model.head.statistics
-    scratch = CorrectedFactor(sums.size, sums.gram.device)
-
-    def anew() -> None:
-        scratch.factorize(sums.gram, GAMMA, None, torch.float64)
-        scratch.solve(sums.moment)
-
-    return sorted(seconds(anew) for _ in range(5))[2]
+    ridge = clf._state.model.ridge
+    ridge.flush()
+    return sorted(seconds(ridge.solve) for _ in range(5))[2]
 
 
 def extra_memory(width: int, dtype: str) -> float:

@@ -35,8 +35,7 @@ from torch import Tensor
 from acil import ACILClassifier
 from acil.analytic import blocked
 from acil.analytic.blocked import BlockInverses
-from acil.analytic.linalg import add_gram_, solve_lower, solve_lower_transposed
-from acil.analytic.triangle import laid_out
+from acil.analytic.linalg import add_gram_, cholesky_in_place_, solve_lower
 
 BATCHES = (256, 1024, 4096)
 #: Features, base classes, phases, classes of a phase, rows of a class; width; γ. That of CIFAR-100
@@ -77,6 +76,9 @@ class Bare:
         self.device, self.block = device, block
         self.gram = torch.zeros(width, width, dtype=torch.float64, device=device)
         self.factor = torch.empty_like(self.gram)
+        if device.type == "cuda":
+            # By columns, as the head has it there
+            self.factor = self.factor.mT
         generator = torch.Generator(device).manual_seed(0)
         rows = torch.randn(block, width, dtype=torch.float64, device=device, generator=generator)
         self.rows = rows.relu_()
@@ -92,20 +94,14 @@ class Bare:
                 self._product(self.rows[:size])
 
         taken = seconds_of(products, self.device)
-        laid_out(self.factor).copy_(self.gram)
-        return taken, seconds_of(self._factorize, self.device)
+        self.factor.copy_(self.gram)
+        return taken, seconds_of(lambda: cholesky_in_place_(self.factor), self.device)
 
     def _product(self, rows: Tensor) -> None:
         if self.device.type == "cpu":
             add_gram_(self.gram, rows)
         else:
             self.gram.addmm_(rows.T, rows)
-
-    def _factorize(self) -> None:
-        matrix, status = laid_out(self.factor), torch.empty((), dtype=torch.int32, device=self.device)
-        upper = matrix.stride(-1) == 1
-        whole = matrix.mT if upper else matrix
-        torch.linalg.cholesky_ex(whole, upper=upper, out=(whole, status))
 
 
 def _warm_up(stream: Stream, gamma: float, device: torch.device) -> None:
@@ -185,10 +181,10 @@ def block_table(width: int, blocks: list[int], device: torch.device) -> dict[str
     """Time solutions for 100 columns, by the library and by inverses of diagonal blocks."""
     bare = Bare(width, 4096, device)
     bare.phase(4096)
-    lower, right = laid_out(bare.factor), bare.rows[:100].T.contiguous()
+    lower, right = bare.factor, bare.rows[:100].T.contiguous()
 
     def library() -> Tensor:
-        return solve_lower_transposed(lower, solve_lower(lower, right))
+        return solve_lower(lower, solve_lower(lower, right), transposed=True)
 
     def blockwise(block: int) -> Tensor:
         inverses = BlockInverses(lower, block)

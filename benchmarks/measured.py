@@ -35,11 +35,10 @@ class Steps:
         clf = self._new(size)
         first = seconds(lambda: self._weights(clf.partial_fit(X, y)), self.device)
         # Without a factor: a correction of low rank is another way, which few rows would go.
-        clf._state.model.head.release()
-        learn = seconds(lambda: clf.partial_fit(X, y), self.device)
-        self._weights(clf)
-        clf._state.model.head._invalidate()
-        solve = seconds(lambda: self._weights(clf), self.device)
+        clf.compact(memory=False)
+        # Few rows would wait for others before they are added.
+        learn = seconds(lambda: clf.partial_fit(X, y)._state.model.ridge.flush(), self.device)
+        solve = seconds(clf._state.model.ridge.solve, self.device)
         return learn, solve, first
 
     def run(self, rows: int, classes: int, phases: int, f: int, d: int) -> float:

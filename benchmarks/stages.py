@@ -11,22 +11,20 @@ from typing import Any
 
 import torch
 
-from acil.analytic import factor, head, refinement, statistics
-from acil.analytic.expansion import Expansion
-from acil.inputs import Rows
+from acil.analytic import Expansion, Ridge, cholesky, sums
+from acil.validation import Rows
 
 #: Part → where its functions are looked up, and under which name.
 _PARTS: dict[str, list[tuple[Any, str]]] = {
     "transfers": [(Rows, "_block"), (Rows, "check_finite")],
     "expansion": [(Expansion, "__call__")],
-    "gram": [(statistics, "add_gram_"), (statistics, "add_gram_pair_")],
-    "moment": [(statistics, "product_pair"), (statistics.Statistics, "_add_moment")],
-    "copy of gram and factor": [(factor.CorrectedFactor, "factorize")],
-    "of that, the factor": [(factor, "Triangle")],
-    "solve": [(factor.CorrectedFactor, "solve"), (factor.CorrectedFactor, "solve_corrected")],
-    "residuals": [(refinement.NormalEquations, "_residual")],
-    "correction by rows": [(factor.CorrectedFactor, "absorb")],
-    "look at eigenvalues": [(head.GramHead, "_look_at_least_eigenvalue")],
+    "gram": [(sums, "add_gram_")],
+    "copy of gram and factor": [(cholesky.Factor, "__init__")],
+    "of that, the factor": [(cholesky, "cholesky_in_place_")],
+    "of that, inverses of blocks": [(cholesky, "BlockInverses")],
+    "solve": [(cholesky.Factor, "solve")],
+    "correction by rows": [(cholesky.Factor, "updated")],
+    "condition number": [(Ridge, "_condition")],
 }
 
 

@@ -34,7 +34,7 @@ def digits():
     return X[order] / 16.0, y[order]
 
 
-@pytest.fixture(params=[True, False], ids=["torch", "scipy"])
+@pytest.fixture(params=[True, False], ids=["scipy", "torch"])
 def library(request, monkeypatch):
     """Run a test with either library of linear algebra, whichever is the faster one on this CPU."""
-    monkeypatch.setattr(linalg, "_MKL_AT_HOME", request.param)
+    monkeypatch.setattr(linalg, "USE_SCIPY", request.param)

@@ -8,11 +8,18 @@ from hypothesis import strategies as st
 
 from acil import ACILClassifier
 
-#: Unit roundoff of float32, as the bar for mixed precision counts it.
-EPS32 = 2.0**-24
+EPS32 = float(np.finfo(np.float32).eps)
 EPS64 = float(np.finfo(np.float64).eps)
-#: How far scores of the same samples, learnt in another way, may be apart while κ ≤ 1e9.
-SCORES = 1e-9
+
+
+def promise(condition, c=1):
+    """How far scores or weights of the same samples, learnt in another way, may be apart."""
+    return max(1e-12, c * EPS64 * condition)
+
+
+def slack(problem):
+    """How much more weights may differ: rows of one feature span two dimensions, rounding errors all."""
+    return 4 if problem.X.shape[1] == 1 else 1
 
 
 def relative(a, b):
@@ -133,20 +140,20 @@ def learn_phases(model, problem, phases, predicting=False):
 
 
 def correction_rank(model):
-    head = model._state.model.head
-    return head._solution.factor.rank if hasattr(head, "_solution") else 0
+    """Number of rows in the low-rank correction of a model."""
+    solution = getattr(model._state.model.head, "solution", None)
+    return 0 if solution is None or solution.factor is None else solution.factor.rank
 
 
 def sums_of(model):
     """Copies of everything that learning changes, by name."""
     head = model._state.model.head
-    if hasattr(head, "statistics"):
-        gram, moment = head.statistics.gram.tril(), head.statistics.moment
+    if head.solver == "gram":
+        head.flush()
+        gram, moment = head.sums.gram.tril(), head.sums.moment
     else:
-        gram, moment = head.rfaum, head.coef
-    low = getattr(getattr(head, "statistics", None), "low", None)
-    parts = {} if low is None else {"gram": head.statistics.gram.triu(1), **vars(low)}
-    return {f"low {name}": part.cpu().numpy().copy() for name, part in parts.items()} | {
+        gram, moment = head.R, head.coef
+    return {
         "classes": model.classes_.copy(),
         "gram or R": gram.cpu().numpy().copy(),
         "moment or W": moment.cpu().numpy().copy(),

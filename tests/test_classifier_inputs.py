@@ -8,7 +8,7 @@ import torch
 
 from acil import ACILClassifier
 from acil.errors import ACILError, InputError, InputTypeError, SingularMatrixError, UnsupportedError
-from acil.inputs import Rows
+from acil.validation import Rows
 from strategies import Unchanged, blobs, relative
 
 PROBLEM = blobs(80, 5, 3, 0)
@@ -295,7 +295,6 @@ BAD_PARAMETERS = {
     "seed in words": ({"random_state": "lucky"}, "lucky"),
     "intercept in words": ({"fit_intercept": "no"}, "fit_intercept"),
     "balance in words": ({"class_balance": "no"}, "class_balance"),
-    "sums": ({"sums": "double"}, "'sums' parameter.*'auto', 'extended'"),
 }
 
 
@@ -316,14 +315,6 @@ def test_bad_parameters_are_stored_and_refused_by_fit(case):
 def test_the_recursion_refuses_what_needs_the_sums(options):
     with pytest.raises(UnsupportedError, match='solver="gram"'):
         ACILClassifier(solver="recursive", **options).fit(PROBLEM.X, PROBLEM.y)
-
-
-@pytest.mark.parametrize("options", [{"solver": "recursive"}, {"dtype": "float32"}, {"dtype": "mixed"}])
-def test_extended_sums_need_sums_in_float64(options):
-    model = ACILClassifier(sums="extended", **options)
-    with pytest.raises(UnsupportedError, match='solver="gram" and dtype="float64"'):
-        model.fit(PROBLEM.X, PROBLEM.y)
-    assert not hasattr(model, "n_features_in_")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
@@ -355,9 +346,9 @@ def test_errors_say_what_is_wrong_what_we_got_and_what_to_do():
 
 
 def test_one_bad_value_far_down_is_found_before_anything_is_learnt(monkeypatch):
-    import acil.inputs
+    import acil.validation
 
-    monkeypatch.setattr(acil.inputs, "_CHECK_BYTES", 8 * 5 * 4)  # blocks of four rows
+    monkeypatch.setattr(acil.validation, "_CHECK_BYTES", 8 * 5 * 4)  # blocks of four rows
     model = fitted()
     with Unchanged(model, PROBLEM.held_out), pytest.raises(InputError, match="NaN"):
         model.partial_fit(with_value(np.nan, row=79), PROBLEM.y)

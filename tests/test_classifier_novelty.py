@@ -36,7 +36,7 @@ def test_expected_novelty_is_that_of_samples_left_out(expansion_size):
     ]
     np.testing.assert_allclose((in_sample / (1 - in_sample))[::7], truth, rtol=1e-8)
     mean = in_sample.mean()
-    expected = model._require_state().model.expected_novelty()
+    expected = model._require_state().model.expected_leverage()
     assert expected == pytest.approx(mean / (1 - mean), rel=1e-9)
 
 
@@ -94,10 +94,10 @@ def test_set_gamma_gives_the_model_of_that_gamma():
     assert model.temperature_ == pytest.approx(fitted(X, y, gamma=7.0).temperature_)
 
 
-def test_relative_gamma_is_in_units_of_a_sample_and_free_of_scale():
+def test_relative_gamma_is_free_of_scale():
     X, y = data()
     model = fitted(X, y)
-    assert model.set_gamma(0.2, relative=True) == pytest.approx(0.2 * (X**2).sum(1).mean())
+    assert model.set_gamma(0.2, relative=True) == pytest.approx(0.2 * (X**2).sum() / X.shape[1])
     scaled = fitted(100 * X, y)
     scaled.set_gamma(0.2, relative=True)
     np.testing.assert_allclose(

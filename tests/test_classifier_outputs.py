@@ -150,7 +150,7 @@ def test_labels_outside_the_declared_classes_are_refused():
 @pytest.mark.parametrize("solver", ["gram", "recursive"])
 def test_tensors_come_back_for_tensors(dtype, solver):
     X = torch.from_numpy(PROBLEM.X).to(dtype)
-    model = ACILClassifier(expansion_size=30, solver=solver).fit(X, torch.from_numpy(CODES))
+    model = ACILClassifier(expansion_size=30, gamma=0.1, solver=solver).fit(X, torch.from_numpy(CODES))
     for method in ("decision_function", "predict_proba", "predict", "novelty"):
         answer = getattr(model, method)(X)
         assert isinstance(answer, torch.Tensor), method
@@ -286,6 +286,6 @@ def test_novelty_grows_for_rows_unlike_anything_learnt(digits, solver):
 
 
 def test_the_recursion_says_that_relative_gamma_needs_the_sums():
-    model = ACILClassifier(expansion_size=30, solver="recursive").fit(PROBLEM.X, CODES)
+    model = ACILClassifier(expansion_size=30, gamma=0.1, solver="recursive").fit(PROBLEM.X, CODES)
     with pytest.raises(UnsupportedError, match="sums"):
         model.gamma_relative_  # noqa: B018

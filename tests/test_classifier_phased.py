@@ -7,12 +7,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from acil import ACILClassifier
-from acil.analytic import mixed as mixed_module
+from acil.analytic import ridge
 from acil.errors import ACILError, SingularMatrixError
 from strategies import (
     EPS32,
     EPS64,
-    SCORES,
     blobs,
     condition_number,
     correction_rank,
@@ -21,19 +20,20 @@ from strategies import (
     gamma_for,
     learn_phases,
     problems,
+    promise,
     relative,
+    slack,
 )
 
 pytestmark = pytest.mark.usefixtures("library")
 
 
-# The bars of issue 2. Weights move by eps·κ with the order of summation alone, scores by far less.
-RECURSIVE_SCORES, RECURSIVE_CONDITION = 1e-6, 1e6
-MIXED_SCORES, MIXED_CONDITION = 1e-3, 1e5
+#: What the documents promise of mixed precision.
+MIXED_SCORES, MIXED_CONDITION = 1e-3, 5e4
 
 
-def coef_bar(condition):
-    return max(1e-10, 10 * EPS64 * condition)
+def recursive_bar(condition):
+    return max(1e-6, 100 * EPS64 * condition)
 
 
 def both(problem, phases, size, gamma, predicting=False, **settings_):
@@ -44,16 +44,25 @@ def both(problem, phases, size, gamma, predicting=False, **settings_):
     return phased, joint, rank
 
 
-def assert_gram_equal(phased, joint, problem, condition):
-    assert condition <= 1.01e9
+def condition_of(rows, gamma, fit_intercept=False):
+    """κ: the largest eigenvalue of gram + γI over the smallest one, that of the centred matrix."""
+    if not fit_intercept:
+        return condition_number(rows, gamma)
+    centred = rows - rows.mean(axis=0)
+    smallest = np.linalg.svd(centred, compute_uv=False)[-1] if len(rows) > rows.shape[1] else 0.0
+    return (np.linalg.norm(rows, 2) ** 2 + gamma) / (smallest**2 + gamma)
+
+
+def assert_gram_equal(phased, joint, problem, condition, c=1):
     assert np.array_equal(phased.classes_, joint.classes_)
     assert np.array_equal(phased.class_count_, joint.class_count_)
     scores = relative(
         phased.decision_function(problem.held_out), joint.decision_function(problem.held_out)
     )
     coef = relative(phased.coef_, joint.coef_)
-    assert scores <= SCORES, f"scores differ by {scores:.2g} at κ = {condition:.2g}"
-    assert coef <= coef_bar(condition), f"coef_ differs by {coef:.2g} at κ = {condition:.2g}"
+    bar = promise(condition, c)
+    assert scores <= bar, f"scores differ by {scores:.2g} at κ = {condition:.2g}"
+    assert coef <= slack(problem) * bar, f"coef_ differs by {coef:.2g} at κ = {condition:.2g}"
 
 
 @pytest.mark.parametrize("predicting", [False, True], ids=["silent", "predicting"])
@@ -62,7 +71,7 @@ def assert_gram_equal(phased, joint, problem, condition):
 @given(
     problem=problems(min_rows=20),
     size=st.one_of(st.none(), st.integers(20, 120)),
-    exponent=st.floats(0.5, 9),
+    exponent=st.floats(0.5, 11),
     seed=st.integers(0, 2**16),
     by_class=st.booleans(),
     fit_intercept=st.booleans(),
@@ -76,15 +85,15 @@ def test_phased_fit_equals_joint_fit_with_gram(
         assume(False)  # all scores are the prior 1: weights are zero and have no relative error
     phases = cut(problem.y, n_phases, seed, by_class)
     phased, joint, _ = both(problem, phases, size, gamma, predicting, fit_intercept=fit_intercept)
-    centred = rows - rows.mean(axis=0) if fit_intercept else rows
-    assert_gram_equal(phased, joint, problem, max(condition_number(centred, gamma), 10**exponent / 2))
+    condition = condition_of(rows, gamma, fit_intercept)
+    assert_gram_equal(phased, joint, problem, condition, c=10 if predicting else 1)
 
 
 @pytest.mark.parametrize("predicting", [False, True], ids=["silent", "predicting"])
 @settings(max_examples=2)
 @given(
     size=st.integers(20, 120),
-    exponent=st.floats(2, 9),
+    exponent=st.floats(2, 11),
     seed=st.integers(0, 2**16),
     by_class=st.booleans(),
 )
@@ -97,13 +106,14 @@ def test_five_hundred_phases_equal_one(predicting, size, exponent, seed, by_clas
     phases = cut(problem.y, 500, seed, by_class)
     assert len(phases) == 500
     phased, joint, rank = both(problem, phases, size, gamma, predicting)
-    assert_gram_equal(phased, joint, problem, condition_number(rows, gamma))
+    condition = condition_number(rows, gamma)
+    assert_gram_equal(phased, joint, problem, condition, c=10 if predicting else 1)
     assert (rank > 0) == predicting, "predictions in between must lead through the correction"
 
 
 @settings(max_examples=30)
 @given(
-    exponent=st.floats(1, 9),
+    exponent=st.floats(1, 11),
     size=st.integers(30, 150),
     seed=st.integers(0, 2**16),
     n_steps=st.integers(1, 40),
@@ -132,7 +142,7 @@ def test_low_rank_correction_equals_solving_anew(exponent, size, seed, n_steps, 
     if exponent < 3:
         assert correction_rank(stream) > 0
     scaled = rows if weights is None else rows * np.sqrt(weights)[:, None]
-    assert_gram_equal(stream, joint, problem, max(condition_number(scaled, gamma), 10**exponent / 2))
+    assert_gram_equal(stream, joint, problem, condition_of(scaled, gamma, fit_intercept), c=10)
 
 
 def test_the_correction_path_is_taken_and_left_when_it_stops_paying():
@@ -168,7 +178,7 @@ def test_a_class_that_appears_in_a_correction_has_its_own_column():
 @given(
     problem=problems(min_rows=60),
     size=st.one_of(st.none(), st.integers(20, 120)),
-    exponent=st.floats(0.5, 6),
+    exponent=st.floats(0.5, 9),
     seed=st.integers(0, 2**16),
     by_class=st.booleans(),
 )
@@ -177,17 +187,17 @@ def test_phased_fit_equals_joint_fit_with_the_recursion(
 ):
     rows = expanded(problem.X, size)
     gamma = gamma_for(rows, 10**exponent)
-    assert condition_number(rows, gamma) <= RECURSIVE_CONDITION
     phases = cut(problem.y, n_phases, seed, by_class)
     phased, recursive, _ = both(problem, phases, size, gamma, solver="recursive")
     joint = ACILClassifier(expansion_size=size, gamma=gamma).fit(problem.X, problem.y)
     expected = joint.decision_function(problem.held_out)
     for model in (phased, recursive):
-        assert relative(model.decision_function(problem.held_out), expected) <= RECURSIVE_SCORES
+        difference = relative(model.decision_function(problem.held_out), expected)
+        assert difference <= recursive_bar(condition_number(rows, gamma))
 
 
 @settings(max_examples=2)
-@given(size=st.integers(20, 100), exponent=st.floats(2, 6), seed=st.integers(0, 2**16))
+@given(size=st.integers(20, 100), exponent=st.floats(2, 9), seed=st.integers(0, 2**16))
 @example(size=100, exponent=6, seed=0)
 def test_five_hundred_phases_of_the_recursion_equal_the_joint_solution(size, exponent, seed):
     problem = blobs(1500, 8, 10, seed)
@@ -199,7 +209,7 @@ def test_five_hundred_phases_of_the_recursion_equal_the_joint_solution(size, exp
     difference = relative(
         phased.decision_function(problem.held_out), joint.decision_function(problem.held_out)
     )
-    assert difference <= RECURSIVE_SCORES
+    assert difference <= recursive_bar(condition_number(rows, gamma))
 
 
 @pytest.mark.parametrize(("n_phases", "predicting"), [(1, False), (5, True), (50, False), (50, True)])
@@ -207,7 +217,7 @@ def test_five_hundred_phases_of_the_recursion_equal_the_joint_solution(size, exp
 @given(
     problem=problems(min_rows=60),
     size=st.one_of(st.none(), st.integers(20, 120)),
-    exponent=st.floats(0.5, 5),
+    exponent=st.floats(0.5, 4.69),
     seed=st.integers(0, 2**16),
 )
 def test_phased_fit_in_mixed_precision_equals_the_float64_joint_fit(
@@ -225,8 +235,8 @@ def test_phased_fit_in_mixed_precision_equals_the_float64_joint_fit(
 
 
 @settings(max_examples=2)
-@given(size=st.integers(20, 100), exponent=st.floats(2, 5), seed=st.integers(0, 2**16))
-@example(size=100, exponent=5, seed=0)
+@given(size=st.integers(20, 100), exponent=st.floats(2, 4.69), seed=st.integers(0, 2**16))
+@example(size=100, exponent=4.69, seed=0)
 def test_five_hundred_predicting_phases_in_mixed_precision(size, exponent, seed):
     problem = blobs(1500, 8, 10, seed)
     gamma = gamma_for(expanded(problem.X, size), 10**exponent)
@@ -240,42 +250,25 @@ def test_five_hundred_predicting_phases_in_mixed_precision(size, exponent, seed)
     assert difference <= MIXED_SCORES
 
 
-def test_mixed_precision_falls_back_to_a_float64_factor_when_the_float32_one_fails():
-    # A diagonal gram: its smallest pivot 1/1.6e5 is below the float32 noise √3000 · 2⁻²³ = 6.5e-6.
-    d, condition = 3000, 1.6e5
-    assert EPS32 * condition < 1e-2
-    X = np.diag(np.sqrt(np.geomspace(1.0, 1 / condition, d))).astype(np.float32)
-    y = np.arange(d) % 3
-    mixed = ACILClassifier(expansion_size=None, gamma=0.0, dtype="mixed").fit(X, y)
-    coef = mixed.coef_
-    assert mixed._state.model.head._solution.factor.dtype == torch.float64
-    expected = one_hot_over_root(X, y)
-    assert relative(coef, expected) <= MIXED_SCORES
-
-
-def one_hot_over_root(X, y):
-    """W = diag(1/√λ) Y, the exact solution for X = diag(√λ) and γ = 0."""
-    return (np.eye(3)[y] / np.diagonal(X).astype(np.float64)[:, None]).T
-
-
 def test_mixed_precision_falls_back_when_refinement_does_not_converge(monkeypatch):
     problem = blobs(200, 8, 4, 0)
-    monkeypatch.setattr(mixed_module, "_MAX_REFINEMENTS", 0)
+    monkeypatch.setattr(ridge, "_MAX_REFINEMENTS", 0)
     gamma = gamma_for(expanded(problem.X, 60), 1e4)
     mixed = ACILClassifier(expansion_size=60, gamma=gamma, dtype="mixed").fit(problem.X, problem.y)
     scores = mixed.decision_function(problem.held_out)
-    assert mixed._state.model.head._solution.factor.dtype == torch.float64
+    assert mixed._state.model.head.solution.factor.L.dtype == torch.float64
     joint = ACILClassifier(expansion_size=60, gamma=gamma).fit(problem.X, problem.y)
     assert relative(scores, joint.decision_function(problem.held_out)) <= MIXED_SCORES
 
 
-@pytest.mark.parametrize("excess", [3.0, 1e3, 1e6])
-def test_mixed_precision_refuses_what_float32_products_cannot_carry(excess):
+@pytest.mark.parametrize("dtype", ["mixed", "float32"])
+@pytest.mark.parametrize("excess", [1.0, 3.0, 1e3, 1e6])
+def test_products_in_float32_refuse_what_they_cannot_carry(excess, dtype):
     problem = blobs(50, 8, 4, 0)
     rows = expanded(problem.X, 80)  # fewer rows than columns: γ alone decides κ
-    gamma = gamma_for(rows, excess * 1e-2 / EPS32)
+    gamma = gamma_for(rows, 1.01 * excess * 1e-2 / EPS32)
     assert EPS32 * condition_number(rows, gamma) > 1e-2
-    model = ACILClassifier(expansion_size=80, gamma=gamma, dtype="mixed").fit(problem.X, problem.y)
+    model = ACILClassifier(expansion_size=80, gamma=gamma, dtype=dtype).fit(problem.X, problem.y)
     with pytest.raises(SingularMatrixError, match=r"float64|float32") as caught:
         model.predict(problem.held_out)
     assert isinstance(caught.value, ACILError)
@@ -291,7 +284,7 @@ def test_mixed_precision_refuses_what_float32_products_cannot_carry(excess):
     [
         np.ones(80),
         np.geomspace(1, 1e-3, 80),
-        np.geomspace(1, 1e-5, 80),
+        np.geomspace(1, 1 / 4e4, 80),
         np.r_[1.0, np.full(79, 1e-4)],
         np.r_[np.ones(79), 1e-4],
         np.r_[np.ones(79), 0.4],
@@ -299,7 +292,7 @@ def test_mixed_precision_refuses_what_float32_products_cannot_carry(excess):
         1.0 / np.arange(1, 81),
         np.linspace(1, 0.01, 80),
     ],
-    ids=["flat", "decay3", "decay5", "one-large", "one-small", "gap", "peak", "harmonic", "linear"],
+    ids=["flat", "decay3", "decay4.6", "one-large", "one-small", "gap", "peak", "harmonic", "linear"],
 )
 def test_condition_is_estimated_within_a_factor_of_two(spectrum, dtype):
     X, gamma = rows_with_spectrum(spectrum)
@@ -368,7 +361,7 @@ def test_recursion_avoids_the_trap_of_large_first_batches():
     model.partial_fit(problem.X[:1200], problem.y[:1200])
     model.partial_fit(problem.X[1200:], problem.y[1200:])
     difference = relative(model.decision_function(problem.held_out), held_out @ exact)
-    assert difference <= RECURSIVE_SCORES
+    assert difference <= 1e-6
 
 
 def test_recursive_equals_gram_also_when_classes_come_back_with_weights():
@@ -382,5 +375,5 @@ def test_recursive_equals_gram_also_when_classes_come_back_with_weights():
         for model in models:
             model.partial_fit(problem.X[phase], problem.y[phase], sample_weight=weights[phase])
     scores = [model.decision_function(problem.held_out) for model in models]
-    assert relative(scores[1], scores[0]) <= RECURSIVE_SCORES
+    assert relative(scores[1], scores[0]) <= 1e-6
     assert np.array_equal(models[0].class_count_, models[1].class_count_)

@@ -2,25 +2,138 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
-from acil.errors import InputError
-from acil.fitted import FittedClassifier
-from acil.inputs import Rows, check_weights
-from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of
-from acil.parameters import check_candidates, check_gamma, check_parameters, new_model, resolve_seed
-from acil.state import State
+from acil.analytic import AnalyticModel, Sums
+from acil.analytic.model import Features, Weights
+from acil.errors import InputError, NotFittedError
+from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
+from acil.validation import (
+    Rows,
+    check_candidates,
+    check_gamma,
+    check_parameters,
+    check_rows,
+    check_weights,
+    input_errors,
+    new_model,
+    resolve_seed,
+)
 
 __all__ = ["FEATURE_ATTRIBUTES", "ACILClassifier", "State"]
 
 #: What scikit-learn keeps of the features of X.
 FEATURE_ATTRIBUTES = ("n_features_in_", "feature_names_in_")
+#: What sums of weights may round by; anything beyond that was never learnt.
+_WEIGHT_ROUNDING = 1e-9
+#: Held while a model that has learnt nothing, and so has no lock of its own, learns for the first time.
+_FIRST_FIT = threading.RLock()
 
 
-class ACILClassifier(FittedClassifier):
+class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
+    """What code written for scikit-learn expects from a model that has learnt nothing."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything learnt, in one object that is replaced whole.
+
+    Attributes
+    ----------
+    classes : ndarray of shape (n_classes,)
+        Labels, sorted; label i is column i of the model.
+    model : AnalyticModel
+    seed : int
+        Seed that the expansion was drawn with.
+    """
+
+    classes: Labels
+    model: AnalyticModel
+    seed: int
+
+    def features(self, rows: Rows) -> Features:
+        """Return what makes blocks of rows, of the size and type that the model takes."""
+        model = self.model
+        return lambda: rows.blocks(model.block_rows, model.precision.products, model.device)
+
+    def check_values(self, rows: Rows) -> None:
+        """Raise an `InputError` if rows have values that are not finite or too large to be squared."""
+        with input_errors():
+            # |x W_fe|² ≤ ‖x‖² · (largest column norm)², and sums of it must not overflow
+            limit = torch.finfo(self.model.precision.products).max / 1e3
+            rows.check_finite(limit / max(1.0, self.model.expansion.column_norm() ** 2))
+
+    def learned(self, rows: Rows, labels: Labels, declared: Labels, weights: Tensor | None) -> State:
+        """Return the state after learning samples, of declared classes."""
+        classes, model = union(self.classes, declared), self.model
+        blocks = model.blocks(self.features(rows), columns_of(labels, classes), weights)
+        places = columns_of(self.classes, classes)
+        head = model.learner.learn(blocks, len(rows), places, len(classes))
+        return State(classes, model.with_head(head), self.seed)
+
+    def merged(self, sums: Sums, labels: Labels) -> State:
+        """Return the state after adding sums over other samples, of classes with these labels."""
+        classes = union(self.classes, labels)
+        places, positions = columns_of(self.classes, classes), columns_of(labels, classes)
+        head = self.model.ridge.merge(sums, positions, places, len(classes))
+        return State(classes, self.model.with_head(head), self.seed)
+
+    def forgotten(self, rows: Rows, labels: Labels, weights: Tensor | None) -> State:
+        """Return the state that has never learnt samples; raise if they cannot have been learnt."""
+        head, columns = self.model.learner, columns_of(labels, self.classes)
+        self._require_learnt(columns, weights)
+        features = self.features(rows)
+        rest, kept = head.forget(
+            lambda: self.model.blocks(features, columns, weights), declared=head.counts == 0
+        )
+        return State(self.classes[kept.numpy()], self.model.with_head(rest), self.seed)
+
+    def _require_learnt(self, columns: Tensor, weights: Tensor | None) -> None:
+        """Raise if a class has fewer samples, or less weight, than are to be forgotten."""
+        head, n_classes = self.model.learner, len(self.classes)
+        counts = head.counts
+        asked = torch.bincount(columns if weights is None else columns[weights > 0], minlength=n_classes)
+        for column in torch.nonzero(asked > counts).flatten().tolist():
+            raise InputError(
+                f"Cannot forget {int(asked[column])} samples of {self.classes[column].item()!r}: only "
+                f"{int(counts[column])} were learnt."
+            )
+        if weights is None:
+            return
+        heavy = torch.bincount(columns, weights, minlength=n_classes)
+        for column in torch.nonzero(heavy > head.weights * (1 + _WEIGHT_ROUNDING)).flatten().tolist():
+            raise InputError(
+                f"Cannot forget a weight of {float(heavy[column]):g} of "
+                f"{self.classes[column].item()!r}: only {float(head.weights[column]):g} was learnt."
+            )
+
+    def require_same_expansion(self, other: State) -> None:
+        """Raise an `InputError` if the sums of another model are not of the same expanded features."""
+        mine, theirs = self.model.expansion, other.model.expansion
+        if mine.in_features != theirs.in_features:
+            raise InputError(
+                f"The models were fitted on {mine.in_features} and {theirs.in_features} features: they "
+                "cannot be merged."
+            )
+        if mine.fingerprint() != theirs.fingerprint():
+            raise InputError(
+                "The models have different expansions, so their sums cannot be added. Fit both with the "
+                "same expansion_size, activation and random_state."
+            )
+
+
+class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier that learns new classes in closed form, forgets nothing and keeps no sample.
 
     A random expansion followed by ridge regression onto one-hot labels. Learning in phases, in any
@@ -30,10 +143,10 @@ class ACILClassifier(FittedClassifier):
     ----------
     expansion_size : int or None, default=2048
         Width d of the random expansion; ``None`` uses the features as they are.
-    gamma : float or "auto", default=0.1
-        Ridge strength γ ≥ 0. It means something only relative to the scale of the features (see
-        ``gamma_relative_``). ``"auto"`` selects it once, by generalized cross-validation over the
-        sums, when weights are first needed.
+    gamma : float or "auto", default="auto"
+        Ridge strength γ ≥ 0, as in the paper. It means something only relative to the scale of the
+        features (see ``gamma_relative_``). ``"auto"`` chooses it by generalized cross-validation over
+        the sums, with every solution from the sums (`solve`). Few new samples keep it.
     activation : {"relu", "tanh", "gelu", "identity"}, default="relu"
         Function applied to the expanded features.
     solver : {"gram", "recursive"}, default="gram"
@@ -52,11 +165,6 @@ class ACILClassifier(FittedClassifier):
     class_balance : bool, default=False
         Scale the weights of each class by (mean class weight) / (its class weight), so that frequent
         classes do not win by their number alone. Done from the sums, without data.
-    sums : {"auto", "extended"}, default="auto"
-        ``"auto"`` keeps the sums with twice the digits where rounding could show in scores. Models wider
-        than 512 may drop these digits when samples make them needless, and miss them when most
-        samples are forgotten later (`PrecisionWarning` says so). ``"extended"`` keeps them for good, at
-        four times the work of plain sums. It needs ``solver="gram"`` and ``dtype="float64"``.
 
     Attributes
     ----------
@@ -83,9 +191,13 @@ class ACILClassifier(FittedClassifier):
 
     Notes
     -----
-    The sums do not depend on phases, but floating-point addition depends on its order. Where that could
-    show, sums are kept with twice the digits and the solution is refined: scores of two ways to the same
-    model agree to 1e-9 while κ ≤ 1e9.
+    With ``solver="gram"`` in float64 and equal γ, two ways to the same model agree to max(1e-12, c·ε·κ)
+    in held-out scores and in weights (relative Frobenius norm, ε = 2.2e-16): c = 1 for phases and
+    merging, 10 for single samples in a stream and after forgetting. κ is the largest eigenvalue that
+    gram + γI ever had over its smallest now. The recursion agrees to max(1e-6, 100·ε·κ). In float32 and
+    mixed precision scores agree to 1e-3 while κ ≤ 5e4, and κ > 8.4e4 is refused.
+
+    Threads may predict while another one learns: they see the model before or after, never in between.
 
     The head can forget samples exactly. A backbone that was trained on them does not.
 
@@ -96,10 +208,10 @@ class ACILClassifier(FittedClassifier):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(60, 4)) + np.repeat(np.eye(3, 4) * 6, 20, axis=0)
     >>> y = np.repeat(["cat", "dog", "owl"], 20)
-    >>> phased = ACILClassifier(expansion_size=64, gamma=1.0)
+    >>> phased = ACILClassifier(expansion_size=64)
     >>> phased.partial_fit(X[:40], y[:40]).partial_fit(X[40:], y[40:]).score(X, y)
     1.0
-    >>> joint = ACILClassifier(expansion_size=64, gamma=1.0).fit(X, y)
+    >>> joint = ACILClassifier(expansion_size=64).fit(X, y)
     >>> bool(np.allclose(phased.coef_, joint.coef_, rtol=0, atol=1e-10))
     True
     """
@@ -107,7 +219,7 @@ class ACILClassifier(FittedClassifier):
     def __init__(
         self,
         expansion_size: int | None = 2048,
-        gamma: float | Literal["auto"] = 0.1,
+        gamma: float | Literal["auto"] = "auto",
         activation: Literal["relu", "tanh", "gelu", "identity"] = "relu",
         solver: Literal["gram", "recursive"] = "gram",
         dtype: Literal["float64", "float32", "mixed"] = "float64",
@@ -115,7 +227,6 @@ class ACILClassifier(FittedClassifier):
         device: str = "auto",
         fit_intercept: bool = False,
         class_balance: bool = False,
-        sums: Literal["auto", "extended"] = "auto",
     ) -> None:
         self.expansion_size = expansion_size
         self.gamma = gamma
@@ -126,9 +237,8 @@ class ACILClassifier(FittedClassifier):
         self.device = device
         self.fit_intercept = fit_intercept
         self.class_balance = class_balance
-        self.sums = sums
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ACILClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from scratch.
 
         Parameters
@@ -143,9 +253,7 @@ class ACILClassifier(FittedClassifier):
         """
         return self._learn(X, y, None, sample_weight, fresh=True)
 
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> ACILClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn more samples, of new or known classes, in any number and order.
 
         Parameters
@@ -163,9 +271,12 @@ class ACILClassifier(FittedClassifier):
         -------
         self
         """
-        return self._learn(X, y, classes, sample_weight, fresh=not self.__sklearn_is_fitted__())
+        if self.__sklearn_is_fitted__():
+            return self._learn(X, y, classes, sample_weight, fresh=False)
+        with _FIRST_FIT:
+            return self._learn(X, y, classes, sample_weight, fresh=not self.__sklearn_is_fitted__())
 
-    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> ACILClassifier:
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Remove samples: the head becomes the one that never learnt them.
 
         A class whose samples are all forgotten leaves ``classes_``. That samples were never learnt
@@ -183,24 +294,16 @@ class ACILClassifier(FittedClassifier):
         -------
         self
         """
-        state = self._require_state()
-        head = state.model.learner()
-        rows, labels, weights = self._check_samples(X, y, sample_weight, reset=False)
-        state.check_values(rows)
-        check_same_kind(labels, state.classes)
-        columns = columns_of(labels, state.classes)
-        state.require_learnt(columns, weights)
-        declared = head.counts == 0
-        state.model.forget(state.features(rows), columns, weights)
-        state.keep((head.counts > 0) | declared)
+        with self._locked() as state:
+            state.model.learner  # noqa: B018 (raises if the model can only predict)
+            rows, labels, weights = self._check_samples(X, y, sample_weight, reset=False)
+            state.check_values(rows)
+            check_same_kind(labels, state.classes)
+            self._state = state.forgotten(rows, labels, weights)
         return self
 
-    def merge(self, other: ACILClassifier) -> ACILClassifier:
+    def merge(self, other: ACILClassifier) -> Self:
         """Add everything another model has learnt, as if this one had seen its samples too.
-
-        The sums have all digits beyond float64 only if those of both models have them: what one of them
-        has rounded stays rounded. A model with ``sums="extended"`` goes on with the digits that there
-        are, and gives a `PrecisionWarning` when the other one has none.
 
         Parameters
         ----------
@@ -214,23 +317,43 @@ class ACILClassifier(FittedClassifier):
         """
         if not isinstance(other, ACILClassifier):
             raise InputError(f"merge needs another ACILClassifier, got {type(other).__name__}.")
-        mine, theirs = self._require_state(), other._require_state()
-        mine.model.require_sums()
-        theirs.model.require_sums()
-        mine.require_same_expansion(theirs)
         backbones = [getattr(model, "backbone_", None) for model in (self, other)]
         if backbones[0] != backbones[1]:
             raise InputError(
                 f"The models were fitted on features of different backbones ({backbones[0]} and "
                 f"{backbones[1]}): their sums cannot be added."
             )
-        check_same_kind(theirs.classes, mine.classes)
-        mine.grow(theirs.classes)
-        mine.model.merge(theirs.model, columns_of(theirs.classes, mine.classes))
+        # In one order for all threads, so that two models can be merged into each other at once
+        first, second = (self, other) if id(self) < id(other) else (other, self)
+        with first._locked(), second._locked():
+            mine, theirs = self._require_state(), other._require_state()
+            mine.model.ridge.flush()
+            theirs.model.ridge.flush()
+            mine.require_same_expansion(theirs)
+            check_same_kind(theirs.classes, mine.classes)
+            self._state = mine.merged(theirs.model.ridge.sums, theirs.classes)
+        return self
+
+    def solve(self) -> Self:
+        """Solve from the sums alone, with a new choice of γ if ``gamma="auto"``.
+
+        Needed only to have it now: weights are solved when they are first used. Few samples that come
+        later correct the weights, with γ as it is, until the next solution.
+
+        Returns
+        -------
+        self
+        """
+        with self._locked() as state:
+            ridge = state.model.ridge
+            ridge.flush()
+            fresh = ridge.with_gamma(ridge.gamma)
+            fresh.solve()
+            self._state = State(state.classes, state.model.with_head(fresh), state.seed)
         return self
 
     def select_gamma(self, gammas: Any = None) -> float:
-        """Choose γ by generalized cross-validation over the stored sums; no data is needed.
+        """Choose γ by generalized cross-validation over the stored sums, and keep it; no data is needed.
 
         On data that the backbone was trained on the criterion is optimistic: prefer sums of other data.
 
@@ -238,16 +361,16 @@ class ACILClassifier(FittedClassifier):
         ----------
         gammas : array-like of shape (k,), optional
             Candidates. By default half decades from 1e-6 to 1e4 times trace(gram) / d. Candidates under
-            which the model fits its samples exactly are left out, with a warning.
+            which the model fits its samples all but exactly are left out.
 
         Returns
         -------
         float
             The chosen γ, also in ``gamma_``.
         """
-        state = self._require_state()
-        state.model.require_sums()
-        return state.model.select_gamma(None if gammas is None else check_candidates(gammas))
+        with self._locked() as state:
+            candidates = None if gammas is None else check_candidates(gammas)
+            return self._set_gamma(state, state.model.ridge.best_gamma(candidates))
 
     def set_gamma(self, gamma: float, relative: bool = False) -> float:
         """Use another γ from now on; the weights follow from the stored sums, no data is needed.
@@ -257,42 +380,252 @@ class ACILClassifier(FittedClassifier):
         gamma : float
             Finite and not negative.
         relative : bool, default=False
-            Give γ in units of the mean squared length of an (expanded) sample, trace(gram) / n. The
-            result depends on the sums alone: it is the same for any order of learning and merging.
+            Give γ in units of trace(gram) / d, as ``gamma_relative_`` has it.
 
         Returns
         -------
         float
             The γ in use, also in ``gamma_``.
         """
-        state = self._require_state()
-        return state.model.set_gamma(check_gamma(gamma), relative)
+        with self._locked() as state:
+            value = check_gamma(gamma)
+            return self._set_gamma(state, value * self._gamma_unit(state) if relative else value)
 
-    def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> ACILClassifier:
+    def decision_function(self, X: Any) -> Any:
+        """Return the scores of each class.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray or Tensor of shape (n, n_classes), or (n,) for two classes
+            Estimates of the one-hot targets; for two classes the score of the second minus that of
+            the first. A class without samples scores −inf. Tensors come back on the device of X.
+        """
+        rows = self._check_query(X)
+        state, weights = self._scoring()
+        scores = torch.cat(list(state.model.scores(state.features(rows)(), weights)))
+        return _like(rows, scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
+
+    def predict(self, X: Any) -> Any:
+        """Return the label with the highest score of each row.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            A Tensor when X is one and the labels are numbers.
+        """
+        rows = self._check_query(X)
+        state, weights = self._scoring()
+        scores = state.model.scores(state.features(rows)(), weights)
+        best = torch.cat([block.argmax(dim=1).cpu() for block in scores])
+        labels = state.classes[best.numpy()]
+        if rows.tensor_device is None or labels.dtype.kind == "U":
+            return labels
+        return torch.from_numpy(labels).to(rows.tensor_device)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities: a softmax of the scores, at a temperature from the sums.
+
+        They rank like the scores and are meant for people; they are calibrated only as far as scores
+        of new samples scatter like those of the samples learnt.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray or Tensor of shape (n, n_classes)
+        """
+        rows = self._check_query(X)
+        with self._locked() as state:
+            heat, weights = state.model.temperature(), state.model.weights()
+        scores = state.model.scores(state.features(rows)(), weights)
+        return _like(rows, torch.cat([torch.softmax(block / heat, dim=1) for block in scores]))
+
+    def novelty(self, X: Any) -> Any:
+        """Return the leverage xᵀRx of each row: high for rows unlike anything learnt.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray or Tensor of shape (n,)
+        """
+        rows = self._check_query(X)
+        with self._locked() as state:
+            model = state.model
+            blocks = (model.learner.leverage(model.expansion(block)) for block in state.features(rows)())
+            return _like(rows, torch.cat(list(blocks)))
+
+    def relative_novelty(self, X: Any) -> Any:
+        """Return how unlike everything learnt the direction of each row is: about 1 for rows like those.
+
+        The leverage of the row, scaled to the mean length of those learnt, divided by the mean leverage
+        that samples learnt would have if each were left out. All of it follows from the sums: it is the
+        same for any order of learning, merging and forgetting.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray or Tensor of shape (n,)
+        """
+        rows = self._check_query(X)
+        with self._locked() as state:
+            return _like(rows, torch.cat(list(state.model.relative_leverage(state.features(rows)()))))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of ``predict(X)``, between 0 and 1.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+        y : array-like or Tensor of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+        """
+        # Here, because it brings half of scikit-learn, which learning and predicting do not need.
+        from sklearn.metrics import accuracy_score
+
+        predicted = self.predict(X)
+        if isinstance(predicted, Tensor):
+            predicted = predicted.cpu().numpy()
+        return float(accuracy_score(check_labels(y), predicted, sample_weight=sample_weight))
+
+    def copy(self) -> Self:
+        """Return an independent copy, in the time it takes to copy the sums."""
+        with self._locked() as state:
+            model = state.model.with_head(state.model.ridge.clone())
+            twin = type(self).__new__(type(self))
+            twin.__dict__.update(self.__dict__)
+            twin._state = State(state.classes.copy(), model, state.seed)
+        return twin
+
+    def compact(self, memory: bool = True) -> Self:
+        """Give back memory that can be computed again: the factor, and with it half of all memory.
+
+        The next call that needs it factorizes again, so use this between phases that lie far apart.
+        Every trace of recent single samples that is not in the sums is dropped too.
+
+        Parameters
+        ----------
+        memory : bool, default=True
+            With False only the traces are dropped, and the next factor finds its memory in place.
+
+        Returns
+        -------
+        self
+        """
+        if self.__sklearn_is_fitted__():
+            with self._locked() as state:
+                state.model.release(memory)
+        return self
+
+    def stored_bytes(self) -> dict[str, int]:
+        """Return the bytes of each part of the model, as a file of it has them.
+
+        Returns
+        -------
+        dict
+            Of ``gram`` (one triangle), ``moment``, ``rfaum`` (one triangle), ``coef``, ``intercept`` and
+            ``projection``, those that this model has.
+        """
+        model = self._require_state().model
+        d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
+        parts = {"coef": d * c * number, "intercept": c * number}
+        if model.expansion.projection is not None:
+            parts["projection"] = model.expansion.in_features * d * 4
+        if model.head.solver == "gram":
+            parts |= {"gram": d * (d + 1) // 2 * number, "moment": d * c * number}
+        elif model.head.solver == "recursive":
+            parts["rfaum"] = d * (d + 1) // 2 * number
+        return parts
+
+    @property
+    def classes_(self) -> Labels:
+        """Labels, sorted."""
+        return self._require_state().classes
+
+    @property
+    def coef_(self) -> npt.NDArray[Any]:
+        """Weights of shape (n_classes, d)."""
+        return self._scoring()[1].coef.mT.cpu().numpy().copy()
+
+    @property
+    def intercept_(self) -> npt.NDArray[Any]:
+        """Intercepts of shape (n_classes,)."""
+        return self._scoring()[1].intercept.cpu().numpy().copy()
+
+    @property
+    def class_count_(self) -> npt.NDArray[np.int64]:
+        """Number of samples of each class."""
+        with self._locked() as state:
+            return state.model.head.counts.numpy().copy()
+
+    @property
+    def n_samples_(self) -> int:
+        """Number of samples learnt."""
+        return int(self.class_count_.sum())
+
+    @property
+    def gamma_(self) -> float:
+        """The γ in use."""
+        with self._locked() as state:
+            return state.model.gamma()
+
+    @property
+    def gamma_relative_(self) -> float:
+        """γ relative to trace(gram) / d."""
+        with self._locked() as state:
+            return state.model.gamma() / self._gamma_unit(state)
+
+    @property
+    def condition_(self) -> float:
+        """Estimate of the condition number of gram + γI."""
+        with self._locked() as state:
+            return state.model.learner.condition()
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature of the softmax in ``predict_proba``."""
+        with self._locked() as state:
+            return state.model.temperature()
+
+    def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
         before = {name: self.__dict__[name] for name in FEATURE_ATTRIBUTES if name in self.__dict__}
         try:
             rows, labels, weights = self._check_samples(X, y, sample_weight, reset=fresh)
-            state = self._require_state() if not fresh else None
-            if state is not None:
-                state.model.learner()
-                check_same_kind(labels, state.classes)
             declared = check_declared(classes, labels)
-            if state is None:
-                seed = resolve_seed(self.random_state)
-                state = State(labels[:0], new_model(self, rows.n_features, seed), seed)
+            if not fresh:
+                with self._locked() as state:
+                    state.model.learner  # noqa: B018 (raises if the model can only predict)
+                    check_same_kind(labels, state.classes)
+                    state.check_values(rows)
+                    self._state = state.learned(rows, labels, declared, weights)
+                    return self
+            seed = resolve_seed(self.random_state)
+            state = State(labels[:0], new_model(self, rows.n_features, seed), seed)
             state.check_values(rows)
-            state.grow(declared)
-            columns = columns_of(labels, state.classes)
-            state.interrupted = True
-            state.model.learn(state.features(rows), columns, weights, len(rows))
-            state.interrupted = False
+            state = state.learned(rows, labels, declared, weights)
+            # The last line: what comes after it cannot take the features back.
+            self._state = state
         except BaseException:
             for name in FEATURE_ATTRIBUTES:
                 self.__dict__.pop(name, None)
             self.__dict__.update(before)
             raise
-        self._state = state
         return self
 
     def _check_samples(
@@ -306,3 +639,81 @@ class ACILClassifier(FittedClassifier):
                 "samples). Give one label for each row."
             )
         return rows, labels, check_weights(sample_weight, rows)
+
+    def _check_query(self, X: Any) -> Rows:
+        state = self._require_state()
+        rows = self._check_width(X, reset=False)
+        state.check_values(rows)
+        return rows
+
+    def _check_width(self, X: Any, reset: bool) -> Rows:
+        try:
+            return check_rows(self, X, reset)
+        except InputError as error:
+            name = getattr(self, "backbone_", {}).get("name")
+            if name is None or "features" not in str(error):
+                raise
+            raise InputError(f"{error} Extract features with the same backbone ({name!r}).") from None
+
+    def _set_gamma(self, state: State, gamma: float) -> float:
+        model = state.model
+        self._state = State(state.classes, model.with_head(model.ridge.with_gamma(gamma)), state.seed)
+        return gamma
+
+    def _gamma_unit(self, state: State) -> float:
+        """Return trace(gram) / d, the scale to which γ is compared."""
+        state.model.ridge.flush()
+        return float(state.model.ridge.sums.gram.diagonal().mean())
+
+    def _require_state(self) -> State:
+        """Return the state; raise if nothing was learnt."""
+        state: State | None = self.__dict__.get("_state")
+        if state is None or int(state.model.head.counts.sum()) == 0:
+            raise _UnfittedError(
+                "This ACILClassifier has not learnt anything yet. Call 'fit' or 'partial_fit' first."
+            )
+        return state
+
+    @contextmanager
+    def _locked(self) -> Iterator[State]:
+        """Hold the lock of the model and yield its state, after making sure that it is whole."""
+        while True:
+            lock = self._require_state().model.lock
+            with lock:
+                state = self._require_state()
+                if state.model.lock is lock:
+                    state.model.require_whole()
+                    yield state
+                    return
+
+    def _scoring(self) -> tuple[State, Weights]:
+        """Return state and weights for prediction, which never wait for another thread that learns.
+
+        They do wait if the weights have not been solved for yet.
+        """
+        state = self._require_state()
+        weights, lock = state.model.ready, state.model.lock
+        if weights is not None:
+            if state.model.is_whole or not lock.acquire(blocking=False):
+                # The matrix is just being written: these are the weights from before.
+                return state, weights
+            lock.release()
+        with self._locked() as state:
+            return state, state.model.weights()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Tell scikit-learn whether there is anything to predict with."""
+        state: State | None = self.__dict__.get("_state")
+        return state is not None and int(state.model.head.counts.sum()) > 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is derived from recent rows: no copy of a model carries it."""
+        self.compact()
+        content: dict[str, Any] = super().__getstate__()
+        return content
+
+
+def _like(rows: Rows, values: Tensor) -> Any:
+    if rows.tensor_device is not None:
+        return values.to(rows.tensor_device)
+    return values.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Every error that acil raises on purpose, under one base class, and its warning.
+"""Every error that acil raises on purpose, under one base class.
 
 Input errors are also ``ValueError``s, so that code written for scikit-learn catches them unchanged.
 """
@@ -46,7 +46,3 @@ class RemoteError(ACILError, RuntimeError):
 
 class ProcessLostError(ACILError, RuntimeError):
     """Another process of the group is gone or cannot be reached; the model has not changed."""
-
-
-class PrecisionWarning(UserWarning):
-    """The model cannot keep all digits that it usually keeps; it goes on with fewer."""

@@ -177,7 +177,7 @@ def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Te
     found = np.concatenate(rows).astype(np.float64)
     model = clf._require_state().model
     features = embedder.embed(pixels).to(device=model.device, dtype=model.precision.products)
-    expected = torch.cat(list(model.scores([features]))).cpu().double().numpy()
+    expected = torch.cat(list(model.scores([features], model.weights()))).cpu().double().numpy()
     difference = float(np.abs(found - expected).max())
     ordered = np.sort(expected, axis=1)
     # Two classes closer than rounding may swap.

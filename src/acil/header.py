@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: The newest version that is read. Version 2 has low parts of sums, as three more tensors. Version 3
-#: says whether they are kept for good. A model without either is written as version 1, which every
-#: release reads.
-FORMAT_VERSION = 3
+#: The version that is written and read. Versions 1 to 3 had no checksums and were never released.
+FORMAT_VERSION = 4
 DAMAGED = "The file is damaged or was edited: use another copy of it, or save the model again."
 
 #: A test of one value, and the words that say what it must be.
@@ -28,7 +26,6 @@ _INT64 = 2**63
 _DTYPES = ("float64", "float32", "mixed")
 _ACTIVATIONS = ("relu", "tanh", "gelu", "identity")
 _SOLVERS = ("gram", "recursive")
-_SUMS = ("auto", "extended")
 
 
 class InvalidFileError(ValueError):
@@ -66,12 +63,7 @@ def parse_header(text: str, packed: bool = False) -> dict[str, Any]:
     if not _shallow(header, _MAX_DEPTH):
         raise InvalidFileError(f"its header is nested more than {_MAX_DEPTH} deep")
     _check_version(header)
-    # Files of models that were never used with images may lack it.
-    header.setdefault("images", None)
-    # And those of models that do not keep low parts for good may lack these.
-    header.setdefault("sums", "auto")
     _check_keys(header, _RULES | _PACKED_RULES if packed else _RULES, "")
-    header["parameters"].setdefault("sums", "auto")
     _check_keys(header["parameters"], _PARAMETER_RULES, "parameters.")
     label_array(header["classes"], header["classes_dtype"])
     _check_agreement(header)
@@ -117,6 +109,11 @@ def _check_version(header: dict[str, Any]) -> None:
             f"{FORMAT_VERSION}",
             "Upgrade acil.",
         )
+    if version < FORMAT_VERSION:
+        raise InvalidFileError(
+            f"it has format version {version}, of a development version of acil, which had no checksums",
+            "Learn the model again, and save it with this version.",
+        )
 
 
 def _check_keys(values: dict[str, Any], rules: dict[str, Rule], prefix: str) -> None:
@@ -158,13 +155,6 @@ def _check_agreement(header: dict[str, Any]) -> None:
         raise InvalidFileError(f"'parameters' has the unknown {shown(unknown)}")
     if header["solver"] == "recursive" and (header["fit_intercept"] or header["dtype"] == "mixed"):
         raise InvalidFileError("solver 'recursive' has no intercept and no mixed precision")
-    if header["sums"] == "extended":
-        found = tuple(header[key] for key in ("kind", "solver", "dtype"))
-        if header["format_version"] < 3 or found != ("full", "gram", "float64"):
-            raise InvalidFileError(
-                "'sums' can be 'extended' in full models of solver 'gram' and dtype 'float64', from "
-                f"format version 3 on; found {shown(found)} in version {header['format_version']}"
-            )
 
 
 def _refuse_constant(name: str) -> Any:
@@ -252,9 +242,12 @@ _PARAMETER_RULES: dict[str, Rule] = {
     "device": (_is_device, "the name of a device"),
     "fit_intercept": _TRUTH,
     "class_balance": _TRUTH,
-    "sums": _one_of(*_SUMS),
 }
 
+_CHECKSUMS: Rule = (
+    lambda value: isinstance(value, dict) and all(map(_is_count, value.values())),
+    "an object of numbers",
+)
 _POSITIVE: Rule = (lambda value: _is_number(value) and value > 0, "a positive number")
 _RULES: dict[str, Rule] = {
     "kind": _one_of("full", "inference"),
@@ -268,12 +261,12 @@ _RULES: dict[str, Rule] = {
     "dtype": _one_of(*_DTYPES),
     "fit_intercept": _TRUTH,
     "class_balance": _TRUTH,
-    "sums": _one_of(*_SUMS),
     "classes": (lambda value: isinstance(value, list) and len(value) > 0, "a list of labels"),
     "classes_dtype": (_is_str, "a string"),
     "counts": _list_of(_is_count, "counts"),
     "weights": _or_none(_list_of(_is_strength, "numbers that are not negative")),
     "gamma": _NOT_NEGATIVE,
+    "gamma_chosen": _TRUTH,
     "gamma_relative": _or_none(_NOT_NEGATIVE),
     "condition": _or_none((lambda value: _is_number(value) and value >= 1, "a number from 1")),
     "temperature": _POSITIVE,
@@ -281,6 +274,7 @@ _RULES: dict[str, Rule] = {
     "backbone": _or_none((lambda value: isinstance(value, dict), "an object")),
     "images": _or_none((lambda value: isinstance(value, dict), "an object")),
     "fingerprint": (_is_str, "a string"),
+    "checksums": _CHECKSUMS,
     "versions": (
         lambda value: isinstance(value, dict) and all(map(_is_str, value.values())),
         "an object",

@@ -11,7 +11,7 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from acil.errors import InputError, InputTypeError
-from acil.inputs import input_errors
+from acil.validation import input_errors
 
 Labels = npt.NDArray[Any]
 

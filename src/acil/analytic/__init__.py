@@ -1,26 +1,19 @@
 """The closed-form learner: tensors and integers, no labels, no files, no printing."""
 
 from acil.analytic.expansion import ACTIVATIONS, Expansion
-from acil.analytic.frozen import FrozenHead
-from acil.analytic.head import GramHead
-from acil.analytic.model import AnalyticModel
-from acil.analytic.precision import PRECISIONS, Precision
-from acil.analytic.recursion import RecursiveHead
-from acil.analytic.repeatable import Repeatable
-from acil.analytic.selection import GammaCurve, generalized_cross_validation
-from acil.analytic.statistics import Statistics
+from acil.analytic.model import AnalyticModel, Frozen
+from acil.analytic.recursion import Recursion
+from acil.analytic.ridge import Ridge
+from acil.analytic.sums import PRECISIONS, Precision, Sums
 
 __all__ = [
     "ACTIVATIONS",
     "PRECISIONS",
     "AnalyticModel",
     "Expansion",
-    "FrozenHead",
-    "GammaCurve",
-    "GramHead",
+    "Frozen",
     "Precision",
-    "RecursiveHead",
-    "Repeatable",
-    "Statistics",
-    "generalized_cross_validation",
+    "Recursion",
+    "Ridge",
+    "Sums",
 ]

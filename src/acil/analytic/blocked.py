@@ -6,10 +6,10 @@ is a short chain of products. Nothing here waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
+
+from acil.analytic.linalg import panels
 
 #: Side of the diagonal blocks. Larger ones take fewer steps to solve with, and more work to invert.
 BLOCK = 2048
@@ -18,25 +18,17 @@ _SMALLEST = 256
 
 
 class BlockInverses:
-    """Solves with a lower-triangular L by the inverses of its diagonal blocks.
-
-    Parameters
-    ----------
-    lower : Tensor of shape (d, d)
-        L; what is above its diagonal is not read.
-    block : int, optional
-        Side of the diagonal blocks.
-    """
+    """Solves with the lower triangle L of a matrix by the inverses of its diagonal blocks."""
 
     def __init__(self, lower: Tensor, block: int | None = None) -> None:
         self.lower = lower
-        self.block = min(block or BLOCK, lower.shape[0])
+        self._places = [slice(*place) for place in panels(len(lower), min(block or BLOCK, len(lower)))]
         self._inverses = self._inverted()
 
     def solve(self, right: Tensor) -> Tensor:
         """Return L⁻¹ right, for ``right`` of shape (d, k)."""
         rest = right.clone()
-        for inverse, here in self._blocks():
+        for inverse, here in zip(self._inverses, self._places, strict=True):
             rest[here] = inverse @ rest[here]
             rest[here.stop :].addmm_(self.lower[here.stop :, here], rest[here], alpha=-1)
         return rest
@@ -44,42 +36,33 @@ class BlockInverses:
     def solve_transposed(self, right: Tensor) -> Tensor:
         """Return L⁻ᵀ right, for ``right`` of shape (d, k)."""
         rest = right.clone()
-        for inverse, here in reversed(list(self._blocks())):
+        for inverse, here in reversed(list(zip(self._inverses, self._places, strict=True))):
             rest[here].addmm_(self.lower[here.stop :, here].mT, rest[here.stop :], alpha=-1)
             rest[here] = inverse.mT @ rest[here]
         return rest
 
-    def _blocks(self) -> Iterator[tuple[Tensor, slice]]:
-        """Yield the inverses of the diagonal blocks and where these are."""
-        d = self.lower.shape[0]
-        for inverse, start in zip(self._inverses, range(0, d, self.block), strict=True):
-            here = slice(start, min(start + self.block, d))
-            side = here.stop - start
-            yield inverse[:side, :side], here
-
-    def _inverted(self) -> Tensor:
-        """Return the inverses of the diagonal blocks; a short last one is filled up with ones."""
-        d = self.lower.shape[0]
+    def _inverted(self) -> list[Tensor]:
+        """Return the inverses of the diagonal blocks, all made at once."""
+        sides = [here.stop - here.start for here in self._places]
         side = _SMALLEST
-        while side < self.block:
+        while side < max(sides):
             side *= 2
-        starts = range(0, d, self.block)
-        blocks = self.lower.new_zeros(len(starts), side, side)
-        for block, start in zip(blocks, starts, strict=True):
-            stop = min(start + self.block, d)
-            block[: stop - start, : stop - start] = self.lower[start:stop, start:stop].tril()
-            block.diagonal()[stop - start :] = 1.0
-        small = _tiles(blocks, min(_SMALLEST, side))
-        unit = torch.eye(small.shape[-1], dtype=blocks.dtype, device=blocks.device)
+        # Filled up with ones to a power of two
+        blocks = torch.eye(side, dtype=self.lower.dtype, device=self.lower.device)
+        blocks = blocks.repeat(len(sides), 1, 1)
+        for block, here, own in zip(blocks, self._places, sides, strict=True):
+            block[:own, :own] = self.lower[here, here].tril()
+        small = _tiles(blocks, _SMALLEST)
+        unit = torch.eye(_SMALLEST, dtype=blocks.dtype, device=blocks.device)
         small.copy_(torch.linalg.solve_triangular(small, unit.expand_as(small), upper=False))
-        half = small.shape[-1]
+        half = _SMALLEST
         while half < side:
             # The inverse of [A 0; C B] is [A⁻¹ 0; −B⁻¹ C A⁻¹ B⁻¹].
             pairs = _tiles(blocks, 2 * half)
             A, B, C = pairs[..., :half, :half], pairs[..., half:, half:], pairs[..., half:, :half]
             C.copy_((B @ (C @ A)).neg_())
             half *= 2
-        return blocks
+        return [block[:own, :own] for block, own in zip(blocks, sides, strict=True)]
 
 
 def _tiles(blocks: Tensor, side: int) -> Tensor:

@@ -58,24 +58,17 @@ class Expansion:
         return self.in_features if self.projection is None else self.projection.shape[1]
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Expand rows, in their own dtype and on their own device.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, in_features)
-
-        Returns
-        -------
-        Tensor of shape (n, size)
-        """
-        if self.projection is None:
-            return X
+        """Expand rows of shape (n, in_features), in their own dtype and on their own device."""
         # Eq. (2): X_fe = f_act(X_cnn W_fe)
-        return ACTIVATIONS[self.activation](self.project(X))
+        return X if self.projection is None else ACTIVATIONS[self.activation](self.project(X))
 
     def project(self, X: Tensor) -> Tensor:
         """Return X W_fe, to which no activation is applied; X itself without a projection."""
-        return X if self.projection is None else X @ self._projection_like(X)
+        if self.projection is None:
+            return X
+        if self._cast is None or self._cast.dtype != X.dtype or self._cast.device != X.device:
+            self._cast = self.projection.to(device=X.device, dtype=X.dtype)
+        return X @ self._cast
 
     def column_norm(self) -> float:
         """Return the largest Euclidean norm of a column of W_fe: how far a row can be stretched."""
@@ -95,10 +88,3 @@ class Expansion:
             digest.update(f"{self.activation} {tuple(self.projection.shape)}".encode())
             digest.update(self.projection.numpy().tobytes())
         return digest.hexdigest()
-
-    def _projection_like(self, X: Tensor) -> Tensor:
-        if self._cast is None or self._cast.dtype != X.dtype or self._cast.device != X.device:
-            if self.projection is None:
-                raise TypeError("an expansion without projection has nothing to cast")
-            self._cast = self.projection.to(device=X.device, dtype=X.dtype)
-        return self._cast

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 
 import torch
 from torch import Tensor
 
-from acil.analytic.columns import spread
-from acil.analytic.head import Block
+from acil.analytic.cholesky import cholesky_
 from acil.analytic.linalg import (
     add_gram_,
-    cholesky_,
     cholesky_inverse_,
-    cholesky_solve,
     largest_eigenvalue,
     mirror_,
     solve_lower,
-    woodbury,
+    spread,
 )
-from acil.analytic.precision import Precision
-from acil.analytic.statistics import Statistics
+from acil.analytic.sums import Block, Matrix, Precision, Sums, weighted
+from acil.errors import SingularMatrixError
 
 
-class RecursiveHead:
+class Recursion:
     """Ridge regression on one-hot targets by the recursion of Theorem 1.
 
-    Parameters
-    ----------
-    size : int
-        Width d of the rows.
-    precision : Precision
-    device : torch.device
-    gamma : float
-        Ridge strength γ, fixed for good by the first phase.
+    As with `Ridge`, learning returns another object, which has taken over the matrix.
 
     Attributes
     ----------
-    rfaum : Tensor of shape (d, d), or None before the base phase
-        R = (Σ XᵀX + γI)⁻¹, the regularized feature autocorrelation matrix, kept symmetric.
-    coef : Tensor of shape (d, classes)
+    matrix : Matrix
+        R = (Σ XᵀX + γI)⁻¹, the regularized feature autocorrelation matrix, both triangles.
+    coef : Tensor of shape (d, n_classes)
         W.
+    counts, weights : Tensor of shape (n_classes,)
+        Number of samples, and sum of their weights, of each class.
 
     Notes
     -----
@@ -51,119 +44,120 @@ class RecursiveHead:
     """
 
     solver = "recursive"
-    fit_intercept = False
+    intercept = False
 
     def __init__(self, size: int, precision: Precision, device: torch.device, gamma: float) -> None:
-        self.size = size
         self.precision = precision
-        self.device = device
         self.gamma = gamma
-        self.rfaum: Tensor | None = None
+        # Before the base phase, the matrix is there for its lock alone.
+        self.matrix, self.version = Matrix(torch.empty(0, 0, dtype=precision.sums, device=device)), 0
         self.coef = torch.zeros(size, 0, dtype=precision.sums, device=device)
         self.counts = torch.zeros(0, dtype=torch.int64)
         self.weights = torch.zeros(0, dtype=torch.float64)
 
-    def learn(self, blocks: Iterable[Block], n_rows: int) -> None:
-        """Learn one phase, given in blocks of ``n_rows`` rows in all."""
-        if self.rfaum is None:
-            self._learn_base(blocks)
-            return
-        for block in blocks:
-            self._step(*block, sign=1)
+    @property
+    def R(self) -> Tensor:
+        """R of shape (d, d); raises if a change of it was interrupted."""
+        return self.matrix.require(self.version)
 
-    def forget(self, blocks: Iterable[Block]) -> None:
-        """Remove samples, or raise and leave everything as it was."""
-        before = self.rfaum, self.coef, self.counts, self.weights
-        self.rfaum, self.coef = self.matrix().clone(), self.coef.clone()
-        self.counts, self.weights = self.counts.clone(), self.weights.clone()
-        try:
+    def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Recursion:
+        """Return the regression that has seen one phase more; see `Ridge.learn`."""
+        twin = copy(self)
+        twin.coef, twin.counts, twin.weights = (
+            spread(part, places, n_classes) for part in (self.coef, self.counts, self.weights)
+        )
+        if not self.R.numel():
+            twin._learn_base(blocks)
+            return twin
+        with twin.matrix.changing(self.version) as R:
             for block in blocks:
-                self._step(*block, sign=-1)
-        except BaseException:
-            self.rfaum, self.coef, self.counts, self.weights = before
-            raise
+                twin._step(R, *block, sign=1)
+        twin.version = twin.matrix.version
+        return twin
 
-    def grow(self, positions: Tensor, n_classes: int) -> None:
-        """Make room for new classes: column i moves to ``positions[i]``, the others are empty."""
-        coef = spread(self.coef, positions, n_classes)
-        counts, weights = self.counts.new_zeros(n_classes), self.weights.new_zeros(n_classes)
-        counts[positions], weights[positions] = self.counts, self.weights
-        self.coef, self.counts, self.weights = coef, counts, weights
-
-    def keep(self, columns: Tensor) -> None:
-        """Keep only these classes."""
-        self.coef = self.coef[:, columns.to(self.coef.device)].contiguous()
-        self.counts, self.weights = self.counts[columns], self.weights[columns]
+    def forget(
+        self, blocks: Callable[[], Iterator[Block]], declared: Tensor
+    ) -> tuple[Recursion, Tensor]:
+        """Return the regression that has never seen some samples; see `Ridge.forget`."""
+        twin = copy(self)
+        twin.coef, twin.counts, twin.weights = (
+            self.coef.clone(),
+            self.counts.clone(),
+            self.weights.clone(),
+        )
+        R = self.R.clone()
+        for block in blocks():
+            twin._step(R, *block, sign=-1)
+        twin.matrix, twin.version = Matrix(R, self.matrix.lock), 0
+        kept = (twin.counts > 0) | declared
+        twin.coef = twin.coef[:, kept.to(twin.coef.device)].contiguous()
+        twin.counts, twin.weights = twin.counts[kept], twin.weights[kept]
+        return twin, kept
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
-        """Return W of shape (d, classes) and zero intercepts of shape (classes,)."""
+        """Return W of shape (d, n_classes) and zero intercepts of shape (n_classes,)."""
         return self.coef, self.coef.new_zeros(self.coef.shape[1])
 
-    def solve_anew(self) -> None:
-        """Do nothing: the recursion has no sums to solve from."""
-
-    def release(self, memory: bool = True) -> None:
-        """Do nothing: the recursion holds no derived tensors."""
-
-    def novelty(self, rows: Tensor) -> Tensor:
-        """Return the leverage xᵀ R x of each row."""
-        return ((rows @ self.matrix()) * rows).sum(dim=1)
+    def leverage(self, rows: Tensor) -> Tensor:
+        """Return xᵀ R x of each row."""
+        return ((rows @ self.R) * rows).sum(dim=1)
 
     def condition(self) -> float:
         """Estimate the condition number κ of R, which is that of gram + γI."""
-        matrix = self.matrix()
-        factor = cholesky_(matrix.clone(), self.gamma)
-        generator = torch.Generator().manual_seed(0)
-        start = torch.randn(self.size, min(2, self.size), generator=generator).to(matrix)
-        largest = largest_eigenvalue(lambda b: matrix @ b, start)
-        return max(1.0, largest * largest_eigenvalue(lambda b: cholesky_solve(factor, b), start))
+        R, L = self.R, self._factor()
+        least = largest_eigenvalue(lambda b: solve_lower(L, solve_lower(L, b), transposed=True), R)
+        return max(1.0, largest_eigenvalue(lambda b: R @ b, R) * least)
 
-    def trace_of_inverse(self) -> float:
-        """Return tr R, from which the degrees of freedom follow."""
-        return float(self.matrix().diagonal().sum())
+    def degrees_of_freedom(self) -> float:
+        """Return tr H = d − γ tr R."""
+        return len(self.R) - self.gamma * float(self.R.diagonal().sum())
 
-    def moment(self) -> Tensor:
-        """Return Σ x yᵀ = R⁻¹ W, which R and W determine."""
-        return cholesky_solve(cholesky_(self.matrix().clone(), self.gamma), self.coef)
+    def residual_squares(self) -> Tensor:
+        """Return Σ w (y_c − x w_c)² of each class: Σ y_c² − w_cᵀ R⁻¹ w_c − γ ‖w_c‖²."""
+        W, L = self.coef, self._factor()
+        moment = solve_lower(L, solve_lower(L, W), transposed=True)
+        return self.weights.to(W) - (W * (moment + self.gamma * W)).sum(dim=0)
+
+    def _factor(self) -> Tensor:
+        factor = self.R.clone()
+        cholesky_(factor, self.gamma)
+        return factor
 
     def _learn_base(self, blocks: Iterable[Block]) -> None:
-        sums = Statistics(self.size, self.coef.shape[1], self.coef.dtype, self.device)
-        for block in blocks:
-            sums.add(*block)
-        matrix = sums.gram
-        matrix.diagonal().add_(self.gamma)
-        factor = cholesky_(matrix, self.gamma)
+        sums = Sums(len(self.coef), len(self.counts), self.coef.dtype, self.coef.device)
+        sums.add(blocks)
+        R, W = sums.gram, sums.moment
+        R.diagonal().add_(self.gamma)
+        cholesky_(R, self.gamma)
         # Eq. (4): W_0 = (X_0ᵀX_0 + γI)⁻¹ X_0ᵀY_0
-        self.coef = cholesky_solve(factor, sums.moment)
+        self.coef = solve_lower(R, solve_lower(R, W), transposed=True)
         # Eq. (8): R_0 = (X_0ᵀX_0 + γI)⁻¹
-        self.rfaum = cholesky_inverse_(factor)
+        self.matrix, self.version = Matrix(cholesky_inverse_(R), self.matrix.lock), 0
         self.counts, self.weights = sums.counts, sums.weights
 
-    def _step(self, rows: Tensor, columns: Tensor, weights: Tensor | None, sign: int) -> None:
-        targets = rows.new_zeros(len(rows), self.coef.shape[1])
-        targets[torch.arange(len(rows)), columns.cpu()] = 1.0
-        if weights is None:
-            weights = torch.ones(len(rows), dtype=torch.float64)
-        root = weights.to(rows).sqrt().unsqueeze(1)
-        limit = max(1, self.size // 4)
-        for X, Y in zip(
-            torch.split(rows * root, limit), torch.split(targets * root, limit), strict=True
-        ):
-            self._update(X, Y, sign)
-        index = columns.cpu()
-        self.counts.index_add_(0, index, torch.full_like(index, sign))
-        self.weights.index_add_(0, index, sign * weights.cpu().double())
+    def _step(self, R: Tensor, rows: Tensor, columns: Tensor, weights: Tensor | None, sign: int) -> None:
+        X, Y, heavy = weighted(rows, columns, weights, len(self.counts))
+        limit = max(1, len(R) // 4)
+        for part, targets in zip(torch.split(X, limit), torch.split(Y, limit), strict=True):
+            self._update(R, part, targets, sign)
+        columns = columns.cpu()
+        self.counts.index_add_(0, columns, torch.full_like(columns, sign))
+        self.weights.index_add_(0, columns, sign * heavy)
 
-    def _update(self, X: Tensor, Y: Tensor, sign: int) -> None:
-        R = self.matrix()
-        V, C = woodbury(R @ X.mT, X, sign)
+    def _update(self, R: Tensor, X: Tensor, Y: Tensor, sign: int) -> None:
+        # With I + X R Xᵀ = C Cᵀ and V = R Xᵀ C⁻ᵀ; rows are removed with the other sign.
+        RXt = R @ X.mT
+        S = (X @ RXt).mul_(sign)
+        S.diagonal().add_(1.0)
+        C, status = torch.linalg.cholesky_ex(S)
+        if int(status):
+            raise SingularMatrixError(
+                "These rows cannot be removed: the matrix would no longer be positive definite. "
+                "They were not all learnt by this model."
+            )
+        V: Tensor = torch.linalg.solve_triangular(C, RXt.mT, upper=False).mT
         # Eq. (10): R_k = R − R Xᵀ (I + X R Xᵀ)⁻¹ X R = R − V Vᵀ
         mirror_(add_gram_(R, V.mT, -sign))
         # Eq. (9), for classes old and new: W_k = W + R_k Xᵀ (Y − X W), with R_k Xᵀ = V C⁻¹
-        self.coef += sign * (V @ solve_lower(C, Y - X @ self.coef))
-
-    def matrix(self) -> Tensor:
-        """Return R, which exists after the base phase."""
-        if self.rfaum is None:
-            raise RuntimeError("the recursion has not seen a base phase")
-        return self.rfaum
+        residual = Y - X @ self.coef
+        self.coef = self.coef + sign * (V @ torch.linalg.solve_triangular(C, residual, upper=False))

@@ -1,40 +1,345 @@
-"""What a head solves: how strong the ridge is, whether it is centred, and with which digits."""
+"""The default solver: keep the sums, solve by Cholesky when weights are needed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from acil.analytic.precision import Precision
+from acil.analytic import gcv
+from acil.analytic.cholesky import Factor, cholesky_
+from acil.analytic.linalg import add_gram_, largest_eigenvalue, mirror_, spread
+from acil.analytic.sums import Block, Precision, Sums, weighted
+from acil.errors import InputError, SingularMatrixError
+
+#: Most rows that wait to be added to the sums together, and the same as a share of d.
+_MAX_WAITING, _WAITING_SHARE = 512, 1 / 8
+#: Relative residual at which the weights of mixed precision are as good as its sums.
+_REFINED, _MAX_REFINEMENTS = 1e-8, 10
+#: Largest estimate of the condition number for products in float32. Estimates are a little too low: with
+#: this limit κ > 8.4e4, where eps32 · κ > 0.01, is always refused, and κ ≤ 5e4 never.
+_MAX_FLOAT32_CONDITION = 6.5e4
 
 
-@dataclass
+@dataclass(frozen=True)
+class Solution:
+    """Weights, and what they came from."""
+
+    gamma: float
+    #: Of shape (d, n_classes), or (d + 1, n_classes) with the intercepts first.
+    coef: Tensor
+    #: Samples behind the last factorization.
+    n_samples: int
+    #: None if it was given back.
+    factor: Factor | None = None
+    #: Whether the weights were corrected for samples that came after the factorization.
+    corrected: bool = False
+
+
 class Ridge:
-    """The regression of one head, shared by its parts; γ may change.
+    """W = argmin Σ w ‖y − Wᵀx − b‖² + γ‖W‖² for one-hot y, from sums.
 
-    Attributes
-    ----------
-    precision : Precision
-    gamma : float or None
-        Ridge strength γ; ``None`` as long as it is to be selected.
-    fit_intercept : bool
-        Whether rows and targets are centred.
-    extended : bool
-        Whether low parts of the sums are kept for good.
+    Learning, forgetting and merging leave the object as it is and return another one, which has taken
+    over the matrix of the sums: the former can then only be asked for the weights it already has. What
+    an object does to itself is to solve, and to add samples that wait to the sums.
+
+    The ridge strength γ is chosen anew with every solution from the sums if it is None.
     """
 
-    precision: Precision
-    gamma: float | None
-    fit_intercept: bool = False
-    extended: bool = False
+    solver = "gram"
+
+    def __init__(
+        self, sums: Sums, precision: Precision, gamma: float | None, intercept: bool = False
+    ) -> None:
+        self.sums, self.precision = sums, precision
+        self.gamma, self.intercept = gamma, intercept
+        self.solution: Solution | None = None
+        #: Recent samples: to add many to the sums at once takes little more than to add one.
+        self._waiting: tuple[Block, ...] = ()
+        #: Number of samples of each class, with those that wait.
+        self.counts = sums.counts
+        #: A lower bound of the least eigenvalue of gram + γI, which more samples can only raise.
+        self._least = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is derived from recent rows."""
+        self.release()
+        return self.__dict__
 
     @property
-    def known_gamma(self) -> float:
-        """γ as far as it is known: 0 if it is to be selected."""
-        return self.gamma or 0.0
+    def weights(self) -> Tensor:
+        """Sum of the sample weights of each class."""
+        self.flush()
+        return self.sums.weights
 
-    @property
-    def exact(self) -> bool:
-        """Whether products are in float64, so that sums of them can have digits beyond."""
-        return self.precision.products == torch.float64
+    def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Ridge:
+        """Return the regression that has seen more samples.
+
+        Few rows correct factor and weights, and wait to be added to the sums with others. More rows are
+        added at once, and correct factor and weights only where that is cheaper than a new factor.
+
+        The blocks have ``n_rows`` rows in all. To make room for ``n_classes``, the column of each class
+        moves to its place in ``places``.
+        """
+        twin = self._grown(places, n_classes)
+        if not twin._can_follow(n_rows):
+            twin.solution = None
+        waiting = int(self.counts.sum()) - self.sums.n_samples
+        if n_rows + waiting <= min(_MAX_WAITING, len(self.sums.moment) * _WAITING_SHARE):
+            new = tuple(twin._following(blocks))
+            twin._waiting += new
+            for _, columns, _ in new:
+                twin.counts = twin.counts + torch.bincount(columns, minlength=n_classes)
+        else:
+            twin._write(lambda sums: sums.add(chain(twin._together(), twin._following(blocks))))
+        return twin
+
+    def forget(self, blocks: Callable[[], Iterator[Block]], declared: Tensor) -> tuple[Ridge, Tensor]:
+        """Return the regression that has never seen some samples, and which classes it has.
+
+        ``blocks`` yields the samples each time it is called; ``declared`` of shape (n_classes,) marks
+        classes to keep even without samples. Raises an `InputError` if what is left cannot be a sum of
+        x xᵀ.
+        """
+        self.release()
+        gone = sum(len(columns) for _, columns, _ in blocks())
+        if gone < self.sums.n_samples:
+            self._require_possible(blocks())
+        twin = self.with_gamma(self.gamma)
+        twin._write(lambda sums: sums.add(blocks(), sign=-1))
+        kept = (twin.counts > 0) | declared
+        twin.sums.keep(torch.nonzero(kept).flatten())
+        twin.counts = twin.sums.counts
+        return twin, kept
+
+    def merge(self, other: Sums, positions: Tensor, places: Tensor, n_classes: int) -> Ridge:
+        """Return the regression that has seen other samples, too; their column i is ``positions[i]``."""
+        self.flush()
+        twin = self._grown(places, n_classes)
+        twin.solution = None
+        twin._write(lambda sums: sums.merge(other, positions))
+        return twin
+
+    def with_gamma(self, gamma: float | None) -> Ridge:
+        """Return the regression with another γ, or with the same one, to be solved anew."""
+        twin = self._twin(self.sums)
+        twin.gamma, twin.solution, twin._least = gamma, None, 0.0
+        return twin
+
+    def clone(self) -> Ridge:
+        """Return a regression with the same sums and weights that shares no memory to be written."""
+        self.flush()
+        twin = self._twin(self.sums.clone())
+        twin.solution = self.solution and replace(self.solution, factor=None)
+        return twin
+
+    def best_gamma(self, candidates: Tensor | None = None) -> float:
+        """Return the best γ by generalized cross-validation over the sums."""
+        self.release()
+        if candidates is None:
+            # In float32, gram + γI must stay within its reach.
+            coarse = self.precision.products == torch.float32
+            least = self._largest_eigenvalue() * 1.1 / _MAX_FLOAT32_CONDITION if coarse else 0.0
+            return gcv.choose_gamma(self.sums, self.intercept, least)
+        found = [(gcv.criterion(self.sums, g, self.intercept), g) for g in candidates.tolist()]
+        if not math.isfinite(min(found)[0]):
+            raise InputError(
+                "No candidate for gamma can be judged from these sums: the model would fit its "
+                f"{self.sums.n_samples} samples exactly at width {len(self.sums.moment)}. Offer larger "
+                "candidates, or learn more samples first."
+            )
+        return float(min(found)[1])
+
+    def solve(self, gamma: float | None = None) -> Solution:
+        """Solve from the sums alone; γ is the one given, else the fixed one, else chosen anew."""
+        if gamma is None:
+            gamma = self.best_gamma() if self.gamma is None else self.gamma
+        self.release()
+        right, mixed = gcv.right_hand_side(self.sums, self.intercept), self.precision.name == "mixed"
+        solution = self._refined(gamma, right) if mixed else None
+        if solution is None:
+            factor = Factor(self.sums, gamma, self.intercept, right.dtype)
+            solution = Solution(gamma, factor.solve(right), self.sums.n_samples, factor)
+        if self.precision.products == torch.float32:
+            self._require_float32_to_do(solution)
+        self.solution = solution
+        return solution
+
+    def solved(self) -> Solution:
+        """Return the solution; solve if there is none."""
+        return self.solution or self.solve()
+
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Return W of shape (d, n_classes) and the intercepts of shape (n_classes,)."""
+        coef = self.solved().coef
+        return (coef[1:], coef[0]) if self.intercept else (coef, coef.new_zeros(coef.shape[1]))
+
+    def flush(self) -> None:
+        """Add the samples that wait to the sums."""
+        if self._waiting:
+            self._write(lambda sums: sums.add(self._together()))
+
+    def release(self, memory: bool = False) -> None:
+        """Drop the factor and every trace of recent rows; with ``memory``, give its memory back."""
+        self.flush()
+        self.solution = self.solution and replace(self.solution, factor=None)
+        if memory:
+            self.sums.matrix.spare = None
+
+    def leverage(self, rows: Tensor) -> Tensor:
+        """Return xᵀ R x of each row."""
+        return self._factor().leverage(self._with_one(rows))
+
+    def condition(self) -> float:
+        """Estimate κ: the largest eigenvalue of gram + γI over the least one, centred if asked for."""
+        return self._condition(self.solved().gamma, self._factor(fresh=True))
+
+    def degrees_of_freedom(self) -> float:
+        """Return tr H, from 0 to the number of samples."""
+        return gcv.degrees_of_freedom(self._factor(fresh=True), self.solved().gamma)
+
+    def residual_squares(self) -> Tensor:
+        """Return Σ w (y_c − x w_c)² of each class."""
+        self.flush()
+        solution = self.solved()
+        return gcv.residual_squares(solution.coef, self.sums, solution.gamma, self.intercept)
+
+    def _refined(self, gamma: float, right: Tensor) -> Solution | None:
+        """Solve with a float32 factor of float64 sums; None if that does not get there."""
+        sums, k = self.sums, int(self.intercept)
+        try:
+            factor = Factor(sums, gamma, self.intercept, self.precision.products)
+        except SingularMatrixError:
+            return None
+        gram, previous = mirror_(sums.gram), math.inf
+        coef = torch.zeros_like(right)
+        for _ in range(_MAX_REFINEMENTS):
+            image = gram @ coef[k:] + gamma * coef[k:]
+            if k:
+                first = sums.total @ coef[1:] + sums.total_weight * coef[0]
+                image = torch.cat([first.unsqueeze(0), image + torch.outer(sums.total, coef[0])])
+            rest = right - image
+            error = float(rest.norm() / right.norm())
+            if error <= _REFINED:
+                return Solution(gamma, coef, sums.n_samples, factor)
+            if not error < previous / 2:
+                return None
+            previous, coef = error, coef + factor.solve(rest).to(coef)
+        return None
+
+    def _largest_eigenvalue(self) -> float:
+        gram = mirror_(self.sums.gram)
+        return largest_eigenvalue(lambda block: gram @ block, gram)
+
+    def _condition(self, gamma: float, factor: Factor) -> float:
+        least = factor.least_eigenvalue()
+        # The estimate comes from above: allow for what is missing.
+        self._least = 0.9 * least
+        return max(1.0, (self._largest_eigenvalue() + gamma) / least)
+
+    def _require_float32_to_do(self, solution: Solution) -> None:
+        gamma, trace = solution.gamma, float(self.sums.gram.diagonal().sum())
+        # The trace as the largest eigenvalue: often there is no need to look closer.
+        if trace + gamma <= _MAX_FLOAT32_CONDITION * max(self._least, gamma) or solution.factor is None:
+            return
+        condition = self._condition(gamma, solution.factor)
+        if condition > _MAX_FLOAT32_CONDITION:
+            raise SingularMatrixError(
+                f"The condition number of gram + γI is {condition:.2g}, too large for "
+                f'dtype="{self.precision.name}" (γ = {gamma:g}): float32 products would leave an error '
+                f"of about {condition * torch.finfo(torch.float32).eps:.1g}. Take a larger gamma, "
+                'gamma="auto" or dtype="float64".'
+            )
+
+    def _factor(self, fresh: bool = False) -> Factor:
+        """Return the factor, made again if it was given back or, if a fresh one is needed, corrected."""
+        factor = self.solved().factor
+        if factor is None or (fresh and factor.rank):
+            factor = self.solve(self.solved().gamma).factor
+        if factor is None:
+            raise RuntimeError("a solution comes with its factor")
+        return factor
+
+    def _can_follow(self, n_rows: int) -> bool:
+        """Say whether weights can be corrected for new rows, and that is cheaper than solving anew."""
+        solution = self.solution
+        if solution is None or solution.factor is None:
+            return False
+        # A γ that was chosen for half of the samples is due for another choice.
+        if self.gamma is None and int(self.counts.sum()) + n_rows > 2 * solution.n_samples:
+            return False
+        return solution.factor.worth_correcting(n_rows, len(self.sums.counts))
+
+    def _following(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield blocks after correcting factor and weights for them, as long as that is possible."""
+        for rows, columns, weights in blocks:
+            solution, self.solution = self.solution, None
+            if solution is not None and solution.factor is not None:
+                coef = solution.coef
+                X, Y, _ = weighted(self._with_one(rows), columns, weights, len(self.sums.counts))
+                # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
+                updated = solution.factor.updated(X, Y.to(coef) - X.to(coef) @ coef)
+                del X
+                if updated is not None:
+                    factor, coef = updated[0], coef + updated[1].to(coef)
+                    self.solution = replace(solution, factor=factor, coef=coef, corrected=True)
+            yield rows, columns, weights
+
+    def _require_possible(self, blocks: Iterable[Block]) -> None:
+        """Raise unless what is left after forgetting can be a sum of x xᵀ; the sums stay as they are."""
+        gram, d = self.sums.gram, len(self.sums.gram)
+        noise = 100 * d**0.5 * torch.finfo(self.precision.products).eps * float(gram.diagonal().max())
+        rest = self.sums.matrix.scratch(d, gram.dtype).copy_(gram)
+        for rows, columns, weights in blocks:
+            add_gram_(rest, weighted(rows, columns, weights, len(self.sums.counts))[0], -1)
+        rest.diagonal().add_(0.0 if self.gamma == 0 else noise)
+        try:
+            cholesky_(rest, noise)
+        except SingularMatrixError as error:
+            raise InputError(
+                "These samples cannot be forgotten: without them the sums would no longer be those of "
+                "any set of samples (the matrix is not positive definite). They were not all learnt "
+                "by this model, or not with these weights."
+            ) from error
+
+    def _with_one(self, rows: Tensor) -> Tensor:
+        return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows
+
+    def _together(self) -> list[Block]:
+        """Return the samples that wait as one block, or as none."""
+        if not self._waiting:
+            return []
+        rows, columns, weights = zip(*self._waiting, strict=True)
+        ones = [torch.ones(len(part), dtype=torch.float64) for part in columns]
+        heavy = torch.cat([one if w is None else w for one, w in zip(ones, weights, strict=True)])
+        return [(torch.cat(rows), torch.cat(columns), None if bool((heavy == 1).all()) else heavy)]
+
+    def _write(self, write: Callable[[Sums], None]) -> None:
+        """Write over the sums; samples that wait have to be among what is written."""
+        n_classes = len(self.sums.counts)
+        sums = self.sums.draft(torch.arange(n_classes), n_classes)
+        write(sums)
+        self.sums, self.counts, self._waiting = sums, sums.counts, ()
+
+    def _twin(self, sums: Sums) -> Ridge:
+        twin = Ridge.__new__(Ridge)
+        twin.__dict__.update(self.__dict__, sums=sums)
+        return twin
+
+    def _grown(self, places: Tensor, n_classes: int) -> Ridge:
+        """Return the regression with room for more classes."""
+        if n_classes == len(places):
+            return self._twin(self.sums)
+        twin = self._twin(self.sums.draft(places, n_classes))
+        twin.counts = spread(self.counts, places, n_classes)
+        twin._waiting = tuple((rows, places[c], weights) for rows, c, weights in self._waiting)
+        if self.solution is not None:
+            # A class without samples has the weights 0.
+            coef = spread(self.solution.coef, places, n_classes)
+            twin.solution = replace(self.solution, coef=coef)
+        return twin

@@ -22,8 +22,8 @@ from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
 from acil.methods.pretrain import stored_classifier
-from acil.parameters import resolve_device
 from acil.training.recipes import Recipe, override, recipe, to_dict
+from acil.validation import resolve_device
 from acil.vision.backbones import Backbone, build, load_backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor

@@ -193,7 +193,8 @@ def _measure_device(device: torch.device, seconds: float) -> dict[str, Any]:
 def _measure_dtype(device: torch.device, dtype: torch.dtype, seconds: float) -> dict[str, float]:
     import torch
 
-    from acil.analytic.linalg import add_gram_, cholesky_
+    from acil.analytic.cholesky import cholesky_
+    from acil.analytic.linalg import add_gram_
 
     d, generator = SIZES[device.type], torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, d, generator=generator).to(device, dtype)

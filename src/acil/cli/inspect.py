@@ -97,7 +97,6 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     relative, condition = report["gamma_relative"], report["condition"]
     gamma = f"{report['gamma']:g}" + (" (auto)" if report["parameters"]["gamma"] == "auto" else "")
     options = [name for name in ("fit_intercept", "class_balance") if report[name]]
-    options += ["extended sums"] if report["sums"] == "extended" else []
     backbone, images = report["backbone"] or {}, report["images"] or {}
     return [
         ("file", report["path"]),

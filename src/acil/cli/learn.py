@@ -41,7 +41,7 @@ def learn(
     ] = None,
     gamma: Annotated[
         float | None,
-        typer.Option(help="Ridge strength relative to a sample, for a new model (default: 0.1)."),
+        typer.Option(help="Ridge strength γ, for a new model (default: chosen from the sums)."),
     ] = None,
     track: Annotated[
         bool,

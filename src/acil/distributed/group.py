@@ -19,7 +19,7 @@ from torch import distributed as dist
 from acil.distributed.failures import agreed, described, is_agreed, lost
 from acil.distributed.watch import Heartbeat, Watch, say_farewell
 from acil.errors import InputError, ProcessLostError
-from acil.parameters import resolve_device
+from acil.validation import resolve_device
 
 #: Environment variable: seconds without a sign of life after which a process counts as lost.
 TIMEOUT_VARIABLE = "ACIL_DISTRIBUTED_TIMEOUT"

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from acil.analytic import AnalyticModel, GramHead
+from acil.analytic import Sums
+from acil.analytic.linalg import panels
 from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier, State
-from acil.distributed.collectives import share
+from acil.distributed.collectives import all_reduce_, share
 from acil.distributed.group import Group
-from acil.distributed.reduction import reduce_
 from acil.errors import InputError, UnsupportedError
-from acil.inputs import Rows
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
-from acil.parameters import check_parameters, new_model, resolve_seed
+from acil.validation import Rows, check_parameters, new_model, resolve_seed
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
 _OWN_PARAMETERS = ("device", "random_state")
@@ -80,13 +80,13 @@ def partial_fit(
             _require_agreement(facts)
             declared = _union_of_classes(facts)
             state = _state(classifier, facts, declared, group)
-            branch = _all_sums(state, shard, declared, facts, group)
+            sums = _all_sums(state, shard, declared, group)
     except BaseException:
         for name in FEATURE_ATTRIBUTES:
             content.pop(name, None)
         content.update(before)
         raise
-    _commit(classifier, state, declared, branch, facts)
+    _commit(classifier, state, declared, sums, facts)
     return classifier
 
 
@@ -110,7 +110,7 @@ def _checked_shard(
         )
     fresh = not classifier.__sklearn_is_fitted__()
     if not fresh:
-        classifier._require_state().model.require_sums()
+        classifier._require_state().model.ridge  # noqa: B018 (raises without sums)
     if _is_empty(X):
         if not _is_empty(y):
             raise InputError(f"X has no rows, but y has {len(y)} labels. Give one label for each row.")
@@ -154,7 +154,7 @@ def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
 def _gamma(classifier: ACILClassifier, fitted: bool) -> float | None:
     """Return γ, or None if it is still to be selected."""
     if fitted:
-        return classifier._require_state().model.require_sums().gamma
+        return classifier._require_state().model.ridge.gamma
     return None if classifier.gamma == "auto" else float(classifier.gamma)
 
 
@@ -214,58 +214,40 @@ def _state(
     return state
 
 
-def _all_sums(
-    state: State, shard: _Shard, declared: Labels, facts: Sequence[dict[str, Any]], group: Group
-) -> GramHead:
-    """Return the sums of all shards, with low parts if they need them."""
-    gamma, total = _first(facts, "gamma"), sum(own["rows"] for own in facts)
-    plainly = state.model.require_sums().may_start_plainly(total)
-    branch = _local_sums(state, shard, declared, gamma, plainly)
-    # Those who failed up to here say so now; what follows needs everybody.
-    group.exchange()
-    reduce_(branch.statistics, group)
-    if plainly:
-        # All have the same sums and find the same; rank 0 has the last word all the same.
-        found = branch.needs_low_parts(min(total, state.model.block_rows))
-        branch.release()
-        if group.exchange(found)[0]:
-            branch = _local_sums(state, shard, declared, gamma, plainly=False)
-            group.exchange()
-            reduce_(branch.statistics, group)
-        else:
-            branch.statistics.keep_pairs(False)
-    return branch
-
-
-def _local_sums(
-    state: State, shard: _Shard, declared: Labels, gamma: float | None, plainly: bool
-) -> GramHead:
+def _all_sums(state: State, shard: _Shard, declared: Labels, group: Group) -> Sums:
+    """Return the sums over the shards of all processes."""
     model = state.model
-    branch = model.require_sums().branch(len(declared), plainly)
-    branch.gamma = gamma
+    sums = Sums(model.expansion.size, len(declared), model.precision.sums, model.device)
     if shard.rows is not None:
         state.check_values(shard.rows)
         columns = columns_of(shard.labels, declared)
-        part = AnalyticModel(model.expansion, branch, model.precision, model.device)
-        part.learn(state.features(shard.rows), columns, shard.weights, len(shard.rows))
-    return branch
+        sums.add(model.blocks(state.features(shard.rows), columns, shard.weights))
+    # Those who failed up to here say so now; what follows needs everybody.
+    group.exchange()
+    gram = sums.gram
+    for start, stop in panels(len(gram)):
+        # One triangle of the matrix, packed
+        left, square = gram[start:stop, :start], gram[start:stop, start:stop]
+        below = torch.ones_like(square, dtype=torch.bool).tril()
+        packed = all_reduce_(torch.cat([left.flatten(), square[below]]), group)
+        left.copy_(packed[: left.numel()].view_as(left))
+        square[below] = packed[left.numel() :]
+    for part in (sums.moment, sums.weights, sums.counts):
+        all_reduce_(part, group)
+    return sums
 
 
 def _commit(
     classifier: ACILClassifier,
     state: State,
     declared: Labels,
-    branch: GramHead,
+    sums: Sums,
     facts: Sequence[dict[str, Any]],
 ) -> None:
     """Add sums that are complete to the model; nothing in here depends on other processes."""
-    state.interrupted = True
-    # One that was left to the first solve, which only some processes have needed so far
-    state.model.require_sums().gamma = branch.gamma
-    state.grow(declared)
-    state.model.absorb(branch, columns_of(declared, state.classes))
-    state.interrupted = False
-    classifier._state = state
+    with state.model.lock:
+        state.model.ridge.flush()
+        classifier._state = state.merged(sums, declared)
     # Of a process whose shard was empty
     classifier.n_features_in_ = _first(facts, "features")
     names = _first(facts, "names")
@@ -279,7 +261,9 @@ def _first(facts: Sequence[dict[str, Any]], name: str) -> Any:
 
 def _digest(state: State) -> str:
     """Return a short hash of a model, which tells two apart without reading the whole matrix."""
-    sums = state.model.require_sums().statistics
+    with state.model.lock:
+        state.model.ridge.flush()
+        sums = state.model.ridge.sums
     digest = hashlib.sha256(f"{state.classes.tolist()}".encode())
     digest.update(state.model.expansion.fingerprint().encode())
     for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.weights):

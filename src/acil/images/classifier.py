@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
@@ -32,8 +33,8 @@ class ImageClassifier(ImageReader):
     expansion_size : int or None, default=None
         Width of the random expansion. The default uses the features as they are: on few images a wider
         model was not better, and its file grows with the square of the width.
-    gamma : float, default=0.1
-        Ridge strength, in units of the mean squared length of a sample: so it suits every network.
+    gamma : float or "auto", default="auto"
+        Ridge strength γ; ``"auto"`` chooses it from the sums, see `ACILClassifier`.
     track : bool, default=False
         Keep salted hashes of the images and their classes; refuse to learn one twice, and to forget
         one never learnt, or learnt as another class.
@@ -74,13 +75,12 @@ class ImageClassifier(ImageReader):
         backbone: str | Embedder = DEFAULT,
         *,
         expansion_size: int | None = None,
-        gamma: float = 0.1,
+        gamma: float | Literal["auto"] = "auto",
         track: bool = False,
         random_state: int = 0,
         device: str = "auto",
     ) -> None:
         super().__init__(backbone)
-        self._gamma = gamma
         self._settings = {
             "expansion_size": expansion_size,
             "gamma": gamma,
@@ -170,7 +170,6 @@ class ImageClassifier(ImageReader):
             tracker = before.tracker.merged(theirs.tracker)
             head = before.twin()
             head.merge(theirs.head)
-            head.set_gamma(before.facts.gamma, relative=True)
             self._snapshot = Snapshot.of(head, tracker, before.facts)
         return self
 
@@ -244,8 +243,7 @@ class ImageClassifier(ImageReader):
 
     def _replace(self, head: ACILClassifier, tracker: Tracker, samples: Samples, start: float) -> Report:
         before = self._snapshot
-        facts = Facts(self._source, self._gamma) if before is None else before.facts
-        head.set_gamma(facts.gamma, relative=True)
+        facts = Facts(self._source) if before is None else before.facts
         made = Snapshot.of(head, tracker, facts)
         self._snapshot = made
         return Report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from acil.analytic import FrozenHead
+from acil.analytic import Frozen
 from acil.classifier import ACILClassifier
 from acil.errors import ModelFileError, UnsupportedError
 from acil.images.tracking import Tracker
@@ -32,22 +31,17 @@ class Facts:
     ----------
     source : str or None
         How the network was named.
-    gamma : float
-        γ in units of the mean squared length of a sample.
     """
 
     source: str | None
-    gamma: float
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Facts:
         """Return the facts of a model file, or say that the file is damaged."""
-        source, gamma = stored.get("source"), stored.get("gamma")
+        source = stored.get("source")
         if source is not None and not isinstance(source, str):
             raise ModelFileError(f"The network of this model is named by {source!r}, not by text.")
-        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma < math.inf:
-            raise ModelFileError(f"The relative γ of this model is {gamma!r}, not a number.")
-        return cls(source, float(gamma))
+        return cls(source)
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ class Snapshot:
     @property
     def judges(self) -> bool:
         """Whether it can tell what is unknown; a head that can only predict cannot."""
-        return not isinstance(self.head._require_state().model.head, FrozenHead)
+        return not isinstance(self.head._require_state().model.head, Frozen)
 
     @property
     def facts(self) -> Facts:
@@ -109,7 +103,7 @@ class Snapshot:
                 self.head.temperature_  # noqa: B018
                 if self.judges:
                     # It needs the factor, which novelties are then computed with.
-                    self.head._require_state().model.expected_novelty()
+                    self.head._require_state().model.expected_leverage()
                 self._solved.set()
         return self.head
 

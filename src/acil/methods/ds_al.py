@@ -36,15 +36,15 @@ import torch
 from torch import Tensor
 
 from acil.analytic import AnalyticModel
-from acil.analytic.factor import CorrectedFactor
-from acil.analytic.linalg import add_gram_
-from acil.analytic.packing import pack_lower, unpack_lower_
+from acil.analytic.cholesky import cholesky_
+from acil.analytic.linalg import add_gram_, solve_lower
 from acil.errors import InputError
 from acil.methods.acil import classifier_memory, learn_phase, new_classifier
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen import FrozenMethod
 from acil.methods.settings import read_settings
 from acil.storage import pack, unpack
+from acil.storage.tensors import pack_lower, unpack_lower_
 
 _PREFIX = "compensation."
 
@@ -106,7 +106,7 @@ class DSAL(FrozenMethod):
     def scores(self, rows: Tensor) -> Tensor:
         """Return X W + C Z V for rows of shape (n, features), (n, classes)."""
         model = self._model()
-        (main,) = model.scores([rows])
+        (main,) = model.scores([rows], model.weights())
         second: Tensor = self._second_rows(rows) @ self.coef.to(rows.dtype)
         return main.add_(second, alpha=self.settings.ds_al_compensation)
 
@@ -119,7 +119,7 @@ class DSAL(FrozenMethod):
         columns = torch.from_numpy(np.searchsorted(classes, phase.labels.numpy()))
         start = 0
         for rows in self._blocks(features):
-            (scores,) = model.scores([rows])
+            (scores,) = model.scores([rows], model.weights())
             targets = torch.zeros_like(scores)
             targets[torch.arange(len(rows)), columns[start : start + len(rows)]] = 1.0
             # Ỹ = Y − X W in the columns of new classes, 0 in the others
@@ -144,10 +144,11 @@ class DSAL(FrozenMethod):
     def _solve(self) -> None:
         gamma = self.settings.ds_al_gamma
         gamma = self.main.gamma_ if gamma is None else gamma
-        factor = CorrectedFactor(len(self.gram), self.gram.device)
-        factor.factorize(self.gram, gamma, None, self.gram.dtype)
+        L = self.gram.clone()
+        L.diagonal().add_(gamma)
+        cholesky_(L, gamma)
         # V = (Σ ZᵀZ + γI)⁻¹ Σ ZᵀỸ
-        self.coef = factor.solve(self.moment).contiguous()
+        self.coef = solve_lower(L, solve_lower(L, self.moment), transposed=True).contiguous()
 
     def _predict(self, features: Tensor) -> Tensor:
         labels = torch.from_numpy(self.main.classes_)

@@ -10,17 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acil.analytic import PRECISIONS, AnalyticModel, Expansion, FrozenHead, GramHead, RecursiveHead
+from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
 from acil.analytic.linalg import mirror_
-from acil.analytic.lowparts import LowParts
 from acil.analytic.model import balance_factors
-from acil.analytic.packing import unpack_low_, unpack_lower_
-from acil.classifier import ACILClassifier
+from acil.analytic.ridge import Solution
+from acil.analytic.sums import Matrix
+from acil.classifier import ACILClassifier, State
 from acil.errors import InputError, ModelFileError
 from acil.header import InvalidFileError, label_array
-from acil.parameters import resolve_device
-from acil.state import State
-from acil.storage.tensors import read, read_low
+from acil.storage.tensors import read, unpack_lower_
+from acil.validation import resolve_device
 
 
 def assembled(
@@ -51,19 +50,20 @@ def assembled(
     if device is not None:
         clf.device = device
     where = _device(path, clf, header["dtype"], given=device is not None)
-    projection = read(file, "projection").clone() if "projection" in names else None
+    checksums = header["checksums"]
+    projection = read(file, "projection", checksums).clone() if "projection" in names else None
     expansion = Expansion(projection, header["activation"], header["n_features"])
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
         )
     frozen = inference or header["kind"] == "inference"
-    head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, names, where)
+    head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, where)
     precision = PRECISIONS[header["dtype"]]
     model = AnalyticModel(expansion, head, precision, where, header["class_balance"])
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
-        model.set_temperature(float(header["temperature"]))
+        model.known_temperature = float(header["temperature"])
     classes = label_array(header["classes"], header["classes_dtype"])
     clf._state = State(classes, model, header["random_state"])
     clf.n_features_in_ = header["n_features"]
@@ -88,50 +88,42 @@ def _device(path: str | os.PathLike[str], clf: ACILClassifier, dtype: str, given
         ) from error
 
 
-def _coef(file: Any) -> Tensor:
+def _coef(file: Any, header: dict[str, Any]) -> Tensor:
     """Read W of shape (d, classes), in memory column by column as it comes from solving."""
-    return read(file, "coef").clone().mT
+    return read(file, "coef", header["checksums"]).clone().mT
 
 
-def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> FrozenHead:
-    coef, intercept = _coef(file), read(file, "intercept").clone()
+def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> Frozen:
+    coef, intercept = _coef(file, header), read(file, "intercept", header["checksums"]).clone()
     if header["kind"] == "full" and header["class_balance"]:
         weights = torch.tensor(header["weights"], dtype=torch.float64)
         scale = balance_factors(weights).to(coef)
         coef, intercept = coef * scale, intercept * scale
     counts = torch.tensor(header["counts"], dtype=torch.int64)
     gamma, temperature = float(header["gamma"]), float(header["temperature"])
-    return FrozenHead(coef.to(device), intercept.to(device), counts, gamma, temperature)
+    return Frozen(coef.to(device), intercept.to(device), counts, gamma, temperature)
 
 
-def _learning_head(
-    file: Any, header: dict[str, Any], names: Collection[str], device: torch.device
-) -> GramHead | RecursiveHead:
+def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> Ridge | Recursion:
     precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], float(header["gamma"])
-    coef = _coef(file).to(device)
-    # Follows from the sums; looked at all the same, because a damaged file is no file to go on from.
-    read(file, "intercept")
+    checksums = header["checksums"]
+    coef = _coef(file, header).to(device)
+    intercept = read(file, "intercept", checksums).clone().to(device)
     counts = torch.tensor(header["counts"], dtype=torch.int64)
     weights = torch.tensor(header["weights"], dtype=torch.float64)
     if header["solver"] == "recursive":
-        recursive = RecursiveHead(d, precision, device, gamma)
+        recursion = Recursion(d, precision, device, gamma)
         matrix = torch.empty(d, d, dtype=precision.sums, device=device)
-        recursive.rfaum = mirror_(unpack_lower_(read(file, "rfaum"), matrix))
-        recursive.coef, recursive.counts, recursive.weights = coef, counts, weights
-        return recursive
-    extended = header["sums"] == "extended"
-    head = GramHead(d, precision, device, gamma, header["fit_intercept"], extended)
-    # The head's own empty sums, so that no second matrix is made.
-    sums = head.statistics
-    gram, moment = read(file, "gram"), read(file, "moment")
-    unpack_lower_(gram, sums.gram)
-    sums.moment = moment.clone().to(device)
+        recursion.matrix = Matrix(mirror_(unpack_lower_(read(file, "rfaum", checksums), matrix)))
+        recursion.coef, recursion.counts, recursion.weights = coef, counts, weights
+        return recursion
+    sums = Sums(d, len(counts), precision.sums, device)
+    unpack_lower_(read(file, "gram", checksums), sums.gram)
+    sums.moment = read(file, "moment", checksums).clone().to(device)
     sums.counts, sums.weights = counts, weights
-    if "gram_low" in names:
-        gram_low = read_low(file, "gram_low", gram)
-        sums.low = LowParts.zeros_like(sums.moment)
-        unpack_low_(gram_low, sums.gram, sums.low.diagonal)
-        sums.low.moment.copy_(read_low(file, "moment_low", moment))
-        sums.low.weights.copy_(read_low(file, "weights_low", weights))
-    head.restore(sums, coef)
-    return head
+    chosen = header["gamma_chosen"]
+    ridge = Ridge(sums, precision, None if chosen else gamma, header["fit_intercept"])
+    if ridge.intercept:
+        coef = torch.cat([intercept.unsqueeze(0), coef])
+    ridge.solution = Solution(gamma, coef, sums.n_samples)
+    return ridge

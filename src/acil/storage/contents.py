@@ -12,16 +12,14 @@ import torch
 from torch import Tensor
 
 import acil
-from acil.analytic import AnalyticModel, FrozenHead, GramHead
-from acil.analytic.packing import pack_low, pack_lower
-from acil.classifier import ACILClassifier
+from acil.analytic import AnalyticModel, Frozen, Recursion, Ridge
+from acil.classifier import ACILClassifier, State
 from acil.errors import InputError, UnsupportedError
-from acil.header import InvalidFileError, parse_header
+from acil.header import FORMAT_VERSION, InvalidFileError, parse_header
 from acil.labels import Labels
-from acil.modelfile import MAX_HEADER_BYTES, check_layouts
-from acil.parameters import check_parameters
-from acil.state import State
-from acil.storage.tensors import layouts, require_finite
+from acil.modelfile import MAX_HEADER_BYTES, check_layouts, checksum
+from acil.storage.tensors import layouts, pack_lower, require_finite
+from acil.validation import check_parameters
 
 
 def content_of(
@@ -40,17 +38,17 @@ def content_of(
     """
     if not isinstance(clf, ACILClassifier):
         raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
-    state = clf._require_state()
-    head = state.model.head
-    if isinstance(head, FrozenHead) and not inference:
-        raise UnsupportedError(
-            "This model was loaded for inference and has no sums to save. Save it with inference=True."
-        )
     check_parameters(clf)
-    if not isinstance(head, FrozenHead):
-        head.solve_anew()
-    text = _header_text(clf, state, inference, packed)
-    tensors = _tensors(state.model, inference)
+    with clf._locked() as state:
+        if isinstance(state.model.head, Frozen) and not inference:
+            raise UnsupportedError(
+                "This model was loaded for inference and has no sums to save. Save it with "
+                "inference=True."
+            )
+        state.model.solve_again()
+        tensors = _tensors(state.model, inference)
+        checksums = {} if packed else {name: checksum(t.numpy()) for name, t in tensors.items()}
+        text = _header_text(clf, state, inference, packed, checksums)
     try:
         header = parse_header(text, packed)
         check_layouts(header, layouts(tensors))
@@ -64,40 +62,44 @@ def content_of(
     return text, tensors
 
 
-def _header_text(clf: ACILClassifier, state: State, inference: bool, packed: bool) -> str:
+def _header_text(
+    clf: ACILClassifier, state: State, inference: bool, packed: bool, checksums: dict[str, int]
+) -> str:
     model, head = state.model, state.model.head
-    sums = head.statistics if isinstance(head, GramHead) else None
     names = getattr(clf, "feature_names_in_", None)
     classes, classes_dtype = _storable(state.classes)
-    gamma, parameters = model.gamma(), _parameters(clf, state.seed)
-    extended = isinstance(head, GramHead) and head.extended and not inference
-    low = sums is not None and sums.low is not None and not inference
+    gamma, unit = model.gamma(), None
+    if isinstance(head, Ridge):
+        unit = float(head.sums.gram.diagonal().mean())
     header = {
-        "format_version": 3 if extended or "sums" in parameters else 2 if low else 1,
+        "format_version": FORMAT_VERSION,
         "kind": "inference" if inference else "full",
-        "parameters": parameters,
+        "parameters": _parameters(clf, state.seed),
         "random_state": state.seed,
         "n_features": model.expansion.in_features,
         "feature_names": None if names is None else [str(name) for name in names],
         "size": model.expansion.size,
         "activation": model.expansion.activation,
-        "solver": clf.solver if isinstance(head, FrozenHead) else head.solver,
+        "solver": clf.solver if isinstance(head, Frozen) else head.solver,
         "dtype": model.precision.name,
-        "fit_intercept": getattr(head, "fit_intercept", bool(clf.fit_intercept)),
+        "fit_intercept": getattr(head, "intercept", False)
+        if isinstance(head, Ridge)
+        else bool(clf.fit_intercept),
         "class_balance": model.balanced,
-        "sums": "extended" if extended else "auto",
         "classes": classes,
         "classes_dtype": classes_dtype,
         "counts": head.counts.tolist(),
-        "weights": None if inference or isinstance(head, FrozenHead) else head.weights.tolist(),
+        "weights": None if inference or isinstance(head, Frozen) else head.weights.tolist(),
         "gamma": gamma,
-        "gamma_relative": None if sums is None else _finite(gamma, sums.mean_square),
-        "condition": None if sums is None or packed else _finite(head.condition()),
+        "gamma_chosen": isinstance(head, Ridge) and head.gamma is None,
+        "gamma_relative": None if unit is None else _finite(gamma, unit),
+        "condition": None if packed or not isinstance(head, Ridge) else _finite(head.condition()),
         "temperature": None if packed else model.temperature(),
         "n_samples": int(head.counts.sum()),
         "backbone": getattr(clf, "backbone_", None),
         "images": getattr(clf, "images_", None),
         "fingerprint": model.expansion.fingerprint(),
+        "checksums": checksums,
         "versions": _versions(),
     }
     try:
@@ -127,8 +129,6 @@ def _finite(value: float, unit: float = 1.0) -> float | None:
 def _parameters(clf: ACILClassifier, seed: int) -> dict[str, Any]:
     """Return the constructor arguments as JSON has them; all are valid, but some may be NumPy's."""
     size, gamma, device = clf.expansion_size, clf.gamma, clf.device
-    # Left out where a reader that does not know it can do without.
-    sums = {} if clf.sums == "auto" else {"sums": str(clf.sums)}
     return {
         "expansion_size": None if size is None else int(size),
         "gamma": "auto" if isinstance(gamma, str) else float(gamma),
@@ -139,7 +139,6 @@ def _parameters(clf: ACILClassifier, seed: int) -> dict[str, Any]:
         "device": "auto" if device == "auto" else str(torch.device(device)),
         "fit_intercept": bool(clf.fit_intercept),
         "class_balance": bool(clf.class_balance),
-        **sums,
     }
 
 
@@ -165,26 +164,17 @@ def _versions() -> dict[str, str]:
 
 
 def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
-    head = model.head
-    if inference or isinstance(head, FrozenHead):
+    head, tensors = model.head, {}
+    if inference or isinstance(head, Frozen):
         # With class balancing, as used for scoring
-        coef, intercept = model.weights()
-        tensors = {}
+        W, intercept, _ = model.weights()
     else:
         W, intercept = head.coefficients()
-        coef = W.mT
-        if isinstance(head, GramHead):
-            sums = head.statistics
-            tensors = {"gram": pack_lower(sums.gram), "moment": sums.moment.cpu().contiguous()}
-            if sums.low is not None:
-                tensors |= {
-                    "gram_low": pack_low(sums.gram, sums.low.diagonal),
-                    "moment_low": sums.low.moment.cpu().contiguous(),
-                    "weights_low": sums.low.weights,
-                }
+        if isinstance(head, Recursion):
+            tensors = {"rfaum": pack_lower(head.R)}
         else:
-            tensors = {"rfaum": pack_lower(head.matrix())}
-    tensors |= {"coef": coef.cpu().contiguous(), "intercept": intercept.cpu().contiguous()}
+            tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
+    tensors |= {"coef": W.mT, "intercept": intercept}
     if model.expansion.projection is not None:
-        tensors["projection"] = model.expansion.projection.contiguous()
-    return tensors
+        tensors["projection"] = model.expansion.projection
+    return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}

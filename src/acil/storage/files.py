@@ -14,7 +14,7 @@ from acil.atomic import cannot_write, replacing
 from acil.classifier import ACILClassifier
 from acil.errors import ModelFileError
 from acil.header import InvalidFileError, parse_header
-from acil.modelfile import METADATA_KEY, check_layouts, opened
+from acil.modelfile import CHECKSUM_KEY, METADATA_KEY, check_layouts, checksum, opened
 from acil.storage.assembly import assembled
 from acil.storage.contents import content_of
 from acil.storage.tensors import InMemory, layouts
@@ -56,7 +56,8 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     text, tensors = content_of(clf, inference)
     with replacing(path) as draft:
         try:
-            save_file(tensors, draft, metadata={METADATA_KEY: text})
+            metadata = {METADATA_KEY: text, CHECKSUM_KEY: str(checksum(text.encode()))}
+            save_file(tensors, draft, metadata=metadata)
         except SafetensorError as error:
             raise cannot_write(path, error) from error
 

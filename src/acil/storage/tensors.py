@@ -9,8 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from acil.analytic.linalg import panels
 from acil.header import InvalidFileError
-from acil.modelfile import Layout
+from acil.modelfile import Layout, checksum
 
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Numbers that are looked at together.
@@ -33,22 +34,14 @@ def layouts(tensors: Mapping[str, Tensor]) -> dict[str, Layout]:
     return {name: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for name, t in tensors.items()}
 
 
-def read(file: Any, name: str) -> Tensor:
+def read(file: Any, name: str, checksums: Mapping[str, int]) -> Tensor:
     """Read a tensor into memory that may not be aligned: it is to be copied."""
-    tensor = torch.from_numpy(file.get_tensor(name))
+    array = file.get_tensor(name)
+    if name in checksums and checksum(array) != checksums[name]:
+        raise InvalidFileError(f"tensor {name!r} does not have the checksum that it was written with")
+    tensor = torch.from_numpy(array)
     require_finite(name, tensor)
     return tensor
-
-
-def read_low(file: Any, name: str, high: Tensor) -> Tensor:
-    """Read what rounding has taken from numbers: added to them, it must be rounded away again."""
-    low = read(file, name)
-    values, sums = low.reshape(-1), high.reshape(-1)
-    for start in range(0, len(values), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        if not torch.equal(sums[part] + values[part], sums[part]):
-            raise InvalidFileError(f"tensor {name!r} does not hold low parts of {name[:-4]!r}")
-    return low
 
 
 def require_finite(name: str, tensor: Tensor) -> None:
@@ -58,3 +51,33 @@ def require_finite(name: str, tensor: Tensor) -> None:
     for start in range(0, len(values), _CHUNK):
         if not bool(torch.isfinite(values[start : start + _CHUNK]).all()):
             raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
+
+
+def pack_lower(matrix: Tensor) -> Tensor:
+    """Return the lower triangle of a matrix row by row, of shape (d (d + 1) / 2,), on the CPU.
+
+    >>> pack_lower(torch.tensor([[1.0, torch.nan], [2.0, 3.0]]))
+    tensor([1., 2., 3.])
+    """
+    d = matrix.shape[0]
+    packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
+    for start, stop in panels(d):
+        panel = matrix[start:stop, :stop].cpu()
+        for row in range(start, stop):
+            packed[_place(row)] = panel[row - start, : row + 1]
+    return packed
+
+
+def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
+    """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
+    for start, stop in panels(matrix.shape[0]):
+        panel = torch.zeros(stop - start, stop, dtype=packed.dtype)
+        for row in range(start, stop):
+            panel[row - start, : row + 1] = packed[_place(row)]
+        matrix[start:stop, :stop] = panel.to(matrix.device)
+    return matrix
+
+
+def _place(row: int) -> slice:
+    first = row * (row + 1) // 2
+    return slice(first, first + row + 1)

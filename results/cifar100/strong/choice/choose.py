@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from acil.analytic.linalg import add_gram_, cholesky_, cholesky_solve
+from acil.analytic.cholesky import cholesky_
+from acil.analytic.linalg import add_gram_, solve_lower
 from acil.benchmark.datasets import load
 from acil.training.checkpoint import Checkpoint
 from acil.training.loop import train
@@ -280,7 +281,8 @@ def evaluate(
         for gamma in GAMMAS:
             matrix = gram.clone()
             matrix.diagonal().add_(gamma * mean_square)
-            weights = cholesky_solve(cholesky_(matrix, gamma), moment[:, :end])
+            cholesky_(matrix, gamma)
+            weights = solve_lower(matrix, solve_lower(matrix, moment[:, :end]), transposed=True)
             hits = (test[known] @ weights).argmax(1) == labels[test_rows][known]
             curve[f"{gamma:g}"].append(100 * float(hits.double().mean()))
     return curve

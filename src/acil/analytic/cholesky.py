@@ -1,0 +1,168 @@
+"""The inverse of gram + γI as a Cholesky factor and a low-rank correction for rows that came later."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from acil.analytic.blocked import BlockInverses
+from acil.analytic.linalg import (
+    cholesky_in_place_,
+    largest_eigenvalue,
+    solve_lower,
+    squared_norm_of_inverse,
+)
+from acil.analytic.sums import Stack, Sums
+from acil.errors import SingularMatrixError
+
+#: Largest size of the correction, which stands beside the factor; on a GPU, where a new factor is slow
+#: beside products, also up to this share of it.
+_CORRECTION_BYTES, _GPU_SHARE = 48 * 2**20, 0.5
+#: A correction multiplies rounding errors by about the leverage of its rows, so rows that are
+#: further than this from everything learnt are left to a new factorization.
+_MAX_LEVERAGE = 100.0
+
+
+def cholesky_(matrix: Tensor, gamma: float) -> None:
+    """Replace the lower triangle of A = gram + γI by L with A = L Lᵀ; γ is for the error message.
+
+    Raises a `SingularMatrixError` if a pivot is not positive, or so small that rounding alone could have
+    made it. Nothing is ever added to the diagonal to get through.
+    """
+    _checked_pivot(matrix, gamma, matrix.diagonal().max(), cholesky_in_place_(matrix))
+
+
+def _checked_pivot(lower: Tensor, gamma: float, scale: Tensor, status: Tensor, first: int = 0) -> None:
+    smallest = lower.diagonal()[first:].min()
+    # In one go, because each number read from a GPU waits for it
+    largest, failed, root = torch.stack([part.double() for part in (scale, status.to(scale), smallest)])
+    d = lower.shape[0] - first
+    # Pivots are squared diagonal entries of L. Rounding in the sums and in the factorization grows
+    # about as √d, so a pivot below this bound is noise, whatever its sign.
+    pivot, noise = float(root) ** 2, math.sqrt(d) * torch.finfo(lower.dtype).eps * float(largest)
+    if not failed and pivot > noise:
+        return
+    reason = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"
+    if failed:
+        reason = f"pivot {max(1, int(failed) - first)} of {d} is not positive"
+    raise SingularMatrixError(
+        f"gram + γI is not positive definite to working precision (γ = {gamma:g}, "
+        f"{str(lower.dtype).removeprefix('torch.')}, {d} x {d}): {reason}. Take a larger gamma, "
+        'gamma="auto", dtype="float64", a narrower expansion or more samples.'
+    )
+
+
+class Factor:
+    """R = L⁻ᵀ (I − VᵀV) L⁻¹, with A = L Lᵀ at the last factorization and rows V collected since.
+
+    It is never changed; a correction makes another one. The rows of V are whitened recent samples: they
+    live in memory only and are gone with the next factorization. L is in memory that the next factor of
+    the same sums uses again.
+
+    With an intercept, rows have a leading 1, and A is bordered by n and Σx: A = [n, Σxᵀ; Σx, gram + γI].
+    Cholesky eliminates that row first, which is centring. The factor may be of lower precision than the
+    sums.
+    """
+
+    def __init__(self, sums: Sums, gamma: float, intercept: bool, dtype: torch.dtype) -> None:
+        gram, k = sums.gram, int(intercept)
+        memory = sums.matrix.scratch(len(gram) + k, dtype)
+        # A GPU factorizes a triangle by columns faster (8192 x 8192 on an H200: 8 ms, by rows 14).
+        self.L = memory.mT if memory.device.type == "cuda" else memory
+        self.L[k:, k:] = gram
+        if intercept:
+            self.L[0, 0] = sums.total_weight
+            self.L[1:, 0] = sums.total
+        self.L.diagonal()[k:].add_(gamma)
+        self.first = k
+        self._rows = Stack(self.L.new_empty(0, len(self.L)))
+        self._inverses: BlockInverses | None = None
+        scale = self.L.diagonal()[k:].max()
+        status = cholesky_in_place_(self.L)
+        if self.L.device.type == "cuda":
+            # Queued before anything waits for the factor
+            self._inverses = BlockInverses(self.L)
+        _checked_pivot(self.L, gamma, scale, status, k)
+
+    @property
+    def rank(self) -> int:
+        """Number of rows in the correction."""
+        return len(self._rows)
+
+    def whiten(self, right: Tensor) -> Tensor:
+        """Return L⁻¹ right."""
+        right = right.to(self.L)
+        return solve_lower(self.L, right) if self._inverses is None else self._inverses.solve(right)
+
+    def unwhiten(self, right: Tensor) -> Tensor:
+        """Return L⁻ᵀ right."""
+        if self._inverses is None:
+            return solve_lower(self.L, right, transposed=True)
+        return self._inverses.solve_transposed(right)
+
+    def _corrected(self, whitened: Tensor) -> Tensor:
+        """Return (I − VᵀV) whitened."""
+        V = self._rows.values
+        return whitened - V.mT @ (V @ whitened) if self.rank else whitened
+
+    def solve(self, right: Tensor) -> Tensor:
+        """Return R right, for ``right`` of shape (d, k), in the precision of the factor."""
+        return self.unwhiten(self._corrected(self.whiten(right)))
+
+    def leverage(self, rows: Tensor) -> Tensor:
+        """Return xᵀ R x of each row."""
+        whitened = self.whiten(rows.mT)
+        return (whitened * self._corrected(whitened)).sum(dim=0)
+
+    def trace_of_inverse(self, overwrite: bool = False) -> float:
+        """Return tr A⁻¹, of the centred A with an intercept; L is lost if it may be overwritten."""
+        return squared_norm_of_inverse(self.L[self.first :, self.first :], overwrite)
+
+    def least_eigenvalue(self) -> float:
+        """Estimate the least eigenvalue of A, or of the centred matrix, from above."""
+        L = self.L[self.first :, self.first :]
+
+        def inverse(block: Tensor) -> Tensor:
+            return solve_lower(L, solve_lower(L, block), transposed=True)
+
+        return 1 / largest_eigenvalue(inverse, L)
+
+    def worth_correcting(self, n: int, n_classes: int) -> bool:
+        """Say whether a correction for n rows is cheaper than factorizing and solving anew."""
+        d, c, p = len(self.L), n_classes, self.rank
+        bytes_of_row = d * self.L.element_size()
+        share = 0.0 if self.L.device.type == "cpu" else _GPU_SHARE
+        if (p + n) * bytes_of_row > max(_CORRECTION_BYTES, share * d * bytes_of_row):
+            return False
+        correcting = d * d * (n + min(n, c)) + d * n * (4 * p + 2 * n)
+        return correcting < d**3 / 3 + 2 * d * d * c
+
+    def updated(self, X: Tensor, residual: Tensor) -> tuple[Factor, Tensor] | None:
+        """Return R after rows X were added to gram, and R_k Xᵀ (Y − X W), by which the weights change.
+
+        The residual Y − X W has shape (n, n_classes). None if these rows are too far from everything
+        learnt for an accurate correction.
+        """
+        Z = self.whiten(X.mT)
+        U = self._corrected(Z)
+        S = Z.mT @ U
+        S.diagonal().add_(1.0)
+        # Eq. (10) in the coordinates L⁻¹x, where R is I − VᵀV: with I + X R Xᵀ = C Cᵀ, the rows
+        # C⁻¹ Uᵀ join V, and R_k Xᵀ = L⁻ᵀ (C⁻¹ Uᵀ)ᵀ C⁻¹.
+        C, status = torch.linalg.cholesky_ex(S)
+        leverage = Z.square().sum(dim=0).max()
+        both: Tensor = torch.linalg.solve_triangular(
+            C, torch.cat([U.mT, residual.to(Z)], dim=1), upper=False
+        )
+        V, inner = both[:, : len(self.L)], both[:, len(self.L) :]
+        largest, failed = torch.stack([leverage, status.to(leverage)]).tolist()
+        if failed or not largest <= _MAX_LEVERAGE:
+            return None
+        twin = Factor.__new__(Factor)
+        twin.__dict__.update(self.__dict__)
+        twin._rows = self._rows.plus(V)
+        # The narrower of the two goes through the triangle.
+        narrow = len(X) < inner.shape[1]
+        return twin, self.unwhiten(V.mT) @ inner if narrow else self.unwhiten(V.mT @ inner)

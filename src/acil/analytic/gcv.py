@@ -1,0 +1,90 @@
+"""The choice of γ from the sums alone, by generalized cross-validation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from acil.analytic.cholesky import Factor
+from acil.analytic.sums import Sums
+from acil.errors import SingularMatrixError
+
+#: γ relative to trace(gram) / d: half decades from 1e-6 to 1e4.
+GRID = tuple(10 ** (exponent / 2) for exponent in range(-12, 9))
+#: A candidate is judged only if this share of the samples is not used up by the degrees of freedom of
+#: the fit: with less, every candidate looks good.
+_LEAST_LEFT = 0.01
+#: … and this share of Σ‖y‖² is not explained: below it the criterion is a rounding error.
+_LEAST_RESIDUAL = 1e-8
+
+
+def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0) -> float:
+    """Return the candidate in ``GRID`` that is best by `criterion`; trace / d if none can be judged.
+
+    It depends on the sums alone and takes at most ten factorizations: of every fourth candidate, then of
+    the neighbours of the best. Candidates below ``least`` are left out.
+    """
+    unit = float(sums.gram.diagonal().mean())
+    seen: dict[int, float] = {}
+
+    def judge(index: int) -> None:
+        if 0 <= index < len(GRID) and index not in seen:
+            gamma = GRID[index] * unit
+            seen[index] = criterion(sums, gamma, intercept) if gamma >= least else math.inf
+
+    for index in range(0, len(GRID), 4):
+        judge(index)
+    for step in (2, 1):
+        best = min(seen, key=seen.__getitem__)
+        judge(best - step)
+        judge(best + step)
+    best = min(seen, key=seen.__getitem__)
+    # Sums of zeros have no scale: any γ gives the weights 0.
+    return GRID[best] * unit if math.isfinite(seen[best]) else max(unit, least) or 1.0
+
+
+def criterion(sums: Sums, gamma: float, intercept: bool) -> float:
+    r"""Return the squared error to expect on unseen samples; infinite where it cannot be told.
+
+    Notes
+    -----
+    With R = (gram + γI)⁻¹, W = R · moment, the hat matrix H and n the total weight,
+
+    .. math::
+
+        \mathrm{GCV} = \frac{n \, \mathrm{RSS}}{(n - \mathrm{tr} H)^2}, \qquad
+        \mathrm{tr} H = d - γ \, \mathrm{tr} R, \qquad
+        \mathrm{RSS} = Σ‖y‖² - \mathrm{tr}(Wᵀ \mathrm{moment}) - γ‖W‖².
+    """
+    n = sums.total_weight
+    try:
+        factor = Factor(sums, gamma, intercept, sums.moment.dtype)
+    except SingularMatrixError:
+        return math.inf
+    coef = factor.solve(right_hand_side(sums, intercept))
+    rss = float(residual_squares(coef, sums, gamma, intercept).sum())
+    left = n - degrees_of_freedom(factor, gamma, overwrite=True)
+    if left < _LEAST_LEFT * n or rss < _LEAST_RESIDUAL * n:
+        return math.inf
+    return n * rss / left**2
+
+
+def degrees_of_freedom(factor: Factor, gamma: float, overwrite: bool = False) -> float:
+    """Return tr H = d − γ tr R, and 1 for the intercept; the factor is lost if it may be overwritten."""
+    d = len(factor.L) - factor.first
+    return d - gamma * factor.trace_of_inverse(overwrite) + factor.first
+
+
+def right_hand_side(sums: Sums, intercept: bool) -> Tensor:
+    """Return the right-hand side of the normal equations, of shape (d, k) or (d + 1, k)."""
+    if not intercept:
+        return sums.moment
+    return torch.cat([sums.weights.to(sums.moment).unsqueeze(0), sums.moment])
+
+
+def residual_squares(coef: Tensor, sums: Sums, gamma: float, intercept: bool) -> Tensor:
+    """Return Σ w (y_c − x w_c)² of each class: Σ y_c² − w_cᵀ right_c − γ ‖w_c‖²."""
+    W, right = coef[int(intercept) :], right_hand_side(sums, intercept)
+    return sums.weights.to(W) - (coef * right).sum(dim=0) - gamma * W.square().sum(dim=0)

@@ -1,0 +1,189 @@
+"""The sums: additive, mergeable, subtractable; and the matrix that is written in place."""
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acil.analytic import PRECISIONS, Sums
+from acil.analytic.sums import Matrix, Stack
+from acil.errors import InterruptedModelError
+from regressions import samples, sums_of, weights_for
+from strategies import relative
+
+ROUNDING = 1e-12
+
+
+def expected_sums(rows, columns, c, weights):
+    X, w = rows.numpy(), weights.numpy()
+    moment = (X * w[:, None]).T @ np.eye(c)[columns.numpy()]
+    counts, weights = (np.bincount(columns.numpy(), part, minlength=c) for part in (None, w))
+    return np.tril((X * w[:, None]).T @ X), moment, counts, weights
+
+
+def look(sums):
+    return sums.gram.tril().numpy(), sums.moment.numpy(), sums.counts.numpy(), sums.weights.numpy()
+
+
+def assert_close(sums, expected):
+    for ours, theirs in zip(look(sums), expected, strict=True):
+        assert np.allclose(ours, theirs, rtol=0, atol=ROUNDING * (1 + np.abs(theirs).max(initial=0)))
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+@given(n=st.integers(1, 60), d=st.integers(1, 12), c=st.integers(1, 6), seed=st.integers(0, 999))
+def test_sums_are_those_of_numpy_however_they_are_cut(heavy, n, d, c, seed):
+    rows, columns = samples(n, d, c, seed)
+    weights = weights_for(n, seed) if heavy else torch.ones(n, dtype=torch.float64)
+    sums, first = Sums(d, c, torch.float64), seed % (n + 1)
+    for part in (slice(0, first), slice(first, None)):
+        halves = [(rows[part][i::2], columns[part][i::2], weights[part][i::2]) for i in (0, 1)]
+        sums.add(halves if heavy else [(X, y, None) for X, y, _ in halves])
+    assert_close(sums, expected_sums(rows, columns, c, weights))
+    assert sums.n_samples == n
+    assert sums.total_weight == pytest.approx(float(weights.sum()))
+    assert torch.allclose(sums.total, weights @ rows, rtol=0, atol=1e-11)
+
+
+def test_known_sums_by_hand():
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    sums = sums_of(rows, torch.tensor([1, 0]), 2, torch.tensor([1.0, 2.0]))
+    assert np.allclose(sums.gram.tril(), [[19.0, 0.0], [26.0, 36.0]], rtol=1e-15)
+    assert np.allclose(sums.moment, [[6.0, 1.0], [8.0, 2.0]], rtol=1e-15)
+    assert sums.counts.tolist() == [1, 1]
+    assert sums.weights.tolist() == [2.0, 1.0]
+
+
+def test_removing_undoes_adding():
+    (rows, columns), weights = samples(40, 7, 4), weights_for(40)
+    sums = sums_of(rows, columns, 4, weights)
+    sums.add([(rows[:25], columns[:25], weights[:25])], sign=-1)
+    assert_close(sums, expected_sums(rows[25:], columns[25:], 4, weights[25:]))
+    sums.add([(rows[25:], columns[25:], weights[25:])], sign=-1)
+    assert not any(part.any() for part in look(sums)), "sums over nothing are zero, not rounding"
+
+
+def test_merging_adds_columns_where_they_belong():
+    (rows, columns), weights, to = samples(40, 7, 4), weights_for(40), torch.tensor([3, 1])
+    left = sums_of(rows[:20], columns[:20], 4, weights[:20])
+    left.merge(sums_of(rows[20:], columns[20:] % 2, 2, weights[20:]), to)
+    combined = torch.cat([columns[:20], to[columns[20:] % 2]])
+    assert_close(left, expected_sums(rows, combined, 4, weights))
+
+
+def test_a_draft_has_room_and_its_columns_moved():
+    rows, columns = samples(40, 7, 2)
+    sums = sums_of(rows, columns, 2)
+    before = copy.deepcopy(look(sums))
+    draft = sums.draft(torch.tensor([2, 0]), 4)
+    assert_close(draft, expected_sums(rows, torch.tensor([2, 0])[columns], 4, torch.ones(40)))
+    draft.moment.zero_(), draft.counts.zero_(), draft.weights.zero_()
+    assert all(np.array_equal(a, b) for a, b in zip(look(sums), before, strict=True))
+
+
+def test_keeping_columns_drops_the_others():
+    rows, columns = samples(40, 7, 3)
+    sums = sums_of(rows, columns, 3)
+    expected = sums.moment[:, [0, 2]].clone(), sums.counts[[0, 2]], sums.weights[[0, 2]]
+    sums.keep(torch.tensor([0, 2]))
+    found = sums.moment, sums.counts, sums.weights
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_clone_shares_no_memory():
+    rows, columns = samples(40, 7, 4)
+    sums = sums_of(rows, columns, 4)
+    twin, before = sums.clone(), copy.deepcopy(look(sums))
+    twin.add([(rows, columns, None)])
+    assert all(np.array_equal(a, b) for a, b in zip(look(sums), before, strict=True))
+    assert twin.n_samples == 80
+
+
+def test_float32_rows_go_into_float64_sums():
+    (rows, columns), weights = samples(2000, 9, 4), weights_for(2000)
+    blocks = zip(rows.float().split(100), columns.split(100), weights.split(100), strict=True)
+    sums = Sums(9, 4, torch.float64)
+    sums.add(blocks)
+    expected = expected_sums(rows.float().double(), columns, 4, weights)
+    assert sums.gram.dtype == torch.float64
+    assert 1e-12 < relative(sums.gram.tril(), expected[0]) < 1e-6, "products are float32"
+    assert np.allclose(sums.weights, expected[3], rtol=1e-13), "weights are summed in float64"
+
+
+def test_a_weight_of_two_is_two_samples_except_in_the_count():
+    rows, columns = samples(6, 7, 4)
+    heavy = sums_of(rows, columns, 4, torch.full((6,), 2.0))
+    twice = sums_of(rows.repeat(2, 1), columns.repeat(2), 4)
+    assert relative(heavy.gram.tril(), twice.gram.tril()) <= 1e-14
+    assert (heavy.n_samples, heavy.total_weight) == (6, twice.total_weight)
+
+
+def test_precisions_cannot_be_changed_and_mixed_adds_few_rows_at_once():
+    assert all(name == precision.name for name, precision in PRECISIONS.items())
+    mixed = PRECISIONS["mixed"]
+    assert (mixed.products, mixed.sums) == (torch.float32, torch.float64)
+    assert mixed.max_block_rows < PRECISIONS["float32"].max_block_rows
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        mixed.sums = torch.float32
+
+
+def interrupted():
+    yield samples(5, 7, 4)[0], torch.zeros(5, dtype=torch.int64), None
+    raise KeyboardInterrupt
+
+
+def test_a_change_makes_another_version_and_the_old_one_is_gone():
+    rows, columns = samples(40, 7, 4)
+    old = sums_of(rows, columns, 4)
+    new = old.draft(torch.arange(4), 4)
+    new.add([(rows, columns, None)])
+    assert new.gram.data_ptr() == new.matrix.values.data_ptr()
+    for use in (lambda: old.gram, lambda: old.clone(), lambda: old.add([(rows, columns, None)])):
+        with pytest.raises(InterruptedModelError):
+            use()
+    assert new.n_samples == 80, "a refused change leaves the others alone"
+    assert_close(new, expected_sums(rows.repeat(2, 1), columns.repeat(2), 4, torch.ones(80)))
+
+
+def test_an_interrupted_change_leaves_a_matrix_that_says_why_it_cannot_be_used():
+    sums = sums_of(*samples(40, 7, 4), 4)
+    with pytest.raises(KeyboardInterrupt):
+        sums.draft(torch.arange(4), 4).add(interrupted())
+    assert sums.matrix.version == -1
+    for use in (lambda: sums.gram, lambda: sums.clone(), lambda: pickle.loads(pickle.dumps(sums)).gram):
+        with pytest.raises(InterruptedModelError, match=r"interrupted.*Load the last saved model"):
+            use()
+
+
+def test_what_fails_before_the_first_write_changes_nothing():
+    sums, other = sums_of(*samples(40, 7, 4), 4), sums_of(*samples(9, 7, 2), 2)
+    with pytest.raises(KeyboardInterrupt):
+        other.add(interrupted())
+    with pytest.raises(InterruptedModelError):
+        sums.merge(other, torch.arange(2))
+    assert_close(sums, expected_sums(*samples(40, 7, 4), 4, torch.ones(40)))
+
+
+def test_memory_for_a_factor_is_the_same_until_another_size_is_asked_for():
+    matrix = Matrix(torch.eye(3))
+    first = matrix.scratch(3, torch.float32)
+    assert matrix.scratch(3, torch.float32) is first
+    assert matrix.scratch(4, torch.float32).shape == (4, 4)
+    assert matrix.scratch(4, torch.float64).dtype == torch.float64
+    assert pickle.loads(pickle.dumps(matrix)).spare is None
+
+
+def test_a_shorter_stack_does_not_see_the_rows_of_a_longer_one():
+    rows = samples(300, 5, 2)[0]
+    stacks = [Stack(rows.new_empty(0, 5))]
+    for start in range(0, 300, 3):
+        stacks.append(stacks[-1].plus(rows[start : start + 3]))
+    for k, stack in enumerate(stacks):
+        assert len(stack) == 3 * k
+        assert torch.equal(stack.values, rows[: 3 * k])
+    assert len({stack._memory.data_ptr() for stack in stacks}) < 10, "memory grows in large steps"
