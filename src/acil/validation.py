@@ -284,7 +284,7 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
         gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
         sums = Sums(expansion.size, 0, precision.sums, device)
         head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
-    return AnalyticModel(expansion, head, precision, device, bool(estimator.class_balance))
+    return AnalyticModel(expansion, head, device, bool(estimator.class_balance))
 
 
 def _is_number(value: Any, kind: type) -> bool:

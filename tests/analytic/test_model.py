@@ -18,10 +18,10 @@ SOLVERS = pytest.mark.parametrize("solver", ["gram", "recursive"])
 def model_of(size=20, solver="gram", precision="float64", balanced=False, gamma=1.0):
     expansion, types = Expansion.draw(5, size, "relu", seed=0), PRECISIONS[precision]
     if solver == "gram":
-        head = Ridge(Sums(expansion.size, 0, types.sums), types, gamma)
+        head = Ridge(Sums(expansion.size, 0, types.sums), types, gamma, intercept=False)
     else:
         head = Recursion(expansion.size, types, CPU, gamma)
-    return AnalyticModel(expansion, head, types, CPU, balanced)
+    return AnalyticModel(expansion, head, CPU, balanced)
 
 
 def learnt(model, X, columns, weights=None, block=1000, c=3):
@@ -106,6 +106,10 @@ def test_degenerate_fits_have_a_temperature_that_can_be_used(gamma):
     assert 0 < learnt(model_of(None, gamma=gamma), X, y).temperature() < math.inf
     few = learnt(model_of(100, gamma=gamma), *samples(4, 5, 3))
     assert 0 < few.temperature() < math.inf
+    # As many degrees of freedom as samples, up to rounding
+    few._freedom = 4.0
+    few.known_temperature = None
+    assert 0 < few.temperature() < math.inf
 
 
 def test_relative_leverage_is_about_one_for_rows_like_those_learnt():
@@ -159,9 +163,9 @@ def test_frozen_models_predict_and_refuse_the_rest():
     X, columns = samples(60, 5, 3)
     model = learnt(model_of(), X, columns)
     coef, intercept, _ = model.weights()
-    head = Frozen(coef, intercept, model.head.counts, 0.5, model.temperature())
+    head = Frozen((coef, intercept), model.head.counts, model.precision, 0.5, model.temperature())
     # Weights that were stored are balanced already.
-    frozen = AnalyticModel(model.expansion, head, model.precision, CPU, balanced=True)
+    frozen = AnalyticModel(model.expansion, head, CPU, balanced=True)
     assert torch.equal(scores(frozen, X), scores(model, X))
     assert (frozen.temperature(), frozen.gamma()) == (model.temperature(), 0.5)
     assert frozen.is_whole

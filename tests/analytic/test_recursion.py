@@ -121,14 +121,6 @@ def test_impossible_forgetting_leaves_everything_as_it_was():
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_large_batches_lose_nothing():
-    # 4000 rows at once into width 100, tiny γ: R = I/γ would lose everything here.
-    rows, columns = samples(8000, 100, 4)
-    head = learn(new(100, 4, 1e-4), rows[:4000], columns[:4000])
-    head = learn(head, rows[4000:], columns[4000:])
-    assert relative(head.coef, solution(rows, columns, 4, 1e-4)[1]) <= 1e-10
-
-
 def test_a_large_phase_after_a_tiny_base_is_learnt_in_small_blocks():
     # After one sample R is I/γ in all other directions: 8000 rows at once would be off by 8e-7, blocks
     # of d / 4 rows are off by 9e-10.

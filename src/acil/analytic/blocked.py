@@ -1,8 +1,4 @@
-"""Triangular solutions made of matrix products, for devices that excel at those.
-
-Next to a Cholesky factor L stand the inverses of its diagonal blocks, with which a triangular solution
-is a short chain of products. Nothing here waits for the device.
-"""
+"""Triangular solutions made of matrix products, for devices that excel at those."""
 
 from __future__ import annotations
 
@@ -18,7 +14,10 @@ _SMALLEST = 256
 
 
 class BlockInverses:
-    """Solves with the lower triangle L of a matrix by the inverses of its diagonal blocks."""
+    """Solves with the lower triangle L of a matrix by the inverses of its diagonal blocks.
+
+    A solution is then a short chain of products, and nothing waits for the device.
+    """
 
     def __init__(self, lower: Tensor, block: int | None = None) -> None:
         self.lower = lower

@@ -7,13 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from acil.analytic import linalg
 from acil.analytic.blocked import BlockInverses
-from acil.analytic.linalg import (
-    cholesky_in_place_,
-    largest_eigenvalue,
-    solve_lower,
-    squared_norm_of_inverse,
-)
+from acil.analytic.linalg import cholesky_in_place_, solve_lower
 from acil.analytic.sums import Stack, Sums
 from acil.errors import SingularMatrixError
 
@@ -44,9 +40,8 @@ def _checked_pivot(lower: Tensor, gamma: float, scale: Tensor, status: Tensor, f
     pivot, noise = float(root) ** 2, math.sqrt(d) * torch.finfo(lower.dtype).eps * float(largest)
     if not failed and pivot > noise:
         return
-    reason = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"
-    if failed:
-        reason = f"pivot {max(1, int(failed) - first)} of {d} is not positive"
+    small = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"
+    reason = f"pivot {max(1, int(failed) - first)} of {d} is not positive" if failed else small
     raise SingularMatrixError(
         f"gram + γI is not positive definite to working precision (γ = {gamma:g}, "
         f"{str(lower.dtype).removeprefix('torch.')}, {d} x {d}): {reason}. Take a larger gamma, "
@@ -89,7 +84,7 @@ class Factor:
     @property
     def rank(self) -> int:
         """Number of rows in the correction."""
-        return len(self._rows)
+        return self._rows.length
 
     def whiten(self, right: Tensor) -> Tensor:
         """Return L⁻¹ right."""
@@ -118,16 +113,12 @@ class Factor:
 
     def trace_of_inverse(self, overwrite: bool = False) -> float:
         """Return tr A⁻¹, of the centred A with an intercept; L is lost if it may be overwritten."""
-        return squared_norm_of_inverse(self.L[self.first :, self.first :], overwrite)
+        return linalg.squared_norm_of_inverse(self.L[self.first :, self.first :], overwrite)
 
     def least_eigenvalue(self) -> float:
         """Estimate the least eigenvalue of A, or of the centred matrix, from above."""
         L = self.L[self.first :, self.first :]
-
-        def inverse(block: Tensor) -> Tensor:
-            return solve_lower(L, solve_lower(L, block), transposed=True)
-
-        return 1 / largest_eigenvalue(inverse, L)
+        return 1 / linalg.largest_eigenvalue(lambda b: solve_lower(L, solve_lower(L, b), True), L)
 
     def worth_correcting(self, n: int, n_classes: int) -> bool:
         """Say whether a correction for n rows is cheaper than factorizing and solving anew."""

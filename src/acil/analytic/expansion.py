@@ -21,25 +21,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Expansion:
     """Map features to ``activation(X W_fe)``, the paper's feature expansion (Eq. 2).
 
-    Parameters
-    ----------
-    projection : Tensor of shape (in_features, size), float32, or None
-        W_fe. ``None`` means no expansion: features pass unchanged and the activation is not used.
-    activation : {"relu", "tanh", "gelu", "identity"}
-    in_features : int
+    The projection W_fe has shape (in_features, size), float32. Without one, features pass unchanged.
 
-    Examples
-    --------
-    >>> import torch
     >>> expansion = Expansion.draw(in_features=3, size=8, activation="relu", seed=0)
     >>> expansion(torch.ones(2, 3, dtype=torch.float64)).shape
     torch.Size([2, 8])
     """
 
     def __init__(self, projection: Tensor | None, activation: str, in_features: int) -> None:
-        self.projection = projection
-        self.activation = activation
-        self.in_features = in_features
+        self.projection, self.activation, self.in_features = projection, activation, in_features
         self._cast: Tensor | None = None
         self._column_norm: float | None = None
 
@@ -49,8 +39,7 @@ class Expansion:
         if size is None:
             return cls(None, activation, in_features)
         generator = torch.Generator().manual_seed(seed)
-        projection = torch.randn(in_features, size, generator=generator, dtype=torch.float32)
-        return cls(projection, activation, in_features)
+        return cls(torch.randn(in_features, size, generator=generator), activation, in_features)
 
     @property
     def size(self) -> int:

@@ -13,11 +13,9 @@ from acil.errors import SingularMatrixError
 
 #: γ relative to trace(gram) / d: half decades from 1e-6 to 1e4.
 GRID = tuple(10 ** (exponent / 2) for exponent in range(-12, 9))
-#: A candidate is judged only if this share of the samples is not used up by the degrees of freedom of
-#: the fit: with less, every candidate looks good.
-_LEAST_LEFT = 0.01
-#: … and this share of Σ‖y‖² is not explained: below it the criterion is a rounding error.
-_LEAST_RESIDUAL = 1e-8
+#: A candidate is judged only if this share of the samples is left over by its degrees of freedom, and
+#: this share of Σ‖y‖² is not explained: below that the criterion is a ratio of small differences.
+_LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
 
 
 def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0) -> float:

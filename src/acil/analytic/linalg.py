@@ -1,7 +1,4 @@
-"""Symmetric matrices of which only the lower triangle is kept: products, factors, solutions, packing.
-
-All matrices are row-major, unless said otherwise. On a CPU, either torch or SciPy does the work.
-"""
+"""Row-major symmetric matrices of which the lower triangle is kept: products, factors, solutions."""
 
 from __future__ import annotations
 
@@ -50,10 +47,8 @@ def _uses_scipy(matrix: Tensor) -> bool:
 
 
 def _in_place(routine: Callable[..., Any], matrix: Tensor) -> Any:
-    """Give a matrix to a routine of SciPy that overwrites it; return what else the routine returns.
-
-    The libraries read memory by columns: our row-major lower triangle is an upper one to them.
-    """
+    """Give a matrix to a routine of SciPy that overwrites it; return what else the routine returns."""
+    # The libraries read memory by columns: our row-major lower triangle is an upper one to them.
     place = matrix.numpy().T
     result = routine(place)
     result, *rest = result if isinstance(result, tuple) else (result,)
@@ -72,8 +67,7 @@ def _routine(name: str, matrix: Tensor, **options: Any) -> Callable[..., Any]:
 def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
     """Add ``sign · rowsᵀ rows`` to the lower triangle of a matrix, in place, at half the work.
 
-    Rows of shape (n, d) may be of lower precision than the matrix: products are then computed in their
-    precision and added in that of the matrix. The upper triangle is neither read nor kept.
+    Products are computed in the precision of the rows, of shape (n, d), and added in that of the matrix.
     """
     if rows.dtype == gram.dtype and _uses_scipy(gram):
         syrk, columns = _routine("syrk", gram, overwrite_c=1), rows.contiguous().numpy().T
@@ -106,10 +100,9 @@ def mirror_(lower: Tensor) -> Tensor:
 
 
 def cholesky_in_place_(matrix: Tensor) -> Tensor:
-    """Replace the lower triangle of A by L with A = L Lᵀ; the upper one is unspecified afterwards.
+    """Replace the lower triangle of A, row-major or column-major, by L with A = L Lᵀ.
 
     Returns 0, or the order of the first leading minor that is not positive, without waiting for a GPU.
-    The matrix is row-major or column-major.
     """
     if _uses_scipy(matrix):
         return torch.tensor(_in_place(_routine("potrf", matrix, overwrite_a=1, clean=0), matrix)[0])
@@ -160,8 +153,7 @@ def squared_norm_of_inverse(lower: Tensor, overwrite: bool = False) -> float:
 def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], like: Tensor) -> float:
     """Estimate the largest eigenvalue of a symmetric positive definite operator, from below, to 1 %.
 
-    The operator maps a Tensor of shape (d, k) to its image; ``like`` of shape (d, d) gives size, type
-    and device.
+    It maps a Tensor of shape (d, k) to its image; ``like`` of shape (d, d) gives size, type and device.
     """
     d = len(like)
 

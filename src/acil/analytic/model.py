@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -23,65 +24,49 @@ Features = Callable[[], Iterator[Tensor]]
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
 #: On a CPU it grows with the sums, of which it is this share, up to a limit.
 _BLOCK_SHARE, _MAX_BLOCK_BYTES = 1 / 16, 2**26
-#: Bounds of the temperature for degenerate fits: scores of one-hot regression lie near 0 … 1.
-_COLDEST, _HOTTEST = 1e-3, 1e3
-#: Least share of the samples that is taken to be left over by the degrees of freedom.
-_LEFT_OVER = 1e-8
+#: For degenerate fits: bounds of the temperature, and the least share of samples that is left over.
+_COLDEST, _HOTTEST, _LEFT_OVER = 1e-3, 1e3, 1e-8
 
 
 class Weights(NamedTuple):
-    """What prediction needs, complete and never changed."""
+    """W of shape (d, n_classes), intercepts, and which classes have no samples; never changed."""
 
-    #: Of shape (d, n_classes).
     coef: Tensor
-    #: Of shape (n_classes,).
     intercept: Tensor
-    #: Classes without samples, of shape (n_classes,), bool.
     empty: Tensor
 
 
+@dataclass(frozen=True)
 class Frozen:
     """Weights for prediction without the sums they came from."""
 
-    solver = "frozen"
-
-    def __init__(
-        self, coef: Tensor, intercept: Tensor, counts: Tensor, gamma: float, temperature: float
-    ) -> None:
-        self.coef, self.intercept, self.counts = coef, intercept, counts
-        self.gamma, self.temperature = gamma, temperature
-        self.matrix, self.version = Matrix(coef[:0]), 0
+    weights: tuple[Tensor, Tensor]
+    counts: Tensor
+    precision: Precision
+    gamma: float
+    temperature: float
+    matrix: Matrix = field(default_factory=lambda: Matrix(torch.empty(0, 0)))
+    version: int = 0
+    solver: str = "frozen"
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """Return W of shape (d, n_classes) and the intercepts of shape (n_classes,)."""
-        return self.coef, self.intercept
+        return self.weights
+
+
+Head = Ridge | Recursion | Frozen
 
 
 class AnalyticModel:
     """The closed-form learner on features: expand, regress, score.
 
-    Like `Ridge`, it is replaced and not changed when it learns, forgets or merges.
-
-    Parameters
-    ----------
-    expansion : Expansion
-    head : Ridge, Recursion or Frozen
-    precision : Precision
-    device : torch.device
-    balanced : bool
-        Scale the weights of each class by (mean class weight) / (its class weight). The same as
-        regressing onto targets of that height, because the solution is linear in the targets.
+    Like `Ridge`, it is replaced and not changed when it learns, forgets or merges. If balanced, the
+    weights of each class are scaled by (mean class weight) / (its class weight): the same as regressing
+    onto targets of that height, because the solution is linear in the targets.
     """
 
-    def __init__(
-        self,
-        expansion: Expansion,
-        head: Ridge | Recursion | Frozen,
-        precision: Precision,
-        device: torch.device,
-        balanced: bool = False,
-    ) -> None:
-        self.expansion, self.head, self.precision = expansion, head, precision
+    def __init__(self, expansion: Expansion, head: Head, device: torch.device, balanced: bool) -> None:
+        self.expansion, self.head, self.precision = expansion, head, head.precision
         self.device, self.balanced = device, balanced
         #: What is derived from this state, once it was asked for.
         self.ready: Weights | None = None
@@ -146,9 +131,9 @@ class AnalyticModel:
         size = max(least, min(share, _MAX_BLOCK_BYTES)) // (width * self.precision.products.itemsize)
         return max(16, min(size, self.precision.max_block_rows))
 
-    def with_head(self, head: Ridge | Recursion) -> AnalyticModel:
+    def with_head(self, head: Head) -> AnalyticModel:
         """Return the same model around another head."""
-        return AnalyticModel(self.expansion, head, self.precision, self.device, self.balanced)
+        return AnalyticModel(self.expansion, head, self.device, self.balanced)
 
     def blocks(self, features: Features, columns: Tensor, weights: Tensor | None) -> Iterator[Block]:
         """Yield expanded blocks with their columns and weights, without rows of weight zero."""
@@ -196,8 +181,8 @@ class AnalyticModel:
     def relative_leverage(self, features: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield how novel the direction of each row is: about 1 for rows like those learnt.
 
-        The leverage xᵀ R x grows with the length of x. Here each row is first scaled to the root of the
-        mean square of those learnt (trace(gram) / n), then its leverage divided by what is expected.
+        Each row is scaled to the root of the mean square of those learnt (trace(gram) / n), then its
+        leverage is divided by the one to expect.
         """
         ridge, expected, gamma = self.ridge, self.expected_leverage(), self.gamma()
         scale = float(ridge.sums.gram.diagonal().sum()) / ridge.sums.total_weight / expected
@@ -218,10 +203,9 @@ class AnalyticModel:
 
         Notes
         -----
-        If each score is the true one plus independent Gumbel noise, the probability that class j has the
-        highest true score is exactly a softmax whose temperature T belongs to the standard deviation
-        σ = π T / √6 of the noise. So T = √6 σ / π, with σ² the squared error that generalized
-        cross-validation expects. The form was chosen on held-out digits.
+        If each score is the true one plus independent Gumbel noise of standard deviation σ, the
+        probability that a class has the highest true score is a softmax of temperature T = √6 σ / π. σ²
+        is the squared error that generalized cross-validation expects. Chosen on held-out digits.
         """
         if isinstance(self.head, Frozen):
             return self.head.temperature

@@ -8,15 +8,9 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from acil.analytic import linalg
 from acil.analytic.cholesky import cholesky_
-from acil.analytic.linalg import (
-    add_gram_,
-    cholesky_inverse_,
-    largest_eigenvalue,
-    mirror_,
-    solve_lower,
-    spread,
-)
+from acil.analytic.linalg import add_gram_, mirror_, solve_lower, spread
 from acil.analytic.sums import Block, Matrix, Precision, Sums, weighted
 from acil.errors import SingularMatrixError
 
@@ -24,19 +18,9 @@ from acil.errors import SingularMatrixError
 class Recursion:
     """Ridge regression on one-hot targets by the recursion of Theorem 1.
 
-    As with `Ridge`, learning returns another object, which has taken over the matrix.
+    It keeps R = (Σ XᵀX + γI)⁻¹, the regularized feature autocorrelation matrix, both triangles, and the
+    weights W. As with `Ridge`, learning returns another object, which has taken over the matrix.
 
-    Attributes
-    ----------
-    matrix : Matrix
-        R = (Σ XᵀX + γI)⁻¹, the regularized feature autocorrelation matrix, both triangles.
-    coef : Tensor of shape (d, n_classes)
-        W.
-    counts, weights : Tensor of shape (n_classes,)
-        Number of samples, and sum of their weights, of each class.
-
-    Notes
-    -----
     Started from R = I / γ with batches of more than d rows, the recursion loses 3–6 % of the weights
     even in float64: I + X R Xᵀ is then singular up to rounding. So the base phase is solved directly
     (Eq. 4 and 8), later phases are split into blocks of d / 4 rows, and R is updated by a product
@@ -79,13 +63,8 @@ class Recursion:
         self, blocks: Callable[[], Iterator[Block]], declared: Tensor
     ) -> tuple[Recursion, Tensor]:
         """Return the regression that has never seen some samples; see `Ridge.forget`."""
-        twin = copy(self)
-        twin.coef, twin.counts, twin.weights = (
-            self.coef.clone(),
-            self.counts.clone(),
-            self.weights.clone(),
-        )
-        R = self.R.clone()
+        twin, R = copy(self), self.R.clone()
+        twin.counts, twin.weights = self.counts.clone(), self.weights.clone()
         for block in blocks():
             twin._step(R, *block, sign=-1)
         twin.matrix, twin.version = Matrix(R, self.matrix.lock), 0
@@ -105,8 +84,8 @@ class Recursion:
     def condition(self) -> float:
         """Estimate the condition number κ of R, which is that of gram + γI."""
         R, L = self.R, self._factor()
-        least = largest_eigenvalue(lambda b: solve_lower(L, solve_lower(L, b), transposed=True), R)
-        return max(1.0, largest_eigenvalue(lambda b: R @ b, R) * least)
+        inverse = linalg.largest_eigenvalue(lambda b: solve_lower(L, solve_lower(L, b), True), R)
+        return max(1.0, linalg.largest_eigenvalue(lambda b: R @ b, R) * inverse)
 
     def degrees_of_freedom(self) -> float:
         """Return tr H = d − γ tr R."""
@@ -132,7 +111,7 @@ class Recursion:
         # Eq. (4): W_0 = (X_0ᵀX_0 + γI)⁻¹ X_0ᵀY_0
         self.coef = solve_lower(R, solve_lower(R, W), transposed=True)
         # Eq. (8): R_0 = (X_0ᵀX_0 + γI)⁻¹
-        self.matrix, self.version = Matrix(cholesky_inverse_(R), self.matrix.lock), 0
+        self.matrix, self.version = Matrix(linalg.cholesky_inverse_(R), self.matrix.lock), 0
         self.counts, self.weights = sums.counts, sums.weights
 
     def _step(self, R: Tensor, rows: Tensor, columns: Tensor, weights: Tensor | None, sign: int) -> None:
@@ -140,7 +119,6 @@ class Recursion:
         limit = max(1, len(R) // 4)
         for part, targets in zip(torch.split(X, limit), torch.split(Y, limit), strict=True):
             self._update(R, part, targets, sign)
-        columns = columns.cpu()
         self.counts.index_add_(0, columns, torch.full_like(columns, sign))
         self.weights.index_add_(0, columns, sign * heavy)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -44,18 +44,14 @@ class Solution:
 class Ridge:
     """W = argmin Σ w ‖y − Wᵀx − b‖² + γ‖W‖² for one-hot y, from sums.
 
-    Learning, forgetting and merging leave the object as it is and return another one, which has taken
-    over the matrix of the sums: the former can then only be asked for the weights it already has. What
-    an object does to itself is to solve, and to add samples that wait to the sums.
-
-    The ridge strength γ is chosen anew with every solution from the sums if it is None.
+    Learning, forgetting and merging return another object, which has taken over the matrix of the sums:
+    the former one then has nothing but the weights it was solved for. What an object does to itself is
+    to solve, and to add samples that wait to the sums. If γ is None, every solution chooses it anew.
     """
 
     solver = "gram"
 
-    def __init__(
-        self, sums: Sums, precision: Precision, gamma: float | None, intercept: bool = False
-    ) -> None:
+    def __init__(self, sums: Sums, precision: Precision, gamma: float | None, intercept: bool) -> None:
         self.sums, self.precision = sums, precision
         self.gamma, self.intercept = gamma, intercept
         self.solution: Solution | None = None
@@ -67,8 +63,7 @@ class Ridge:
         self._least = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is derived from recent rows."""
-        self.release()
+        self.release()  # no copy carries what is derived from recent rows
         return self.__dict__
 
     @property
@@ -103,8 +98,7 @@ class Ridge:
         """Return the regression that has never seen some samples, and which classes it has.
 
         ``blocks`` yields the samples each time it is called; ``declared`` of shape (n_classes,) marks
-        classes to keep even without samples. Raises an `InputError` if what is left cannot be a sum of
-        x xᵀ.
+        classes to keep even without samples.
         """
         self.release()
         gone = sum(len(columns) for _, columns, _ in blocks())
@@ -142,16 +136,14 @@ class Ridge:
         """Return the best γ by generalized cross-validation over the sums."""
         self.release()
         if candidates is None:
-            # In float32, gram + γI must stay within its reach.
             coarse = self.precision.products == torch.float32
             least = self._largest_eigenvalue() * 1.1 / _MAX_FLOAT32_CONDITION if coarse else 0.0
             return gcv.choose_gamma(self.sums, self.intercept, least)
         found = [(gcv.criterion(self.sums, g, self.intercept), g) for g in candidates.tolist()]
         if not math.isfinite(min(found)[0]):
             raise InputError(
-                "No candidate for gamma can be judged from these sums: the model would fit its "
-                f"{self.sums.n_samples} samples exactly at width {len(self.sums.moment)}. Offer larger "
-                "candidates, or learn more samples first."
+                "No candidate for gamma can be judged: the model would fit its "
+                f"{self.sums.n_samples} samples exactly. Offer larger ones, or learn more samples first."
             )
         return float(min(found)[1])
 
@@ -238,8 +230,7 @@ class Ridge:
 
     def _condition(self, gamma: float, factor: Factor) -> float:
         least = factor.least_eigenvalue()
-        # The estimate comes from above: allow for what is missing.
-        self._least = 0.9 * least
+        self._least = 0.9 * least  # the estimate comes from above
         return max(1.0, (self._largest_eigenvalue() + gamma) / least)
 
     def _require_float32_to_do(self, solution: Solution) -> None:
@@ -258,12 +249,10 @@ class Ridge:
 
     def _factor(self, fresh: bool = False) -> Factor:
         """Return the factor, made again if it was given back or, if a fresh one is needed, corrected."""
-        factor = self.solved().factor
-        if factor is None or (fresh and factor.rank):
-            factor = self.solve(self.solved().gamma).factor
-        if factor is None:
-            raise RuntimeError("a solution comes with its factor")
-        return factor
+        solution = self.solved()
+        if solution.factor is None or (fresh and solution.factor.rank):
+            solution = self.solve(solution.gamma)
+        return cast(Factor, solution.factor)
 
     def _can_follow(self, n_rows: int) -> bool:
         """Say whether weights can be corrected for new rows, and that is cheaper than solving anew."""
@@ -271,9 +260,8 @@ class Ridge:
         if solution is None or solution.factor is None:
             return False
         # A γ that was chosen for half of the samples is due for another choice.
-        if self.gamma is None and int(self.counts.sum()) + n_rows > 2 * solution.n_samples:
-            return False
-        return solution.factor.worth_correcting(n_rows, len(self.sums.counts))
+        due = self.gamma is None and int(self.counts.sum()) + n_rows > 2 * solution.n_samples
+        return not due and solution.factor.worth_correcting(n_rows, len(self.sums.counts))
 
     def _following(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield blocks after correcting factor and weights for them, as long as that is possible."""
@@ -302,9 +290,8 @@ class Ridge:
             cholesky_(rest, noise)
         except SingularMatrixError as error:
             raise InputError(
-                "These samples cannot be forgotten: without them the sums would no longer be those of "
-                "any set of samples (the matrix is not positive definite). They were not all learnt "
-                "by this model, or not with these weights."
+                "These samples cannot be forgotten: the sums without them could not be those of any "
+                "samples (not positive definite). Not all were learnt, or not with these weights."
             ) from error
 
     def _with_one(self, rows: Tensor) -> Tensor:

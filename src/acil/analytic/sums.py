@@ -1,8 +1,4 @@
-"""The sums over samples that determine the ridge regression: additive, mergeable, subtractable.
-
-Everything small is replaced by new tensors when samples come or go. Only the d x d matrix is written in
-place. It counts its versions, so that whoever still stands for another version notices.
-"""
+"""The sums over samples that determine the ridge regression: additive, mergeable, subtractable."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,10 +40,10 @@ PRECISIONS = {
 
 
 class Matrix:
-    """A d x d matrix that is written in place, with a version for each of its contents.
+    """The one thing that is written in place, d x d, with a version for each of its contents.
 
-    The version is −1 while it is written, and for good if that was interrupted. The lock is held by
-    whoever writes, and by whoever reads more than the version.
+    Whoever holds another version than this is out of date. It is −1 while the matrix is written, and for
+    good if that was interrupted. The lock is for whoever writes, or reads more than the version.
     """
 
     def __init__(self, values: Tensor, lock: threading.RLock | None = None) -> None:
@@ -61,8 +57,7 @@ class Matrix:
         return {"values": self.values, "version": self.version}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["values"])  # type: ignore[misc]
-        self.version = state["version"]
+        self.__dict__.update(state, lock=threading.RLock(), spare=None)
 
     def require(self, version: int) -> Tensor:
         """Return the values of a version; raise if they are those of another one."""
@@ -84,7 +79,7 @@ class Matrix:
     def scratch(self, size: int, dtype: torch.dtype) -> Tensor:
         """Return memory for a matrix of shape (size, size), the same at every call."""
         if self.spare is None or self.spare.shape[0] != size or self.spare.dtype != dtype:
-            self.spare = None
+            self.spare = None  # before more is taken
             self.spare = torch.empty(size, size, dtype=dtype, device=self.values.device)
         return self.spare
 
@@ -92,14 +87,10 @@ class Matrix:
 class Sums:
     """Sums over all samples so far; their order and grouping do not matter beyond rounding.
 
-    Attributes
-    ----------
-    gram : Tensor of shape (d, d)
-        Lower triangle of Σ w x xᵀ; the upper triangle is unspecified.
-    moment : Tensor of shape (d, n_classes)
-        Σ w x yᵀ with one-hot targets y: column c is the weighted sum of the rows of class c.
-    counts, weights : Tensor of shape (n_classes,), int64 and float64
-        Number of samples of each class, and sum of their weights.
+    ``gram`` is the lower triangle of Σ w x xᵀ, of shape (d, d); its upper triangle is unspecified.
+    ``moment`` is Σ w x yᵀ of shape (d, n_classes): with one-hot targets y, column c is the weighted sum
+    of the rows of class c. ``counts`` and ``weights`` are the number of samples of each class, and the
+    sum of their weights.
     """
 
     def __init__(
@@ -145,11 +136,12 @@ class Sums:
         """
         with self.matrix.changing(self.version) as gram:
             for rows, columns, weights in blocks:
-                X, Y, heavy = weighted(rows, columns, weights, len(self.counts))
+                present, local = torch.unique(columns, return_inverse=True)
+                X, Y, heavy = weighted(rows, local, weights, len(present))
                 # gram += Xᵀ X and moment += Xᵀ Y, the sums of Eq. (7)
                 add_gram_(gram, X, sign)
-                self.moment.add_((X.T @ Y).to(self.moment.dtype), alpha=sign)
-                columns = columns.cpu()
+                moment = (X.T @ Y).to(self.moment.dtype)
+                self.moment.index_add_(1, present.to(moment.device), moment, alpha=sign)
                 self.counts.index_add_(0, columns, torch.full_like(columns, sign))
                 self.weights.index_add_(0, columns, sign * heavy)
                 del rows, X  # or two blocks would be alive while the next one is made
@@ -161,8 +153,7 @@ class Sums:
 
     def merge(self, other: Sums, positions: Tensor) -> None:
         """Add the sums of other samples; their column i is our column ``positions[i]``."""
-        theirs = other.gram.to(self.moment)
-        moment = other.moment.to(self.moment)
+        theirs, moment = other.gram.to(self.moment), other.moment.to(self.moment)
         with self.matrix.changing(self.version) as gram:
             # One triangle would do, but adding both is a single pass over memory.
             gram += theirs
@@ -196,26 +187,22 @@ def weighted(
     return rows * root, targets * root, weights.cpu().double()
 
 
-class Stack:
+class Stack(NamedTuple):
     """The first rows of a memory to which more are appended; a shorter one does not see them."""
 
-    def __init__(self, memory: Tensor, length: int = 0) -> None:
-        self._memory = memory
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
+    memory: Tensor
+    length: int = 0
 
     @property
     def values(self) -> Tensor:
         """The rows, of shape (length, d)."""
-        return self._memory[: self._length]
+        return self.memory[: self.length]
 
     def plus(self, rows: Tensor) -> Stack:
         """Return these rows and more; twice the memory is taken when it is full."""
-        need, memory = self._length + len(rows), self._memory
+        need, memory = self.length + len(rows), self.memory
         if need > len(memory):
-            memory = rows.new_empty(max(64, 2 * self._length, need), rows.shape[1])
-            memory[: self._length] = self.values
-        memory[self._length : need] = rows
+            memory = rows.new_empty(max(64, 2 * self.length, need), rows.shape[1])
+            memory[: self.length] = self.values
+        memory[self.length : need] = rows
         return Stack(memory, need)

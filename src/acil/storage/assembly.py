@@ -59,8 +59,7 @@ def assembled(
         )
     frozen = inference or header["kind"] == "inference"
     head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, where)
-    precision = PRECISIONS[header["dtype"]]
-    model = AnalyticModel(expansion, head, precision, where, header["class_balance"])
+    model = AnalyticModel(expansion, head, where, header["class_balance"])
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
@@ -96,12 +95,12 @@ def _coef(file: Any, header: dict[str, Any]) -> Tensor:
 def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> Frozen:
     coef, intercept = _coef(file, header), read(file, "intercept", header["checksums"]).clone()
     if header["kind"] == "full" and header["class_balance"]:
-        weights = torch.tensor(header["weights"], dtype=torch.float64)
-        scale = balance_factors(weights).to(coef)
+        scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
         coef, intercept = coef * scale, intercept * scale
     counts = torch.tensor(header["counts"], dtype=torch.int64)
     gamma, temperature = float(header["gamma"]), float(header["temperature"])
-    return Frozen(coef.to(device), intercept.to(device), counts, gamma, temperature)
+    weights = coef.to(device), intercept.to(device)
+    return Frozen(weights, counts, PRECISIONS[header["dtype"]], gamma, temperature)
 
 
 def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> Ridge | Recursion:

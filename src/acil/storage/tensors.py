@@ -37,7 +37,7 @@ def layouts(tensors: Mapping[str, Tensor]) -> dict[str, Layout]:
 def read(file: Any, name: str, checksums: Mapping[str, int]) -> Tensor:
     """Read a tensor into memory that may not be aligned: it is to be copied."""
     array = file.get_tensor(name)
-    if name in checksums and checksum(array) != checksums[name]:
+    if checksums and checksum(array) != checksums.get(name):
         raise InvalidFileError(f"tensor {name!r} does not have the checksum that it was written with")
     tensor = torch.from_numpy(array)
     require_finite(name, tensor)
