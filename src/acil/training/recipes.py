@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from acil.errors import InputError
+from acil.training.auxiliary import Auxiliary
 from acil.training.fields import changed, from_values, to_values
 from acil.training.settings import Training
 from acil.vision.extract import FeatureSettings
@@ -205,7 +206,11 @@ def override(chosen: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 def to_dict(chosen: Recipe) -> dict[str, Any]:
     """Return a recipe as JSON has it."""
-    return to_values(chosen)
+    values = to_values(chosen)
+    if chosen.training.auxiliary == Auxiliary():
+        # Runs and networks of earlier versions are found by a hash of these values.
+        del values["training"]["auxiliary"]
+    return values
 
 
 def from_dict(values: Mapping[str, Any]) -> Recipe:
