@@ -189,14 +189,21 @@ def test_rows_have_the_paired_difference_and_its_standard_error(tmp_path):
 def test_command_prints_a_table_and_a_plan(tmp_path):
     arguments = ["bench", "choose", "--base", "6", "--splits", "0,2", "--out", str(tmp_path / "choice")]
     arguments += ["--set", "training.epochs=1", "--set", "expansion_size=60"]
-    arguments += ["--try", "turned training.auxiliary.copies=1", "--try", "features.mirror=true"]
+    arguments += [
+        "--try",
+        "turned, one copy training.auxiliary.copies=1",
+        "--try",
+        "features.mirror=true",
+    ]
     plan = CliRunner().invoke(app, [*arguments, "--dry-run"])
     assert "6 base classes, splits 0, 2;" in plan.stdout
     assert not (tmp_path / "choice").exists()
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
     names = [line.split("|")[1].strip() for line in result.stdout.splitlines()]
-    assert names[2:] == [REFERENCE, "turned", "features.mirror=true"]
+    assert names[2:] == [REFERENCE, "turned, one copy", "features.mirror=true"]
+    more = [*arguments, "--try", "new training.epochs=7"]
+    assert CliRunner().invoke(app, [*more, "--table"]).stdout == result.stdout
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,9 @@ def choose(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     root: Annotated[Path | None, typer.Option(help="Folder of the data (default: ACIL_DATA).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    only_table: Annotated[
+        bool, typer.Option("--table", help="Show what is recorded, and train nothing.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be trained, and stop.")
     ] = False,
@@ -215,20 +218,21 @@ def choose(
     if dry_run:
         typer.echo(search.plan())
         return
-    with RunProgress() as progress:
-        search.run(progress)
+    if not only_table:
+        with RunProgress() as progress:
+            search.run(progress)
     rows = search.rows()
     typer.echo(json.dumps(rows, indent=2) if as_json else table(rows))
 
 
 def _candidate(text: str) -> tuple[str, dict[str, str]]:
     """Return name and changes of a candidate; without a name of its own, the changes are its name."""
-    name, *rest = text.split() or [""]
-    if "=" in name:
-        name, rest = text, [name, *rest]
-    if not rest:
+    words = text.split()
+    changes = [word for word in words if "=" in word]
+    if not changes:
         raise InputError(f"A candidate is NAME key=value …, and {text!r} changes nothing.")
-    return name, dict(_assignment(item) for item in rest)
+    name = " ".join(words[: words.index(changes[0])]) or text
+    return name, dict(_assignment(word) for word in words[words.index(changes[0]) :])
 
 
 def _assignment(text: str) -> tuple[str, str]:
