@@ -14,6 +14,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -228,12 +229,12 @@ class Search:
             place = self.folder / "networks" / f"{self._network_key(chosen)}-{number}"
             place.mkdir(parents=True, exist_ok=True)
             stored = place / "network.safetensors"
-            try:
-                with locked(stored, timeout=0):
-                    self._judge(number, chosen, stored, progress)
-            except ModelFileError as error:
-                if "another process" not in str(error):
-                    raise
+            with ExitStack() as lock:
+                try:
+                    lock.enter_context(locked(stored, timeout=0))
+                except ModelFileError:
+                    continue  # another process is at it
+                self._judge(number, chosen, stored, progress)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a candidate, the reference first: means over splits and the paired difference.
