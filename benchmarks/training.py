@@ -4,6 +4,7 @@
 
 Each variant trains the recipe's network on random images of CIFAR's size, augmentation included: one
 epoch to warm up (where graphs are recorded and blocks compiled), then epochs until the time is spent.
+Images are network inputs: the copies of an auxiliary task count. Distillation is not measured.
 ``--side-by-side N`` then trains N seeds in N processes at once with the recipe's own settings.
 """
 
@@ -22,6 +23,7 @@ from unittest import mock
 
 import torch
 
+from acil.training.assisted import Assisted, AssistedLoss
 from acil.training.batches import Batches
 from acil.training.loop import _numerics, _own_stream
 from acil.training.network import Network
@@ -56,19 +58,23 @@ def measure(settings: Training, captured: bool, arguments: argparse.Namespace) -
     chosen = recipe(arguments.recipe)
     backbone = build(chosen.backbone, generator, **dict(chosen.backbone_options))
     network = Network(backbone, 50, generator=generator).to(device)
-    network.to(memory_format=torch.channels_last).train()
-    objective = CrossEntropy()
+    trained, objective, views, draws = network, CrossEntropy(), 1, 0
+    tasks = settings.auxiliary
+    if tasks.active:
+        trained, objective = Assisted(network, tasks, generator).to(device), AssistedLoss(tasks)
+        views, draws = tasks.views, tasks.draws
+    trained.to(memory_format=torch.channels_last).train()
     if not captured:
         object.__setattr__(objective, "capturable", False)
     started = time.perf_counter()
     with _numerics(device, settings), _own_stream(device):
-        batches = Batches(images, labels, settings, backbone.preprocessing, 0, device)
-        step = Step(network, objective, settings, device)
+        batches = Batches(images, labels, settings, backbone.preprocessing, 0, device, views, draws)
+        step = Step(trained, objective, settings, device)
         seen, epoch, begin = 0, 0, started
         while epoch < 2 or time.perf_counter() - begin < arguments.seconds:
-            for x, y, indices in batches.epoch(epoch):
-                step(x, y, indices)
-                seen += len(y)
+            for batch in batches.epoch(epoch):
+                step(*batch)
+                seen += len(batch[0])
             loss, _ = step.mean_loss_and_accuracy(seen)  # waits for the device
             epoch += 1
             if epoch == 1:

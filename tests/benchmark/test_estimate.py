@@ -98,6 +98,12 @@ def test_images_to_train_on_are_known_before(method, images, tmp_path):
     assert estimate.later_trained_images(task, job) == images
 
 
+def test_dry_run_counts_the_inputs_of_auxiliary_tasks(tmp_path):
+    changes = {"recipe.training.epochs": "1000", "recipe.training.auxiliary.copies": "3"}
+    text = describe_plan(image_task(tmp_path, **changes))
+    assert "base training: 0.056 million network inputs (all seeds; 1000 epochs, 4 for an image" in text
+
+
 def test_dry_run_tells_what_methods_train(tmp_path):
     text = describe_plan(
         image_task(tmp_path, methods="acil,finetune", **{"recipe.training.epochs": "1000"})

@@ -94,7 +94,10 @@ def test_blank_lines_do_no_harm(records):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"kind": "poem"}, "kind must be one of environment, phase, failure, summary. Got 'poem'"),
+        (
+            {"kind": "poem"},
+            "kind must be one of environment, phase, failure, choice, summary. Got 'poem'",
+        ),
         ({}, "Got None"),
         ([1], "must be an object"),
         ({**summary_record(), "average_accuracy": 100.1}, "from 0 to 100. Got 100.1"),

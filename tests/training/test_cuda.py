@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from acil.training.auxiliary import Auxiliary
 from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.settings import Training
@@ -103,6 +104,32 @@ def test_every_precision_trains_and_flags_are_put_back(precision, compiled):
     )
     assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == before
+
+
+# torch.compile imports parts of torch that warn of their own age, and looks at inner gradients.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        Auxiliary(copies=3, colours=3, mixup=0.5, contrast=0.5),
+        Auxiliary(copies=1, distillation=0.8, teachers=2),
+    ],
+)
+def test_auxiliary_tasks_run_compiled_and_recorded(tasks):
+    images, labels = problem()
+    network = make_network()
+    settings = dataclasses.replace(SETTINGS, precision="fp16", compile=True, auxiliary=tasks)
+    train(
+        network,
+        images,
+        labels,
+        settings,
+        preprocessing=network.backbone.preprocessing,
+        seed=0,
+        device="cuda",
+    )
+    assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
+    assert network.state_dict().keys() == make_network().state_dict().keys()
 
 
 def test_operations_give_the_same_pixels_on_gpu_and_cpu():

@@ -25,6 +25,14 @@ def test_paper_recipe_is_the_papers():
     assert (paper.expansion_size, paper.gamma, paper.dtype) == (8000, 0.1, "float64")
 
 
+def test_best_differs_from_strong_in_base_training_alone():
+    best, strong = to_dict(recipe("best")), to_dict(recipe("strong"))
+    differing = {key for key in best if best[key] != strong[key]}
+    assert differing == {"name", "training"}
+    changes = {"training.epochs": 600, "training.auxiliary.copies": 1}
+    assert override(recipe("strong"), changes).training == recipe("best").training
+
+
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"features"}))
 def test_recipe_builds_a_network_that_has_its_taps(name):
     chosen = recipe(name)
@@ -147,5 +155,7 @@ def test_incomplete_or_foreign_json_is_an_error():
 
 
 def test_unknown_recipe_is_an_error_that_names_the_known():
-    with pytest.raises(InputError, match="paper, authors, strong, quick, digits, imagenet, features"):
+    with pytest.raises(
+        InputError, match="paper, authors, strong, best, quick, digits, imagenet, features"
+    ):
         recipe("fast")

@@ -50,6 +50,7 @@ def block(state, name, x, stride, shortcut):
         ("resnet32", {}, 463_504, 64),
         ("resnet32", {"option": "B"}, 466_256, 64),
         ("resnet18", {}, 11_176_512, 512),
+        ("resnet18", {"stem": "small", "size": 32}, 11_176_512 - 64 * 3 * (7 * 7 - 3 * 3), 512),
         ("smallcnn", {}, 18_912, 64),
     ],
 )
@@ -78,6 +79,18 @@ def test_resnet18_taps():
     for stage, shape in enumerate([(64, 16, 16), (128, 8, 8), (256, 4, 4), (512, 2, 2)], start=1):
         expected |= {f"stage{stage}.{index}": shape for index in range(2)}
     assert map_shapes(backbone) == expected
+
+
+def test_small_stem_of_resnet18_keeps_the_resolution():
+    backbone = build("resnet18", size=32, stem="small")
+    shapes = map_shapes(backbone)
+    assert shapes["stem"] == shapes["stage1.1"] == (64, 32, 32)
+    assert shapes["stage4.1"] == (512, 4, 4)
+    assert backbone.options == {"size": 32, "stem": "small"}
+    # Weights stored before the option existed keep their identity.
+    assert build("resnet18", size=32).options == {"size": 32}
+    with pytest.raises(InputError, match="must be 'large' or 'small'"):
+        build("resnet18", stem="tiny")
 
 
 def test_smallcnn_taps():

@@ -40,6 +40,12 @@ def describe_plan(config: RunConfig) -> str:
         f"seeds), {_duration(heads)} for analytic heads"
         + (f", {_duration(pace * sum(later))} for what other methods train" if any(later) else ""),
     ]
+    if trained:
+        training = task.recipe.training
+        lines.append(
+            f"base training: {trained / 1e6:.3g} million network inputs (all seeds; {training.epochs} "
+            f"epochs, {training.auxiliary.inputs_per_image} for an image and epoch)"
+        )
     if task.data.skipped:
         lines.append(f"left out: {len(task.data.skipped)} images that cannot be read")
     described = [

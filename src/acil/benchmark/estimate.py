@@ -121,10 +121,15 @@ def head_seconds(task: Task, job: Job) -> float:
 
 
 def trained_images(task: Task) -> int:
-    """Return how many images base training of one seed sees, each as often as it is seen."""
+    """Return how many images base training of one seed sees, each as often as it is seen.
+
+    Copies that an auxiliary task makes count, and so does the training of teachers.
+    """
     if task.backbone is not None or not task.data.train.has_pixels or not task.base:
         return 0
-    return task.recipe.training.epochs * int((task.train_labels < task.base).sum())
+    training = task.recipe.training
+    images = int((task.train_labels < task.base).sum())
+    return training.epochs * training.auxiliary.inputs_per_image * images
 
 
 def later_trained_images(task: Task, job: Job) -> int:

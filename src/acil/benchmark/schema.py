@@ -91,6 +91,16 @@ REQUIRED: dict[str, dict[str, Rule]] = {
         "peak_rss": _or_none(_COUNT),
     },
     "failure": {**IDENTITY, "error": _TEXT},
+    "choice": {
+        "dataset": _TEXT,
+        "order": _TEXT,
+        "recipe": _TEXT,
+        "candidate": _TEXT,
+        "identity": _TEXT,
+        "split": _COUNT,
+        "accuracy": _MAPPING,
+        "network_inputs": _COUNT,
+    },
     "summary": {
         **IDENTITY,
         "average_accuracy": _PERCENT,
@@ -102,6 +112,7 @@ OPTIONAL: dict[str, dict[str, Rule]] = {
     "environment": {},
     "phase": {},
     "failure": {},
+    "choice": {},
     "summary": {"joint_difference": _or_none(_AMOUNT), "condition": _or_none(_AMOUNT)},
 }
 

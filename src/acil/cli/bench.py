@@ -164,6 +164,91 @@ def _closing_lines(folder: Path, report: Any) -> list[str]:
     return lines
 
 
+@app.command("choose")
+def choose(
+    dataset: Annotated[str, typer.Option(help="digits, cifar100, imagefolder:DIR")] = "digits",
+    recipe: Annotated[str | None, typer.Option(help="What candidates are compared with.")] = None,
+    try_: Annotated[
+        list[str] | None,
+        typer.Option("--try", help="A candidate: NAME key=value …, e.g. training.auxiliary.copies=1"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value of the recipe, for all alike.")
+    ] = None,
+    splits: Annotated[str, typer.Option(help="Splits of the base classes.")] = "0,1,2,3",
+    gammas: Annotated[str | None, typer.Option(help="Values of γ, relative to trace(gram)/d.")] = None,
+    order: Annotated[str, typer.Option(help="natural, seed1993, podnet1..3 or a seed.")] = "natural",
+    base: Annotated[int | None, typer.Option(help="Classes of the base phase (default: half).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder (default: runs/DATASET-choice).")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
+    root: Annotated[Path | None, typer.Option(help="Folder of the data (default: ACIL_DATA).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    only_table: Annotated[
+        bool, typer.Option("--table", help="Show what is recorded, and train nothing.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be trained, and stop.")
+    ] = False,
+) -> None:
+    """Compare recipes by the base classes' training images alone.
+
+    The base classes are split into a smaller base and classes that arrive later; no test image and no
+    new class is looked at. The same command goes on where it was stopped, and several of them at a time
+    share out the work.
+    """
+    from acil.benchmark.choice import DEFAULTS, GAMMAS, Choice, Search, table
+    from acil.benchmark.task import dataset_name
+    from acil.cli.progress import RunProgress
+
+    candidates = dict(_candidate(text) for text in try_) if try_ else DEFAULTS
+    choice = Choice(
+        dataset=dataset,
+        recipe=recipe,
+        changes=dict(_assignment(text) for text in set_ or []),
+        candidates=candidates,
+        splits=tuple(_numbers("--splits", splits, int)),
+        gammas=GAMMAS if gammas is None else tuple(_numbers("--gammas", gammas, float)),
+        order=order,
+        base=base,
+        device=device,
+        root=None if root is None else str(root),
+    )
+    folder = out or Path("runs") / f"{dataset_name(dataset).replace(':', '-')}-choice"
+    search = Search(choice, folder)
+    if dry_run:
+        typer.echo(search.plan())
+        return
+    if not only_table:
+        with RunProgress() as progress:
+            search.run(progress)
+    rows = search.rows()
+    typer.echo(json.dumps(rows, indent=2) if as_json else table(rows))
+
+
+def _candidate(text: str) -> tuple[str, dict[str, str]]:
+    """Return name and changes of a candidate; without a name of its own, the changes are its name."""
+    words = text.split()
+    changes = [word for word in words if "=" in word]
+    if not changes:
+        raise InputError(f"A candidate is NAME key=value …, and {text!r} changes nothing.")
+    name = " ".join(words[: words.index(changes[0])]) or text
+    return name, dict(_assignment(word) for word in words[words.index(changes[0]) :])
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise InputError(f"Values of a recipe are given as key=value, got {text!r}.")
+    return name.strip(), value.strip()
+
+
+def _numbers(option: str, text: str, kind: Any) -> list[Any]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} takes numbers with commas between them, got {text!r}.") from None
+
+
 @app.command("report")
 def report(
     runs: Annotated[

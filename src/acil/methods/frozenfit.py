@@ -10,6 +10,7 @@ from torch import Tensor
 from acil.methods.base import Context
 from acil.methods.readout import network_features
 from acil.methods.schedule import derived_seed
+from acil.training.auxiliary import Auxiliary
 from acil.training.loop import Objective, train
 from acil.training.settings import Training
 from acil.vision.imageset import ImageSet
@@ -32,7 +33,7 @@ def fit_classifier(
     labels : Tensor of shape (n,), int64
     context : Context
     settings : Training, optional
-        By default the recipe's. Its augmentation is left out.
+        By default the recipe's. Its augmentation and auxiliary tasks are left out.
     objective : Objective, optional
         Of the classifier, which takes features.
     """
@@ -41,7 +42,9 @@ def fit_classifier(
         network.classifier,
         features,
         labels,
-        dataclasses.replace(settings or context.recipe.training, augment=(), compile=False),
+        dataclasses.replace(
+            settings or context.recipe.training, augment=(), compile=False, auxiliary=Auxiliary()
+        ),
         preprocessing=None,
         seed=derived_seed(context.seed, "classifier on frozen features"),
         device=context.device,

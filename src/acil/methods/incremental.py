@@ -230,6 +230,8 @@ class IncrementalNetwork(ABC):
     def _digest(self, phase: Phase) -> str:
         """Tell the trainings of this run from those of other K and settings in the same folder."""
         facts = f"{self.settings} {self.training} {self.history} {phase.n_seen}"
+        if self.training.auxiliary.active:
+            facts += f" {self.training.auxiliary}"
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
     def _require_learnt(self) -> None:

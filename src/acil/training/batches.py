@@ -35,6 +35,10 @@ class Batches:
         None only with floats.
     seed : int
     device : torch.device
+    views : int
+        Augmentations of each image in a batch: all images once, then all once more.
+    draws : int
+        Random numbers for each image, uniform in [0, 1); if any, a batch has a fourth part, (n, draws).
     """
 
     def __init__(
@@ -45,6 +49,8 @@ class Batches:
         preprocessing: Preprocessing | None,
         seed: int,
         device: torch.device,
+        views: int = 1,
+        draws: int = 0,
     ) -> None:
         self._images = images.to(device) if _fits(images, device) else images
         self._labels = labels.to(device)
@@ -52,6 +58,8 @@ class Batches:
         self._augment = Augmentation(settings.augment, preprocessing.size if preprocessing else None)
         self._seed = seed
         self._device = device
+        self._views = views
+        self._draws = draws
         n = len(images)
         self._size = min(settings.batch_size, n)
         self.steps = settings.steps_per_epoch(n)
@@ -60,8 +68,8 @@ class Batches:
         bytes_per_batch = self._size * images[0].numel()
         self._chunk_steps = max(1, _CHUNK_BYTES // max(1, bytes_per_batch))
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield inputs, labels and positions in the data set of each batch, from a step on."""
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Yield inputs, labels, positions in the data set and draws of each batch, from a step on."""
         order = torch.randperm(len(self._images), generator=self._generator("cpu", epoch, "order"))
         order = order[: self.images_per_epoch]
         for chunk in range(first_step // self._chunk_steps, -(-self.steps // self._chunk_steps)):
@@ -69,27 +77,36 @@ class Batches:
             end = min(start + self._chunk_steps, self.steps)
             members = order[start * self._size : end * self._size]
             indices = members.to(self._device)
-            inputs = self._inputs(members, indices, epoch, chunk)
-            labels = self._labels[indices]
+            generator = self._generator(self._device, epoch, chunk)
+            repeated = members.repeat(self._views), indices.repeat(self._views)
+            inputs = torch.split(self._inputs(*repeated, generator), len(members))
+            parts = [self._labels[indices], indices]
+            if self._draws:
+                shape = (len(members), self._draws)
+                parts.append(torch.rand(shape, generator=generator, device=self._device))
             for step in range(max(start, first_step), end):
                 batch = slice((step - start) * self._size, (step - start + 1) * self._size)
-                yield inputs[batch], labels[batch], indices[batch]
+                x = torch.cat([view[batch] for view in inputs]) if self._views > 1 else inputs[0][batch]
+                yield x, *(part[batch] for part in parts)
 
-    def _inputs(self, members: Tensor, indices: Tensor, epoch: int, chunk: int) -> Tensor:
+    def _inputs(self, members: Tensor, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return the network's input for one chunk."""
         resident = self._images.device == self._device
         chosen = self._images[indices] if resident else self._images[members].to(self._device)
         if chosen.dtype != torch.uint8 or self._preprocessing is None:
             return chosen
-        generator = self._generator(self._device, epoch, chunk)
         inputs = normalise(self._augment(chosen, generator), self._preprocessing)
         return inputs.contiguous(memory_format=torch.channels_last)
 
     def _generator(self, device: torch.device | str, epoch: int, part: object) -> torch.Generator:
-        text = f"acil training {self._seed} {epoch} {part}"
-        # 63 bits, which every generator takes.
-        start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-        return torch.Generator(device).manual_seed(start)
+        return torch.Generator(device).manual_seed(start_of(self._seed, epoch, part))
+
+
+def start_of(seed: int, *parts: object) -> int:
+    """Return what the generator of one part of a training starts from."""
+    text = " ".join(["acil training", str(seed), *map(str, parts)])
+    # 63 bits, which every generator takes.
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def _fits(images: Tensor, device: torch.device) -> bool:

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -156,9 +157,17 @@ class Checkpoint:
             return None
         return position, stored
 
+    def part(self, name: str) -> Checkpoint:
+        """Return the checkpoint of a training that this one needs, in a folder within its own."""
+        return Checkpoint(self.path.parent / name, self.every_seconds, self.other)
+
     def remove(self) -> None:
-        """Delete the file, if there is one."""
+        """Delete the file, if there is one, and those of its parts."""
         self.path.unlink(missing_ok=True)
+        for part in self.path.parent.glob(f"*/{self.path.name}"):
+            part.unlink()
+            with suppress(OSError):
+                part.parent.rmdir()
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         stored = load(self.path.read_bytes())

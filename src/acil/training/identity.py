@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from acil.training.auxiliary import Auxiliary
 from acil.training.settings import Training
 from acil.vision.backbones import Preprocessing
 
@@ -24,9 +25,12 @@ def training_identity(
 ) -> dict[str, Any]:
     """Return what a checkpoint must have in common with the training that goes on from it; JSON-able."""
     name = getattr(objective, "__qualname__", type(objective).__qualname__)
+    told = dataclasses.asdict(settings)
+    if settings.auxiliary == Auxiliary():
+        del told["auxiliary"]  # so that checkpoints of earlier versions are known again
     state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     return {
-        **{f"training.{key}": value for key, value in dataclasses.asdict(settings).items()},
+        **{f"training.{key}": value for key, value in told.items()},
         "seed": seed,
         "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
         "objective": getattr(objective, "identity", name),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from acil.errors import ACILError, InputError
-from acil.training.batches import Batches
+from acil.training.assisted import Assisted, AssistedLoss, MeanScores
+from acil.training.batches import Batches, start_of
 from acil.training.checkpoint import Checkpoint, Position
 from acil.training.identity import training_identity
 from acil.training.progress import Clock, Progress
@@ -58,7 +61,8 @@ def train(
     device : torch.device or str
     objective : Objective, optional
         (network, x, y, indices) → loss, or (loss, scores); ``indices`` are positions in ``images``. By
-        default the cross entropy of ``network(x)``. See :data:`acil.training.step.Objective`.
+        default the cross entropy of ``network(x)`` and the auxiliary tasks of the settings. See
+        :data:`acil.training.step.Objective`.
     checkpoint : Checkpoint, optional
         If it holds a state of this very training, that is where it goes on: same network as first
         built, same data, settings, seed. The last checkpoint stays; the caller removes it.
@@ -84,22 +88,68 @@ def train(
     if settings.epochs == 0:
         network.to(device).eval()
         return
+    trained = network
+    if objective is None and settings.auxiliary.active:
+        teacher = None
+        if settings.auxiliary.distillation:
+            teacher = _teacher(
+                network, images, labels, settings, preprocessing, seed, device, checkpoint, progress
+            )
+        generator = torch.Generator().manual_seed(start_of(seed, "auxiliary layers"))
+        # The layers of auxiliary tasks live here alone: what is trained in place is the network.
+        trained = Assisted(network, settings.auxiliary, generator)
+        objective = AssistedLoss(settings.auxiliary, settings.label_smoothing, teacher)
     objective = objective or CrossEntropy(settings.label_smoothing)
     identity: dict[str, Any] = {}
     if checkpoint is not None:
-        identity = training_identity(network, images, labels, settings, preprocessing, seed, objective)
+        identity = training_identity(trained, images, labels, settings, preprocessing, seed, objective)
     # Channels last is the faster layout on CPUs too (ResNet-32 on two cores: by a quarter).
-    network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    network.train()
+    trained.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    trained.train()
+    views, draws = getattr(objective, "views", 1), getattr(objective, "draws", 0)
     with _numerics(device, settings), _own_stream(device):
-        batches = Batches(images, labels, settings, preprocessing, seed, device)
-        step = Step(network, objective, settings, device)
+        batches = Batches(images, labels, settings, preprocessing, seed, device, views, draws)
+        step = Step(trained, objective, settings, device)
         try:
             _run(step, batches, settings, checkpoint, identity, progress)
         finally:
             step.close()
             network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     network.eval()
+
+
+def _teacher(
+    network: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: Training,
+    preprocessing: Preprocessing | None,
+    seed: int,
+    device: torch.device,
+    checkpoint: Checkpoint | None,
+    progress: Callable[[Progress], None] | None,
+) -> MeanScores:
+    """Train the networks that a training with distillation follows.
+
+    They start from the same weights and see other batches. Their last checkpoints stay until the whole
+    training is over: a killed one finds its teachers again.
+    """
+    tasks = settings.auxiliary
+    alone = replace(settings, auxiliary=replace(tasks, distillation=0.0))
+    teachers = [copy.deepcopy(network) for _ in range(tasks.teachers)]
+    for number, teacher in enumerate(teachers):
+        train(
+            teacher,
+            images,
+            labels,
+            alone,
+            preprocessing=preprocessing,
+            seed=start_of(seed, "teacher", number),
+            device=device,
+            checkpoint=None if checkpoint is None else checkpoint.part(f"teacher-{number}"),
+            progress=progress,
+        )
+    return MeanScores(teachers).eval()
 
 
 def _run(
@@ -124,10 +174,11 @@ def _run(
             step.reset_totals()
         rate = settings.learning_rate_at(epoch)
         step.set_rate(rate)
-        for x, y, indices in batches.epoch(epoch, position.step):
-            step(x, y, indices)
-            clock.add(len(y))
-            position = Position(epoch, position.step + 1, position.seen + len(y))
+        for batch in batches.epoch(epoch, position.step):
+            step(*batch)
+            size = len(batch[1])
+            clock.add(size)
+            position = Position(epoch, position.step + 1, position.seen + size)
             if checkpoint is not None and checkpoint.due():
                 _measure(step, position, settings, rate)
                 checkpoint.save(identity, position, step.tensors())

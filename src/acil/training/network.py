@@ -30,7 +30,7 @@ class Network(nn.Module):
         if n_classes < 1:
             raise InputError(f"A network needs at least one class. Got n_classes = {n_classes}.")
         self.backbone = backbone
-        self.classifier = _linear(backbone.num_features, n_classes, generator)
+        self.classifier = linear(backbone.num_features, n_classes, generator)
 
     @property
     def n_classes(self) -> int:
@@ -64,7 +64,7 @@ class Network(nn.Module):
             )
         if n_classes == old.out_features:
             return
-        new = _linear(old.in_features, n_classes - old.out_features, generator).to(old.weight)
+        new = linear(old.in_features, n_classes - old.out_features, generator).to(old.weight)
         grown = nn.utils.skip_init(  # type: ignore[no-untyped-call]
             nn.Linear, old.in_features, n_classes, device=old.weight.device, dtype=old.weight.dtype
         )
@@ -74,7 +74,7 @@ class Network(nn.Module):
         self.classifier = grown
 
 
-def _linear(n_in: int, n_out: int, generator: torch.Generator | None) -> nn.Linear:
+def linear(n_in: int, n_out: int, generator: torch.Generator | None) -> nn.Linear:
     """Return a linear layer with torch's usual distribution, drawn from a generator of ours."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)  # type: ignore[no-untyped-call]
     bound = 1 / math.sqrt(n_in)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from acil.errors import InputError
+from acil.training.auxiliary import Auxiliary
 from acil.vision.augment import check_names
 
 Schedule = Literal["step", "cosine"]
@@ -56,6 +57,8 @@ class Training:
     compile : bool
         Whether, on a GPU, the blocks of the network go through ``torch.compile`` first: it pays only
         for long trainings. With "fp16", kernels of our own then compute the 3 x 3 convolutions.
+    auxiliary : Auxiliary
+        Tasks beside classification, by default none; only in the default objective.
     """
 
     epochs: int
@@ -74,6 +77,8 @@ class Training:
     precision: Precision = "float32"
     keep_last_batch: bool = True
     compile: bool = False
+    # Not in the text that checkpoints of earlier versions are found by.
+    auxiliary: Auxiliary = field(default=Auxiliary(), repr=False)
 
     def __post_init__(self) -> None:
         _require("epochs", self.epochs, self.epochs >= 0, "at least 0")

@@ -19,10 +19,11 @@ from acil.training.settings import Training
 from acil.training.shadow import Shadow, halved
 from acil.vision.backbones import Backbone
 
-#: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). Two attributes are
+#: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). These attributes are
 #: looked at: ``capturable`` (True allows a CUDA graph: no shape and no branch may depend on values, and
-#: nothing but the network may keep state) and ``identity`` (a text that a checkpoint remembers).
-Objective = Callable[[nn.Module, Tensor, Tensor, Tensor], "Tensor | tuple[Tensor, Tensor]"]
+#: nothing but the network may keep state), ``identity`` (a text that a checkpoint remembers), ``views``
+#: and ``draws`` (see :class:`acil.training.batches.Batches`; draws come as a fifth argument).
+Objective = Callable[..., "Tensor | tuple[Tensor, Tensor]"]
 
 #: cuDNN chooses its algorithms and the optimiser makes its state before a graph is recorded.
 _WARMUP_STEPS = 3
@@ -184,15 +185,16 @@ class Step:
         if on_gpu and getattr(objective, "capturable", False):
             self._graphs = {}
 
-    def __call__(self, x: Tensor, y: Tensor, indices: Tensor) -> None:
-        """Do one step."""
+    def __call__(self, *batch: Tensor) -> None:
+        """Do one step on what :meth:`acil.training.batches.Batches.epoch` yields."""
         if self._graphs is None:
-            self._run(x, y, indices)
+            self._run(*batch)
             return
         # One graph for full batches, one for the smaller batch that may end an epoch.
-        if len(y) not in self._graphs:
-            self._graphs[len(y)] = self._record(x, y, indices)
-        self._graphs[len(y)].replay(x, y, indices)
+        size = len(batch[1])
+        if size not in self._graphs:
+            self._graphs[size] = self._record(*batch)
+        self._graphs[size].replay(*batch)
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the steps to come."""
@@ -238,14 +240,14 @@ class Step:
         self._optimizer.zero_grad(set_to_none=True)
         _plain(self._network)
 
-    def _run(self, x: Tensor, y: Tensor, indices: Tensor) -> None:
+    def _run(self, x: Tensor, y: Tensor, *others: Tensor) -> None:
         if self._shadow is None:
             self._optimizer.zero_grad(set_to_none=True)
         else:
             self._shadow.clear()
         autocast = torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None)
         with autocast, self._stance(len(y)):
-            result = self._objective(self._model, x, y, indices)
+            result = self._objective(self._model, x, y, *others)
         loss, scores = result if isinstance(result, tuple) else (result, None)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if self._shadow is not None:
@@ -267,10 +269,10 @@ class Step:
         eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return eager
 
-    def _record(self, x: Tensor, y: Tensor, indices: Tensor) -> _Graph:
+    def _record(self, *batch: Tensor) -> _Graph:
         """Record a step for this batch size; weights, buffers and momentum stay as they are."""
         before = {name: tensor.clone() for name, tensor in self.tensors().items()}
-        graph = _Graph(self._run, x, y, indices)
+        graph = _Graph(self._run, *batch)
         self.load(before)
         return graph
 
@@ -278,11 +280,9 @@ class Step:
 class _Graph:
     """A recorded step that is replayed on new inputs."""
 
-    def __init__(
-        self, run: Callable[[Tensor, Tensor, Tensor], None], x: Tensor, y: Tensor, indices: Tensor
-    ) -> None:
+    def __init__(self, run: Callable[..., None], *batch: Tensor) -> None:
         # clone keeps the channels-last layout.
-        self._inputs = (x.clone(), y.clone(), indices.clone())
+        self._inputs = tuple(part.clone() for part in batch)
         for _ in range(_WARMUP_STEPS):
             run(*self._inputs)
         self._graph = torch.cuda.CUDAGraph()
@@ -290,7 +290,7 @@ class _Graph:
         with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream()):
             run(*self._inputs)
 
-    def replay(self, x: Tensor, y: Tensor, indices: Tensor) -> None:
-        for own, new in zip(self._inputs, (x, y, indices), strict=True):
+    def replay(self, *batch: Tensor) -> None:
+        for own, new in zip(self._inputs, batch, strict=True):
             own.copy_(new)
         self._graph.replay()

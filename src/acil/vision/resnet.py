@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -146,7 +148,7 @@ class ResNet32(Backbone):
 
 
 class ResNet18(Backbone):
-    """ResNet-18 for 224 x 224 images, with torchvision's parameter names: its weights load unchanged.
+    """ResNet-18, with torchvision's parameter names: its weights for 224 x 224 images load unchanged.
 
     Parameters
     ----------
@@ -156,20 +158,33 @@ class ResNet18(Backbone):
         Height and width of images.
     last_relu : bool, default=True
         Whether the last block ends with a ReLU, so that features are not negative.
+    stem : {"large", "small"}
+        "small" is what images of 32 or 64 pixels need: a 3 x 3 convolution of stride 1 and no pooling,
+        instead of a 7 x 7 convolution of stride 2 and pooling.
     """
 
     ignored_prefixes = ("fc.",)
 
     def __init__(
-        self, generator: torch.Generator | None = None, *, size: int = 224, last_relu: bool = True
+        self,
+        generator: torch.Generator | None = None,
+        *,
+        size: int = 224,
+        last_relu: bool = True,
+        stem: str = "large",
     ) -> None:
+        if stem not in ("large", "small"):
+            raise InputError(f"The stem of ResNet-18 must be 'large' or 'small'. Got {stem!r}.")
         preprocessing = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, size)
-        # Named only where it differs: options are part of the identity of weights stored before.
-        options = {"size": size} if last_relu else {"size": size, "last_relu": False}
+        # Named only where they differ: options are part of the identity of weights stored before.
+        options: dict[str, Any] = {"size": size}
+        options |= {} if last_relu else {"last_relu": False}
+        options |= {} if stem == "large" else {"stem": stem}
         super().__init__("resnet18", 512, preprocessing, options)
-        self.conv1 = convolution(3, 64, 7, 2)
+        small = stem == "small"
+        self.conv1 = convolution(3, 64, 3) if small else convolution(3, 64, 7, 2)
         self.bn1 = nn.BatchNorm2d(64)
-        self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
         self.layer1 = _stage(64, 64, 2, 1)
         self.layer2 = _stage(64, 128, 2, 2)
         self.layer3 = _stage(128, 256, 2, 2)
@@ -183,6 +198,6 @@ class ResNet18(Backbone):
         return last.mean(dim=(2, 3))
 
     def taps(self) -> dict[str, nn.Module]:
-        """Return "stem" (after its pooling) and the blocks "stage1.0" … "stage4.1"."""
+        """Return "stem" (after its pooling, if any) and the blocks "stage1.0" … "stage4.1"."""
         stages = [self.layer1, self.layer2, self.layer3, self.layer4]
         return {"stem": self.maxpool, **_block_taps(stages)}

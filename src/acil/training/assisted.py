@@ -1,0 +1,217 @@
+"""Base training with auxiliary tasks: a network, layers that help to train it, and their loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.training.auxiliary import ANGLES, COLOURS, Auxiliary
+from acil.training.network import linear
+from acil.training.objectives import Capturable, distillation
+
+#: Of the distillation from teachers, and of the contrastive loss.
+TEACHER_TEMPERATURE = 4.0
+CONTRAST_TEMPERATURE = 0.1
+#: Units of the two layers between features and the contrastive loss.
+_CONTRAST_WIDTHS = (256, 128)
+
+
+class Assisted(nn.Module):
+    """A network and the layers that only its training needs.
+
+    Parameters
+    ----------
+    network : Network or CosineNetwork
+        Trained in place; afterwards it is used alone.
+    tasks : Auxiliary
+    generator : torch.Generator
+        On the CPU; draws the weights of the layers.
+    """
+
+    def __init__(self, network: Any, tasks: Auxiliary, generator: torch.Generator) -> None:
+        super().__init__()
+        if not (hasattr(network, "features") and hasattr(network, "classifier")):
+            raise InputError(
+                f"Auxiliary tasks need a network with features and a classifier, and this one is "
+                f"{type(network).__name__}. Train it without them."
+            )
+        self.network = network
+        width = network.backbone.num_features
+        layers = nn.ModuleDict()
+        if tasks.copies:
+            layers["copies"] = linear(width, network.n_classes * tasks.transformations, generator)
+        if tasks.contrast:
+            hidden, outputs = _CONTRAST_WIDTHS
+            layers["contrast"] = nn.Sequential(
+                linear(width, hidden, generator), nn.ReLU(), linear(hidden, outputs, generator)
+            )
+        self.layers = layers
+
+    @property
+    def n_classes(self) -> int:
+        """Number of outputs of the network."""
+        return int(self.network.n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class AssistedLoss(Capturable):
+    """The loss of an :class:`Assisted` network.
+
+    Attributes
+    ----------
+    tasks : Auxiliary
+    label_smoothing : float
+        Of the classification of images.
+    teacher : nn.Module or None
+        Whose scores are distilled.
+    """
+
+    tasks: Auxiliary
+    label_smoothing: float = 0.0
+    teacher: nn.Module | None = field(default=None, repr=False)
+
+    @property
+    def views(self) -> int:
+        """Augmentations of each image that a batch holds, one after the other."""
+        return self.tasks.views
+
+    @property
+    def draws(self) -> int:
+        """Random numbers that a batch holds for each image."""
+        return self.tasks.draws
+
+    def __call__(
+        self, network: Any, x: Tensor, y: Tensor, indices: Tensor, draws: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the scores of the images themselves.
+
+        Parameters
+        ----------
+        network : Assisted
+        x : Tensor of shape (views · n, channels, height, width)
+            All images, then all first copies, and so on.
+        y, indices : Tensor of shape (n,), int64
+        draws : Tensor of shape (n, draws), uniform in [0, 1)
+        """
+        tasks, n = self.tasks, len(y)
+        images, copies = x[:n], x[n:]
+        share = x.new_ones(n)
+        if tasks.mixup and draws is not None:
+            share = mixing_share(draws[:, tasks.copies], tasks.mixup)
+            images = mixed(images, share)
+        kinds = y.new_zeros(len(copies))
+        if tasks.copies and draws is not None:
+            kinds = (draws[:, : tasks.copies].mT.reshape(-1) * tasks.transformations).long()
+            copies = transformed(copies, kinds, tasks)
+        inputs = torch.cat([images, copies]).contiguous(memory_format=torch.channels_last)
+        features = network.network.features(inputs)
+        scores = network.network.classifier(features[:n]).float()
+        loss = self._of_images(scores, y, share)
+        if tasks.distillation and self.teacher is not None:
+            with torch.no_grad():
+                taught = self.teacher(images).float()
+            follow = TEACHER_TEMPERATURE**2 * distillation(scores, taught, TEACHER_TEMPERATURE)
+            loss = (1 - tasks.distillation) * loss + tasks.distillation * follow
+        made_up = y.repeat(tasks.views - 1) * tasks.transformations + kinds
+        if tasks.copies:
+            found = network.layers["copies"](features[n:]).float()
+            loss = loss + tasks.weight * functional.cross_entropy(found, made_up)
+        if tasks.contrast:
+            labels = torch.cat([y * tasks.transformations, made_up])
+            embedded = network.layers["contrast"](features)
+            loss = loss + tasks.contrast * contrastive(embedded, labels, CONTRAST_TEMPERATURE)
+        return loss, scores
+
+    def _of_images(self, scores: Tensor, y: Tensor, share: Tensor) -> Tensor:
+        own = functional.cross_entropy(scores, y, label_smoothing=self.label_smoothing, reduction="none")
+        if not self.tasks.mixup:
+            return own.mean()
+        others = functional.cross_entropy(
+            scores, y.roll(1), label_smoothing=self.label_smoothing, reduction="none"
+        )
+        return (share * own + (1 - share) * others).mean()
+
+
+def transformed(images: Tensor, kinds: Tensor, tasks: Auxiliary) -> Tensor:
+    """Turn and recolour each image as its kind says.
+
+    Parameters
+    ----------
+    images : Tensor of shape (n, channels, size, size)
+        With any number of channels if there is one colour, else three.
+    kinds : Tensor of shape (n,), int64
+        From 0, which leaves the image as it is, to ``tasks.transformations - 1``.
+    tasks : Auxiliary
+    """
+    if tasks.crossed:
+        angles, colours = kinds % tasks.angles, kinds // tasks.angles
+    else:
+        angles = torch.where(kinds < tasks.angles, kinds, 0)
+        colours = (kinds - tasks.angles + 1).clamp(min=0)
+    result = images
+    # Each version of the whole batch, and a choice: no shape may depend on values.
+    for index, quarters in enumerate(ANGLES[tasks.angles][1:], start=1):
+        turned = torch.rot90(images, quarters, (2, 3))
+        result = torch.where((angles == index)[:, None, None, None], turned, result)
+    recoloured = result
+    for index, order in enumerate(COLOURS[1 : tasks.colours], start=1):
+        version = torch.stack([result[:, channel] for channel in order], dim=1)
+        recoloured = torch.where((colours == index)[:, None, None, None], version, recoloured)
+    return recoloured
+
+
+def mixing_share(uniform: Tensor, fraction: float) -> Tensor:
+    """Return λ of each image: uniform between 0 and 1 for a fraction of them, 1 for the others."""
+    return torch.where(uniform < fraction, uniform / fraction, 1.0)
+
+
+def mixed(images: Tensor, share: Tensor) -> Tensor:
+    """Return λ x + (1 − λ) x', x' the image before x in the batch, whose order is random."""
+    weights = share[:, None, None, None]
+    return weights * images + (1 - weights) * images.roll(1, 0)
+
+
+def contrastive(embedded: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Return the supervised contrastive loss of rows, the mean over those that have a partner.
+
+    P. Khosla et al., "Supervised Contrastive Learning", 2020, Eq. (2): of row i, the mean of −log
+    softmax_j(z_i · z_j / T) over the rows j ≠ i of the same label, the softmax over all j ≠ i.
+
+    Parameters
+    ----------
+    embedded : Tensor of shape (n, width)
+        Scaled to unit length here.
+    labels : Tensor of shape (n,), int64
+    temperature : float
+    """
+    unit = functional.normalize(embedded.float())
+    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    with torch.autocast(unit.device.type, enabled=False):
+        similar = (unit @ unit.mT / temperature).masked_fill(itself, -torch.inf)
+    logs = similar - similar.logsumexp(1, keepdim=True)
+    partners = (labels[:, None] == labels) & ~itself
+    count = partners.sum(1)
+    rows = -torch.where(partners, logs, 0.0).sum(1) / count.clamp(min=1)
+    return rows.sum() / (count > 0).sum().clamp(min=1)
+
+
+class MeanScores(nn.Module):
+    """Several networks, whose mean score is their answer.
+
+    Parameters
+    ----------
+    networks : list of nn.Module
+    """
+
+    def __init__(self, networks: list[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of shape (n, classes), float32."""
+        return torch.stack([network(x).float() for network in self.networks]).mean(0)

@@ -1,0 +1,287 @@
+"""Auxiliary tasks of base training: what each does, and that nothing of them remains."""
+
+import dataclasses
+
+import pytest
+import torch
+from test_loop import PREPROCESSING, SHORT, fit, make_network, problem, same
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.training import loop as loop_module
+from acil.training.assisted import (
+    CONTRAST_TEMPERATURE,
+    Assisted,
+    AssistedLoss,
+    MeanScores,
+    contrastive,
+    mixed,
+    mixing_share,
+    transformed,
+)
+from acil.training.auxiliary import Auxiliary
+from acil.training.batches import Batches
+from acil.training.checkpoint import Checkpoint
+from acil.training.identity import training_identity
+from acil.training.loop import train
+from acil.training.recipes import RECIPES, from_dict, override, recipe, to_dict
+from acil.training.step import CrossEntropy
+
+ROTATION = Auxiliary(copies=1)
+TASKS = {
+    "rotation": ROTATION,
+    "three copies, two angles": Auxiliary(copies=3, angles=2, weight=0.5),
+    "mixup": Auxiliary(mixup=0.5),
+    "contrast": Auxiliary(contrast=0.5),
+    "rotation, mixup, contrast": Auxiliary(copies=1, mixup=0.5, contrast=0.5),
+    "distillation": Auxiliary(copies=1, distillation=0.8, teachers=2),
+}
+
+
+def colour_pictures(n):
+    return torch.rand(n, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def test_quarter_turns_are_numbered_counterclockwise():
+    images = colour_pictures(4)
+    found = transformed(images, torch.arange(4), ROTATION)
+    for kind in range(4):
+        assert torch.equal(found[kind], torch.rot90(images[kind], kind, (1, 2)))
+
+
+def test_two_angles_are_upright_and_upside_down():
+    images = colour_pictures(2)
+    found = transformed(images, torch.tensor([0, 1]), Auxiliary(copies=1, angles=2))
+    assert torch.equal(found, torch.stack([images[0], images[1].flip(1, 2)]))
+
+
+def test_colours_beside_angles_recolour_or_turn():
+    tasks = Auxiliary(copies=1, angles=4, colours=3)
+    assert tasks.transformations == 6
+    images = colour_pictures(6)
+    found = transformed(images, torch.arange(6), tasks)
+    assert torch.equal(found[3], torch.rot90(images[3], 3, (1, 2)))
+    assert torch.equal(found[4], images[4][[1, 2, 0]])
+    assert torch.equal(found[5], images[5][[2, 0, 1]])
+
+
+def test_crossed_colours_and_angles_give_every_pair_once():
+    tasks = Auxiliary(copies=1, angles=4, colours=6, crossed=True)
+    assert tasks.transformations == 24
+    image = colour_pictures(1)
+    found = transformed(image.expand(24, -1, -1, -1), torch.arange(24), tasks)
+    assert len({tuple(version.flatten().tolist()) for version in found}) == 24
+    assert torch.equal(found[9], torch.rot90(image[0], 1, (1, 2))[[2, 0, 1]])
+
+
+def test_mixing_takes_the_image_before_with_what_remains():
+    images = colour_pictures(3)
+    found = mixed(images, torch.tensor([1.0, 0.25, 0.0]))
+    torch.testing.assert_close(found[0], images[0])
+    torch.testing.assert_close(found[1], 0.25 * images[1] + 0.75 * images[0])
+    torch.testing.assert_close(found[2], images[1])
+
+
+def test_share_of_mixed_images_is_uniform_and_the_others_stay():
+    uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
+    share = mixing_share(uniform, 0.5)
+    assert (share == 1).float().mean() == pytest.approx(0.5, abs=0.02)
+    drawn = share[share < 1]
+    assert (drawn.mean(), drawn.std()) == (
+        pytest.approx(0.5, abs=0.02),
+        pytest.approx(12**-0.5, abs=0.02),
+    )
+
+
+def test_mixed_losses_follow_the_mixed_images():
+    loss = AssistedLoss(Auxiliary(mixup=1.0))
+    scores = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    y, share = torch.tensor([0, 1]), torch.tensor([0.75, 0.5])
+    own, other = functional.cross_entropy(scores, y, reduction="none"), []
+    other = functional.cross_entropy(scores, 1 - y, reduction="none")
+    expected = ((0.75 * own[0] + 0.25 * other[0]) + (0.5 * own[1] + 0.5 * other[1])) / 2
+    torch.testing.assert_close(loss._of_images(scores, y, share), expected)
+
+
+def test_contrastive_loss_of_known_rows():
+    # Rows 0 and 1 are partners, row 2 has none and counts only among the others.
+    rows = torch.tensor([[3.0, 0.0], [0.0, 2.0], [-1.0, 0.0]])
+    T = 0.5
+    first = torch.log(torch.exp(torch.tensor(0 / T)) + torch.exp(torch.tensor(-1 / T)))
+    second = torch.log(torch.exp(torch.tensor(0 / T)) + torch.exp(torch.tensor(0 / T)))
+    found = contrastive(rows, torch.tensor([5, 5, 7]), T)
+    torch.testing.assert_close(found, (first + second) / 2)
+
+
+def test_contrastive_gradient_is_finite_when_nobody_has_a_partner():
+    rows = torch.randn(4, 3, requires_grad=True)
+    contrastive(rows, torch.arange(4), CONTRAST_TEMPERATURE).backward()
+    assert bool(torch.isfinite(rows.grad).all())
+
+
+def test_loss_is_that_of_images_and_weighted_copies():
+    tasks = Auxiliary(copies=2, weight=0.5)
+    network = Assisted(make_network(), tasks, torch.Generator().manual_seed(0)).eval()
+    x = torch.rand(15, 1, 8, 8)
+    y = torch.tensor([0, 1, 2, 0, 1])
+    draws = torch.tensor([[0.0, 0.3], [0.6, 0.9], [0.3, 0.3], [0.9, 0.0], [0.1, 0.6]])
+    loss, scores = AssistedLoss(tasks)(network, x, y, torch.arange(5), draws)
+    kinds = [0, 2, 1, 3, 0, 1, 3, 1, 0, 2]  # first copies of all images, then the second ones
+    turned = torch.stack([torch.rot90(x[5 + i], k, (1, 2)) for i, k in enumerate(kinds)])
+    own = network.network(x[:5])
+    torch.testing.assert_close(scores, own)
+    copied = network.layers["copies"](network.network.features(turned))
+    targets = torch.cat([y, y]) * 4 + torch.tensor(kinds)
+    expected = functional.cross_entropy(own, y) + 0.5 * functional.cross_entropy(copied, targets)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_distillation_follows_the_mean_score_of_the_teachers():
+    teachers = [make_network(seed=seed).eval() for seed in (1, 2)]
+    x, y = torch.rand(5, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1])
+    teacher = MeanScores(teachers)
+    mean = (teachers[0](x) + teachers[1](x)) / 2
+    torch.testing.assert_close(teacher(x), mean)
+    tasks = Auxiliary(distillation=0.75, teachers=2)
+    network = Assisted(make_network(), tasks, torch.Generator()).eval()
+    loss, scores = AssistedLoss(tasks, teacher=teacher)(network, x, y, torch.arange(5))
+    T = 4.0
+    follow = -((mean / T).softmax(1) * (scores / T).log_softmax(1)).sum(1).mean()
+    expected = 0.25 * functional.cross_entropy(scores, y) + 0.75 * T * T * follow
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_training_learns_leaves_no_trace_and_is_repeatable(name):
+    images, labels = problem(300)
+    settings = dataclasses.replace(
+        SHORT, epochs=6, batch_size=32, learning_rate=0.1, augment=("crop",), auxiliary=TASKS[name]
+    )
+    network = fit(make_network(), images, labels, settings)
+    assert network.state_dict().keys() == make_network().state_dict().keys()
+    assert not network.training
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert same(network, fit(make_network(), images, labels, settings))
+    assert not same(network, fit(make_network(), images, labels, dataclasses.replace(SHORT, epochs=6)))
+
+
+def test_rotation_still_classifies_upright_images():
+    images, labels = problem(300)
+    settings = dataclasses.replace(SHORT, epochs=8, learning_rate=0.1, auxiliary=ROTATION)
+    network = fit(make_network(), images, labels, settings)
+    test_images, test_labels = problem(200, seed=1)
+    with torch.no_grad():
+        x = (test_images.float() / 255 - 0.4) / 0.3
+        assert (network(x).argmax(1) == test_labels).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("stop_at", [4, 26])
+@pytest.mark.parametrize("name", ["rotation, mixup, contrast", "distillation"])
+def test_interrupted_training_goes_on_to_the_same_bits(name, stop_at, tmp_path, monkeypatch):
+    images, labels = problem(80)
+    settings = dataclasses.replace(SHORT, augment=("crop", "flip"), auxiliary=TASKS[name])
+    expected = fit(make_network(), images, labels, settings)
+
+    class Killed(Exception):
+        pass
+
+    steps = []
+    run = loop_module.Step.__call__
+
+    def counted(self, *batch):
+        steps.append(1)
+        if len(steps) == stop_at:
+            raise Killed
+        run(self, *batch)
+
+    checkpoint = Checkpoint(tmp_path, every_seconds=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop_module.Step, "__call__", counted)
+        try:
+            fit(make_network(), images, labels, settings, checkpoint=checkpoint)
+        except Killed:
+            assert list(tmp_path.rglob("training.safetensors"))
+    again = Checkpoint(tmp_path, every_seconds=0)
+    assert same(expected, fit(make_network(), images, labels, settings, checkpoint=again))
+    again.remove()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_views_of_a_batch_are_the_same_images_augmented_anew():
+    images, labels = problem(40)
+    settings = dataclasses.replace(SHORT, augment=("crop",))
+    device = torch.device("cpu")
+    batches = Batches(images, labels, settings, PREPROCESSING, 0, device, views=3, draws=2)
+    steps = list(batches.epoch(1))
+    assert [len(y) for _, y, _, _ in steps] == [16, 16, 8]
+    x, y, indices, draws = steps[1]
+    assert x.shape == (48, 1, 8, 8)
+    assert draws.shape == (16, 2)
+    assert torch.equal(y, labels[indices])
+    assert not torch.equal(x[:16], x[16:32])
+    plain = Batches(
+        images, labels, dataclasses.replace(settings, augment=()), PREPROCESSING, 0, device, 3
+    )
+    x, _, _ = next(iter(plain.epoch(1)))
+    assert torch.equal(x[:16], x[16:32])
+    again = next(iter(batches.epoch(1, first_step=1)))
+    assert all(torch.equal(a, b) for a, b in zip(again, steps[1], strict=True))
+
+
+def test_without_tasks_recipes_and_trainings_are_known_by_what_they_were():
+    images, labels = problem(20)
+    for known in RECIPES.values():
+        if not known.training.auxiliary.active:
+            assert "auxiliary" not in to_dict(known)["training"]
+            assert "auxiliary" not in repr(known.training)
+    told = training_identity(make_network(), images, labels, SHORT, None, 0, CrossEntropy())
+    assert "training.auxiliary" not in told
+    with_task = dataclasses.replace(SHORT, auxiliary=ROTATION)
+    told = training_identity(make_network(), images, labels, with_task, None, 0, CrossEntropy())
+    assert told["training.auxiliary"]["copies"] == 1
+
+
+def test_recipe_names_tasks_by_dotted_keys_and_json_keeps_them():
+    chosen = override(
+        recipe("strong"), {"training.auxiliary.copies": "2", "training.auxiliary.mixup": "0.5"}
+    )
+    assert chosen.training.auxiliary == Auxiliary(copies=2, mixup=0.5)
+    assert from_dict(to_dict(chosen)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("tasks", "inputs"),
+    [
+        (Auxiliary(), 1),
+        (ROTATION, 2),
+        (Auxiliary(copies=3), 4),
+        (Auxiliary(mixup=0.5), 1),
+        (Auxiliary(contrast=1.0), 2),
+        (Auxiliary(copies=1, distillation=0.5, teachers=3), 8),
+    ],
+)
+def test_cost_counts_copies_and_teachers(tasks, inputs):
+    assert tasks.inputs_per_image == inputs
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("copies", -1), ("angles", 3), ("colours", 7), ("weight", 0.0), ("mixup", 1.5), ("teachers", 0)],
+)
+def test_impossible_task_is_refused(name, value):
+    with pytest.raises(InputError, match=rf"auxiliary\.{name} must be .* Got {value}"):
+        Auxiliary(**{name: value})
+
+
+def test_network_without_features_is_refused():
+    settings = dataclasses.replace(SHORT, auxiliary=ROTATION)
+    with pytest.raises(InputError, match="need a network with features and a classifier"):
+        train(
+            torch.nn.Linear(4, 2),
+            torch.rand(6, 4),
+            torch.tensor([0, 1] * 3),
+            settings,
+            preprocessing=None,
+            seed=0,
+            device="cpu",
+        )
