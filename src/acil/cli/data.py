@@ -46,12 +46,9 @@ def prepare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
 ) -> None:
-    """Fetch a data set (or take the archive that is there), check it, unpack it and load it once.
-
-    An interrupted download goes on where it broke off when the same command is run again.
-    """
+    """Fetch a data set (or take the archive that is there), check it, unpack it and load it once."""
     chosen = _parsed(options or [])
-    from acil.benchmark.datasets.preparing import prepare as prepare_data
+    from acil.benchmark.datasets import prepare as prepare_data
 
     start = time.perf_counter()
     try:
@@ -60,7 +57,7 @@ def prepare(
                 name, root, url=url, force=force, skip_bad=skip_bad, progress=progress, **chosen
             )
     except KeyboardInterrupt:
-        typer.echo("Stopped; the same command goes on with what has arrived.", err=True)
+        typer.echo("Stopped. Run the same command again to start over.", err=True)
         raise
     report = _report(dataset, root, time.perf_counter() - start)
     if as_json:

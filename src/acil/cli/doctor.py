@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PACKAGES = (
-    *("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib", "typer", "rich"),
+    *("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib", "pooch"),
+    *("typer", "rich"),
     "threadpoolctl",
 )
 #: Optional extras and the packages they bring, as in pyproject.toml (a test compares the two).

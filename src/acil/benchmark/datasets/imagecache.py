@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from acil.atomic import replacing
-from acil.benchmark.download import ProgressCallback
+from acil.benchmark.datasets import ProgressCallback
 from acil.errors import ACILError, InputError
 from acil.locking import locked
 from acil.vision.decode import decode
