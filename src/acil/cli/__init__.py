@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 from acil import __version__
 from acil.cli import bench, data, doctor, evaluate, export, forget, inspect, learn, merge, predict, serve
 from acil.cli.ranks import follows
-from acil.cli.startup import postpone_imports
 from acil.errors import ACILError, ProcessLostError
 
 
@@ -79,7 +78,6 @@ app.add_typer(data.app, name="data")
 
 def main() -> None:
     """Run the `acil` command with the arguments of the process, and exit."""
-    postpone_imports()
     try:
         try:
             app(prog_name="acil")
