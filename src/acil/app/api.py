@@ -168,7 +168,7 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
         """Return counters for Prometheus."""
-        return PlainTextResponse(service.metrics.text(service.gauges()), media_type=CONTENT_TYPE)
+        return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
 
     for address, file in PAGES.items():
         _add_page(app, address, STATIC / file)

@@ -7,11 +7,12 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import torch
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from torch import Tensor
 
 from acil.app.batching import Batcher
@@ -59,7 +60,6 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.metrics = Metrics()
         self.store = Store(settings.model, settings.backbone)
         self._held_out = None
         if settings.held_out is not None:
@@ -73,6 +73,7 @@ class Service:
         self._decoders = ThreadPoolExecutor(decoders, thread_name_prefix="acil-decode")
         # One thread: changes are made one after another.
         self._changes = ThreadPoolExecutor(1, thread_name_prefix="acil-change")
+        self.metrics = Metrics(self._current)
 
     def expecting(self) -> Any:
         """Say that images are on their way; see `Batcher.expecting`."""
@@ -132,20 +133,22 @@ class Service:
             "history": list(self._history),
         }
 
-    def gauges(self) -> list[tuple[str, str, float]]:
-        """Return the values of the moment, for metrics."""
+    def _current(self) -> Iterator[Metric]:
+        """Yield metrics with the values of the moment."""
         published = self.store.published
         totals = {} if published is None else published.snapshot.totals
-        found = [
-            ("classes", "Classes that the model knows.", float(len(totals))),
-            ("model_images", "Images that the model has learnt.", float(sum(totals.values()))),
-            ("batches_total", "Batches that went through the network.", float(self._batcher.batches)),
-            ("batch_images_total", "Images in these batches.", float(self._batcher.images)),
-        ]
+        yield GaugeMetricFamily("acil_classes", "Classes that the model knows.", len(totals))
+        yield GaugeMetricFamily(
+            "acil_model_images", "Images that the model has learnt.", sum(totals.values())
+        )
+        yield CounterMetricFamily(
+            "acil_batches", "Batches that went through the network.", self._batcher.batches
+        )
+        yield CounterMetricFamily("acil_batch_images", "Images in these batches.", self._batcher.images)
         accuracy = None if self._held_out is None else self._measure(published).to_dict()["accuracy"]
         if accuracy is not None:
-            found.append(("held_out_accuracy", "Accuracy on the held-out folder, percent.", accuracy))
-        return found
+            about = "Accuracy on the held-out folder, percent."
+            yield GaugeMetricFamily("acil_held_out_accuracy", about, accuracy)
 
     def close(self) -> None:
         """Finish what has begun."""

