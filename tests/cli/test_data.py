@@ -15,7 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from acil.benchmark.datasets import cifar100
-from acil.cli import app, data
+from acil.cli import app
+from acil.cli.shared import progress_bars
 
 BINARY = "cifar-100-binary.tar.gz"
 
@@ -329,12 +330,12 @@ class Terminal(io.StringIO):
 
 
 def test_bars_are_shown_on_a_terminal_only(monkeypatch):
-    with data._shown_progress() as progress:
+    with progress_bars() as progress:
         assert progress is None
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with data._shown_progress() as progress:
+    with progress_bars() as progress:
         progress("some file", 1, 2)
         progress("some file", 2, 2)
         progress("unpacking", 7, None)

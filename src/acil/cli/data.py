@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from acil.cli.shared import progress_bars
 
 if TYPE_CHECKING:
     from acil.benchmark.datasets import Dataset
@@ -52,7 +51,7 @@ def prepare(
 
     start = time.perf_counter()
     try:
-        with _shown_progress() as progress:
+        with progress_bars() as progress:
             dataset = prepare_data(
                 name, root, url=url, force=force, skip_bad=skip_bad, progress=progress, **chosen
             )
@@ -93,29 +92,3 @@ def _report(dataset: Dataset, root: Path | None, seconds: float) -> dict[str, An
         "identity": dataset.identity,
         "seconds": round(seconds, 2),
     }
-
-
-@contextmanager
-def _shown_progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Show bars on stderr while the work lasts; nothing when that is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield show
