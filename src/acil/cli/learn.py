@@ -98,7 +98,7 @@ def _mentioning_skip_bad() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        from acil.vision.pipeline import UnreadableError
+        from acil.vision.embedder import UnreadableError
 
         if not isinstance(error, UnreadableError) or not error.others:
             raise

@@ -16,10 +16,9 @@ from acil.images.results import Report, Samples
 from acil.images.snapshot import Facts, Snapshot
 from acil.images.tracking import Tracker
 from acil.storage import load as load_head
-from acil.vision.embedder import Embedder
+from acil.vision.embedder import Embedder, Progress
 from acil.vision.listing import check_class_name
 from acil.vision.networks import DEFAULT, open_network
-from acil.vision.pipeline import Progress
 
 
 class ImageClassifier(ImageReader):

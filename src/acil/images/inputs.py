@@ -9,10 +9,9 @@ from typing import Any
 
 from acil.errors import InputError
 from acil.images.snapshot import Snapshot
-from acil.vision.embedder import Embedder
+from acil.vision.embedder import Embedder, Source
 from acil.vision.listing import check_class_name, list_images
 from acil.vision.networks import DEFAULT, open_network
-from acil.vision.pipeline import Source
 
 #: One place of images, or several images.
 Given = str | os.PathLike[str] | Sequence[Source]

@@ -13,9 +13,8 @@ from acil.errors import InputError, NotFittedError
 from acil.images.inputs import Given, listed, name_of, reopened, require_identity, settled
 from acil.images.results import Evaluation, Prediction, Samples
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot
-from acil.vision.embedder import Embedder
+from acil.vision.embedder import Embedder, Progress, Source, embed_files
 from acil.vision.listing import first_of
-from acil.vision.pipeline import Progress, Source, embed_files
 
 
 class ImageReader:

@@ -27,9 +27,8 @@ from acil.images.classifier import ImageClassifier
 from acil.images.inputs import require_identity
 from acil.images.results import Report, Samples
 from acil.storage import locked, pack, unpack
-from acil.vision.embedder import Embedder
+from acil.vision.embedder import Embedder, Progress, Source, embed_readable, require_readable
 from acil.vision.networks import open_network
-from acil.vision.pipeline import Progress, Source, embed_readable, require_readable
 
 #: Bytes of the hash of an image.
 _DIGEST_BYTES = 32
