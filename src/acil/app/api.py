@@ -135,7 +135,7 @@ def create_app(service: Service) -> FastAPI:
                         "novelty": novelty,
                         "top": [{"label": name, "probability": share} for name, share in likeliest],
                     }
-                    for label, unknown, likeliest, novelty in answer.judgements
+                    for label, unknown, likeliest, novelty in answer.predictions
                 ],
             }
         )

@@ -38,7 +38,7 @@ class Batcher(Generic[Question, Result]):
     ----------
     embedder : Embedder
         Its features do not depend on the batch.
-    judge : callable
+    answer : callable
         Called with the features and the question of each request that is complete, in one list, and
         returns as many results: so all of them can come from one state of the model.
     max_images : int
@@ -55,12 +55,12 @@ class Batcher(Generic[Question, Result]):
     def __init__(
         self,
         embedder: Embedder,
-        judge: Callable[[list[tuple[Tensor, Question]]], list[Result]],
+        answer: Callable[[list[tuple[Tensor, Question]]], list[Result]],
         max_images: int = 32,
         wait_seconds: float = 0.003,
     ) -> None:
         self._embedder = embedder
-        self._judge = judge
+        self._answer = answer
         self._max_images = max_images
         self._wait_seconds = wait_seconds
         self._waiting: deque[_Job[Question, Result]] = deque()
@@ -93,7 +93,7 @@ class Batcher(Generic[Question, Result]):
         ----------
         pixels : sequence of Tensor of shape (channels, size, size), uint8
         question
-            Handed to ``judge``.
+            Handed to ``answer``.
         """
         job = _Job[Question, Result](pixels, question, Future())
         with self._changed:
@@ -155,7 +155,7 @@ class Batcher(Generic[Question, Result]):
             self.batches += 1
             self.images += len(batch)
             asked = [(torch.stack(job.features), job.question) for job in complete]
-            results = self._judge(asked) if asked else []
+            results = self._answer(asked) if asked else []
         except Exception as error:  # whatever a network raises belongs to those who asked
             self._fail([job for job, _ in batch], error)
             return

@@ -33,21 +33,21 @@ _DECODERS = 4
 
 
 class Question(NamedTuple):
-    """How a request wants its images judged."""
+    """How a request wants its images classified."""
 
     top: int
     unknown_above: float | None
 
 
-#: Label, whether it is unknown, the likeliest classes, and novelty; see `Snapshot.judge`.
-Judgement = tuple[str, bool, tuple[tuple[str, float], ...], float | None]
+#: Label, whether it is unknown, the likeliest classes, and novelty; see `Snapshot.classify`.
+Classified = tuple[str, bool, tuple[tuple[str, float], ...], float | None]
 
 
 class Answer(NamedTuple):
-    """Judgements of the images of one request, all by the state of this revision."""
+    """Predictions for the images of one request, all by the state of this revision."""
 
     revision: str
-    judgements: list[Judgement]
+    predictions: list[Classified]
 
 
 class Service:
@@ -67,7 +67,7 @@ class Service:
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self._batcher: Batcher[Question, Answer] = Batcher(
-            self.store.embedder, self._judge, settings.batch_images, settings.batch_seconds
+            self.store.embedder, self._answer, settings.batch_images, settings.batch_seconds
         )
         decoders = min(_DECODERS, os.cpu_count() or 1)
         self._decoders = ThreadPoolExecutor(decoders, thread_name_prefix="acil-decode")
@@ -122,7 +122,7 @@ class Service:
             "classes": [{"name": name, "images": count} for name, count in totals.items()],
             "images": sum(totals.values()),
             "network": self.store.embedder.name,
-            "can_learn": published is None or published.snapshot.judges,
+            "can_learn": published is None or published.snapshot.can_learn,
             "protected": settings.token is not None,
             "limits": {
                 "bytes": settings.max_bytes,
@@ -175,16 +175,16 @@ class Service:
                 raise result
         return done
 
-    def _judge(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
+    def _answer(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
         """Judge the images of several requests by one state of the model."""
         published = self.store.require()
         answers: list[Answer | None] = [None] * len(asked)
         for question in {question for _, question in asked}:
             places = [i for i, (_, other) in enumerate(asked) if other == question]
             features = torch.cat([asked[i][0] for i in places]).numpy()
-            judgements = iter(published.snapshot.judge(features, *question))
+            predictions = iter(published.snapshot.classify(features, *question))
             for i in places:
-                mine = [next(judgements) for _ in range(len(asked[i][0]))]
+                mine = [next(predictions) for _ in range(len(asked[i][0]))]
                 answers[i] = Answer(published.revision, mine)
         return [answer for answer in answers if answer is not None]
 

@@ -212,7 +212,7 @@ def _merge_images(models: list[Path], out: Path) -> dict[str, int]:
 
     loaded = [ImageClassifier.load(path) for path in models]
     for path, model in zip(models, loaded, strict=True):
-        if not model.snapshot.judges:
+        if not model.snapshot.can_learn:
             raise InputError(
                 f"{path} can only predict: it has no sums to merge. Give the full model file."
             )

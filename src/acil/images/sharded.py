@@ -23,11 +23,10 @@ from acil.classifier import ACILClassifier
 from acil.distributed import Group, partial_fit
 from acil.distributed.collectives import scattered, share
 from acil.errors import InputError
-from acil.images.classifier import ImageClassifier
-from acil.images.inputs import require_identity
+from acil.images.classifier import ImageClassifier, require_identity
 from acil.images.results import Report, Samples
 from acil.storage import locked, pack, unpack
-from acil.vision.embedder import Embedder, Progress, Source, embed_readable, require_readable
+from acil.vision.embedder import Embedder, ImageProgress, Source, embed_readable, require_readable
 from acil.vision.networks import open_network
 
 #: Bytes of the hash of an image.
@@ -73,7 +72,7 @@ def prepare_share(
     labels: Sequence[str],
     group: Group,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> Share:
     """Turn this process's share of some images into samples: number i belongs to rank i modulo the size.
 
@@ -130,7 +129,7 @@ def learn_together(
     load: Callable[[Embedder | None, bool], ImageClassifier],
     backbone: str | None = None,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> tuple[Report, Share]:
     """Learn images into a model file, each process its share; the file changes on success only.
 
@@ -172,7 +171,7 @@ def learn_together(
             else:
                 content = share(None, group)
                 if content is not None:
-                    first = ImageClassifier.around(unpack(content), embedder, False, "the model")
+                    first = ImageClassifier.from_head(unpack(content), embedder, False, "the model")
             classifier = new(embedder) if first is None else first
             report = classifier.learn(samples)
             # Those who failed up to here say so now: then the file is not written.

@@ -25,7 +25,7 @@ from acil.vision.imageset import ImageSet
 #: Path of an image file, or its content.
 Source = str | os.PathLike[str] | bytes
 #: Called with the number of images done and the number of all.
-Progress = Callable[[int, int], None]
+ImageProgress = Callable[[int, int], None]
 #: More threads than this only wait for memory.
 MAX_THREADS = 32
 #: Decoded images that may wait for the network, for each thread.
@@ -204,7 +204,7 @@ def embed_files(
     sources: Sequence[Source],
     embedder: Embedder,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> Embedded:
     """Return the features of image files.
 
@@ -227,7 +227,7 @@ def embed_files(
 
 
 def embed_readable(
-    sources: Sequence[Source], embedder: Embedder, progress: Progress | None = None
+    sources: Sequence[Source], embedder: Embedder, progress: ImageProgress | None = None
 ) -> Embedded:
     """Return the features of those image files that can be read, which may be none."""
     features, digests, kept, bad = [], [], [], {}

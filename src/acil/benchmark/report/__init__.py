@@ -17,7 +17,7 @@ FOLDER = "report"
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportFiles:
     """What `write_report` wrote."""
 
     files: tuple[Path, ...]
@@ -33,7 +33,7 @@ def write_report(
     plots: bool | Sequence[str] = True,
     title: str = "Report",
     page: str | os.PathLike[str] | None = None,
-) -> Report:
+) -> ReportFiles:
     """Write tables (Markdown, CSV, LaTeX) and plots (PNG, SVG) of what the runs recorded.
 
     Every file is replaced as a whole; ``report.md``, which shows all others, comes last.
@@ -78,7 +78,9 @@ def write_report(
     seen = "" if page is None else Path(os.path.relpath(folder, shown.parent)).as_posix()
     _write(shown.parent, {shown.name: full_page(collection, images, title, seen).encode()})
     paths = (*(folder / name for name in files), shown)
-    return Report(paths, short_page(collection), tuple(path for path in paths if path.suffix == ".png"))
+    return ReportFiles(
+        paths, short_page(collection), tuple(path for path in paths if path.suffix == ".png")
+    )
 
 
 def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
