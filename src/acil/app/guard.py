@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, how much may come in, and headers for browsers."""
+"""Checks before every request: host, origin and size; headers for browsers, metrics, one log line."""
 
 from __future__ import annotations
 

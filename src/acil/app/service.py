@@ -9,14 +9,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from torch import Tensor
 
 from acil.app.batching import Batcher
-from acil.app.heldout import HeldOut, Measured, compared
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
 from acil.app.store import Change, Published, Store
@@ -26,7 +28,6 @@ from acil.images import Samples
 from acil.images.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
-
 #: Changes that the page can show.
 _HISTORY = 20
 _DECODERS = 4
@@ -51,19 +52,14 @@ class Answer(NamedTuple):
 
 
 class Service:
-    """A model that predicts for many at a time and changes for one at a time.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """A model that predicts for many at a time and changes for one at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.store = Store(settings.model, settings.backbone)
-        self._held_out = None
+        self._held_out: Samples | None = None
         if settings.held_out is not None:
-            self._held_out = HeldOut(self.store.prepare(settings.held_out, None))
+            self._held_out = self.store.prepare(settings.held_out, None)
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self._batcher: Batcher[Question, Answer] = Batcher(
@@ -217,8 +213,71 @@ class Service:
         remembered = self._measured
         if published is not None and remembered is not None and remembered[0] == published.revision:
             return remembered[1]
-        snapshot: Snapshot | None = None if published is None else published.snapshot
-        found = self._held_out.measure(snapshot)
+        snapshot = None if published is None else published.snapshot
+        found = Measured.of(self._held_out, snapshot)
         if published is not None:
             self._measured = (published.revision, found)
         return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How one state of the model does on the held-out images.
+
+    Attributes
+    ----------
+    names : ndarray of shape (n,), str
+        True class of each image.
+    known, right : ndarray of shape (n,), bool
+        Whether the model has learnt that class, and whether it is the likeliest.
+    """
+
+    names: npt.NDArray[np.str_]
+    known: npt.NDArray[np.bool_]
+    right: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, samples: Samples, snapshot: Snapshot | None) -> Measured:
+        """Measure a state; None is a model that knows nothing yet."""
+        names = samples.labels
+        if snapshot is None:
+            nothing = np.zeros(len(names), dtype=np.bool_)
+            return cls(names, nothing, nothing)
+        found = snapshot.head.predict(samples.features)
+        return cls(names, np.isin(names, snapshot.head.classes_), names == found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return accuracy in percent over the classes learnt, the number of images, and each class."""
+        classes = sorted(set(self.names[self.known].tolist()))
+        return {
+            "accuracy": _percent(self.right, self.known),
+            "images": int(self.known.sum()),
+            "per_class": {name: _percent(self.right, self.names == name) for name in classes},
+        }
+
+
+def compared(before: Measured, after: Measured) -> dict[str, Any]:
+    """Return accuracies before and after a change.
+
+    Returns
+    -------
+    dict
+        ``before`` and ``after`` over the classes known at each time; ``kept`` over those known at both:
+        ``accuracy_before``, ``accuracy_after``, ``images``, and ``lost``, the number of images that were
+        right before and are not now.
+    """
+    kept = before.known & after.known
+    return {
+        "before": before.to_dict(),
+        "after": after.to_dict(),
+        "kept": {
+            "accuracy_before": _percent(before.right, kept),
+            "accuracy_after": _percent(after.right, kept),
+            "images": int(kept.sum()),
+            "lost": int((kept & before.right & ~after.right).sum()),
+        },
+    }
+
+
+def _percent(right: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_]) -> float | None:
+    return None if not among.any() else 100.0 * float((right & among).sum()) / float(among.sum())
