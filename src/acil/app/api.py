@@ -36,9 +36,9 @@ PAGES = {
     "/static/docs.js": "docs.js",
     "/static/icon.svg": "icon.svg",
 }
-#: Seconds between two looks at the model file.
+#: Seconds between two checks of the model file.
 WATCH_SECONDS = 1.0
-#: Requests to teach or forget whose images are received at a time; they are carried out one by one.
+#: Requests to teach or forget that are received at a time; changes are made one by one.
 _MAX_CHANGES = 8
 _FIELD = "images"
 _BODY: dict[str, Any] = {
@@ -202,7 +202,7 @@ def create_app(service: Service) -> FastAPI:
         version=__version__,
         summary="A classifier that learns new classes while it is served.",
         lifespan=lambda _: _life(service),
-        # These pages would load scripts from elsewhere; ours is a file of its own.
+        # FastAPI's own pages load scripts from other sites; we serve docs.html.
         docs_url=None,
         redoc_url=None,
     )
@@ -337,13 +337,13 @@ async def _files(request: Request, service: Service) -> AsyncIterator[list[Binar
 
 
 def _token_check(token: str | None) -> Any:
-    """Return what raises unless a request carries the token; it runs before the body is read."""
+    """Return a dependency that refuses requests without the token, before their body is read."""
 
     async def check(request: Request) -> None:
         if token is None:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # The time that the comparison takes tells nothing of the token.
+        # Constant time: it must not reveal how much of the token is right.
         same = secrets.compare_digest(given.strip().encode(), token.encode())
         if scheme.lower() != "bearer" or not same:
             raise HTTPException(
@@ -357,7 +357,7 @@ def _token_check(token: str | None) -> Any:
 
 
 async def _parameters_refused(request: Request, error: Exception) -> JSONResponse:
-    """Say what is wrong with parameters of the address, in the form of all refusals."""
+    """Answer wrong query parameters like all other refusals."""
     found = error.errors() if isinstance(error, RequestValidationError) else []
     texts = [f"{fault['loc'][-1]} is {reprlib.repr(fault['input'])}. {fault['msg']}." for fault in found]
     return JSONResponse({"detail": " ".join(texts)}, 422)

@@ -1,4 +1,4 @@
-"""Images of many requests go through the network and the head together."""
+"""Batches of images from several requests, for network and head."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Batcher(Generic[Question, Result]):
 
     @contextmanager
     def expecting(self) -> Iterator[None]:
-        """Say that a request is on its way, as long as its images are being read."""
+        """Announce a request while its images are being read, so that a batch may wait for it."""
         with self._changed:
             self._expected += 1
         try:
@@ -105,7 +105,7 @@ class Batcher(Generic[Question, Result]):
         return job.future
 
     def close(self) -> None:
-        """Answer what waits, and stop."""
+        """Answer the waiting requests, and stop."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -121,7 +121,7 @@ class Batcher(Generic[Question, Result]):
             self._process(batch)
 
     def _collect(self) -> None:
-        """Wait until a batch is full, nobody is on the way, or the first has waited long enough."""
+        """Wait until a batch is full, no request is announced, or the first has waited long enough."""
         while not self._waiting and not self._closed:
             self._changed.wait()
         deadline = time.monotonic() + self._wait_seconds

@@ -72,7 +72,7 @@ class Service:
         self.metrics = Metrics(self._current)
 
     def expecting(self) -> Any:
-        """Say that images are on their way; see `Batcher.expecting`."""
+        """Announce images that are being read; see `Batcher.expecting`."""
         return self._batcher.expecting()
 
     async def read(self, files: Sequence[BinaryIO]) -> list[Tensor]:
@@ -147,7 +147,7 @@ class Service:
             yield GaugeMetricFamily("acil_held_out_accuracy", about, accuracy)
 
     def close(self) -> None:
-        """Finish what has begun."""
+        """Finish open work and stop the threads."""
         self._changes.shutdown()
         self._decoders.shutdown()
         self._batcher.close()
@@ -164,7 +164,7 @@ class Service:
             loop.run_in_executor(self._decoders, one, number, file)
             for number, file in enumerate(files, start=1)
         ]
-        # All of them, so that no file is closed while a thread reads it.
+        # Wait for all, so that no file is closed while a thread reads it.
         done = await asyncio.gather(*running, return_exceptions=True)
         for result in done:
             if isinstance(result, BaseException):
@@ -172,7 +172,7 @@ class Service:
         return done
 
     def _answer(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
-        """Judge the images of several requests by one state of the model."""
+        """Classify the images of several requests, all by one state of the model."""
         published = self.store.require()
         answers: list[Answer | None] = [None] * len(asked)
         for question in {question for _, question in asked}:

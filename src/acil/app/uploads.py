@@ -44,7 +44,7 @@ _FOREIGN_FIRST = {
     b"\xff\xd8\xff": "JPEG",
     b"riff": "RIFF",
 }
-#: Readers of documents look for their signature in this many bytes from the beginning.
+#: PDF and HTML readers look for their signature in this many bytes at the start.
 _HEAD = 1024
 #: Cameras put further JPEGs (previews, depth) behind the first.
 _SAME = {"JPEG": "JPEG", "PNG": "PNG", "GIF": "GIF", "WEBP": "RIFF"}
@@ -90,7 +90,7 @@ def read_pixels(content: bytes, embedder: Embedder, max_pixels: int) -> Tensor:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a class in an address, or say why it cannot be one."""
+    """Return the class name of a URL, or raise if it cannot be one."""
     if "\N{REPLACEMENT CHARACTER}" in name:
         raise InputError("The class name is not UTF-8. Encode it as such.")
     return check_class_name(name)

@@ -19,7 +19,7 @@ from acil.errors import ACILError, ProcessLostError
 
 
 class _Commands(TyperGroup):
-    """Group of commands whose errors are told in one line."""
+    """Group of commands whose errors become one line on stderr."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of ours becomes one line, anything else (a bug) a traceback."""
@@ -27,7 +27,7 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except ACILError as error:
             if not is_rank_zero() and not isinstance(error, ProcessLostError):
-                # The first process has the same error, says it, and its exit code counts.
+                # Rank 0 has the same error and prints it; its exit code counts.
                 raise typer.Exit(0) from error
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error
@@ -84,7 +84,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, as in `acil inspect m.acil | head`. Python flushes once more when it
-        # ends, and would complain about that.
+        # The reader is gone, as in `acil inspect m.acil | head`. Python would flush stdout again at
+        # its end, and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""`acil data`: making data sets ready for benchmarks."""
+"""`acil data`: make data sets ready for benchmarks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def prepare(
 
 
 def _parsed(options: list[str]) -> dict[str, Any]:
-    """Return the options of ``--set``: numbers and truth values as such, anything else as text."""
+    """Return the options of ``--set``: JSON values, anything else as text."""
     parsed: dict[str, Any] = {}
     for option in options:
         key, equals, value = option.partition("=")

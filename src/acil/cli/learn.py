@@ -94,7 +94,7 @@ def learn(
 
 @contextmanager
 def _mentioning_skip_bad() -> Iterator[None]:
-    """Say, where images cannot be read and others can, how to leave them out."""
+    """If some images cannot be read but others can, mention --skip-bad."""
     try:
         yield
     except InputError as error:
@@ -107,7 +107,7 @@ def _mentioning_skip_bad() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Target:
-    """The model file that a command makes or adds to, and what the user says of it."""
+    """The model file that `acil learn` makes or extends, and the options for it."""
 
     file: Path
     backbone: str | None
@@ -142,7 +142,7 @@ def _learn_alone(
     from acil.storage import locked
 
     paths, labels = listed()
-    # Before the lock: features take longest, and others may learn into the same model meanwhile.
+    # Before the lock: features take longest, and other processes may change the model meanwhile.
     classifier = target.load(inference=True) if target.file.exists() else target.new()
     samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     with locked(target.file):
@@ -157,7 +157,7 @@ def _learn_alone(
 def _learn_together(
     target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
 ) -> tuple[Any, Any]:
-    """Do this process's share of what `torchrun` has started."""
+    """Learn as one of several processes that torchrun has started."""
     from acil.distributed import Group
     from acil.images.sharded import learn_together
 

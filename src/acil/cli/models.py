@@ -167,7 +167,7 @@ def _parts(report: dict[str, Any]) -> Table:
 
 
 def _text(value: Any) -> Any:
-    """Return text as it is, without the control characters by which a file could rule a terminal."""
+    """Return text for rich without control characters and markup."""
     from rich.text import Text
 
     return Text(plain(value))

@@ -105,7 +105,7 @@ class ImageClassifier:
 
     @property
     def embedder(self) -> Embedder:
-        """The network, opened when it is first needed and compared with the one that was learnt with."""
+        """The network, opened at first use and compared with the one that the model was learnt with."""
         with self._opening:
             if self._embedder is None:
                 self._embedder = open_network_of(self.source, self._snapshot)
@@ -115,12 +115,12 @@ class ImageClassifier:
 
     @property
     def source(self) -> str | None:
-        """How the network was named; None where it was given as an object."""
+        """The name that the network was opened by; None if it was given as an object."""
         return self._source if self._snapshot is None else self._snapshot.facts.source
 
     @property
     def snapshot(self) -> Snapshot:
-        """The present state, which never changes: later calls of `learn` and the like make new ones."""
+        """The present state. It never changes: `learn`, `forget` and `merge` make a new one."""
         if self._snapshot is None:
             raise NotFittedError("This model has not learnt any image yet. Call 'learn' first.")
         return self._snapshot
@@ -413,7 +413,7 @@ class ImageClassifier:
 
 
 def absolute_name(source: str) -> str:
-    """Return the name of a network so that it means the same from any folder."""
+    """Return the name of a network with an absolute path, so that it works from any folder."""
     kind, separator, rest = source.partition(":")
     if separator and kind == "onnx":
         return f"onnx:{Path(rest).absolute()}"

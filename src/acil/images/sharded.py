@@ -174,7 +174,7 @@ def learn_together(
                     first = ImageClassifier.from_head(unpack(content), embedder, False, "the model")
             classifier = new(embedder) if first is None else first
             report = classifier.learn(samples)
-            # Those who failed up to here say so now: then the file is not written.
+            # A rank that has failed says so here: then the file is not written.
             group.exchange()
             if group.leads:
                 classifier.save(model)
@@ -182,7 +182,7 @@ def learn_together(
 
 
 def _require_same(sources: Sequence[Source], labels: Sequence[str], group: Group) -> None:
-    """Raise unless all processes list the same images; their folders may lie elsewhere."""
+    """Raise unless all processes list the same images; their folders may differ."""
     digest = hashlib.sha256()
     for source, label in zip(sources, labels, strict=True):
         name = source if isinstance(source, bytes) else os.fsencode(Path(source).name)
@@ -203,6 +203,6 @@ def _same_network(first: ImageClassifier | None, backbone: str | None, group: Gr
     source, identity = group.exchange(known)[0]
     if embedder is None:
         embedder = open_network(backbone or source or identity["name"])
-    # As JSON has it, in which it has travelled
+    # The identity of rank 0 came as JSON.
     require_identity(json.loads(json.dumps(embedder.identity)), identity)
     return embedder

@@ -95,7 +95,7 @@ class Tracker:
             i
             for i, (digest, name) in enumerate(zip(digests, names, strict=True))
             for group in self._with(digest)
-            # Where some have no class on record, this may be one of them.
+            # Files of earlier versions have images without a recorded class.
             if _placed(digest, name, group.salt) not in group.placed
             and len(group.placed) == len(group.hashes)
         ]
@@ -215,13 +215,13 @@ def _salted(text: str, salt: str) -> str:
 
 
 def _placed(digest: str, name: str, salt: str) -> str:
-    # Digests are hexadecimal, so that no digest and name read like those of another image.
+    # A digest is hexadecimal, so the "/" cannot be part of it: pairs are unambiguous.
     return _salted(f"{digest}/{name}", salt)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a model keeps of how it was made, beside what its head keeps.
+    """How a model was made, beside what its head stores.
 
     Attributes
     ----------
@@ -263,13 +263,13 @@ class Snapshot:
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, facts: Facts) -> Snapshot:
-        """Make a snapshot of a head that belongs to nobody else from now on."""
+        """Make a snapshot of a head that nobody else changes from now on."""
         head.images_ = {**asdict(facts), "tracked": tracker.to_list()}
         return cls(head, tracker)
 
     @property
     def can_learn(self) -> bool:
-        """Whether it can tell what is unknown; a head that can only predict cannot."""
+        """Whether it has the sums that learning and novelty need; a file for prediction alone has not."""
         return not isinstance(self.head._require_state().model.head, FrozenHead)
 
     @property
@@ -298,7 +298,7 @@ class Snapshot:
             save(head, path, inference=inference)
 
     def solved(self) -> ACILClassifier:
-        """Return the head after computing what is derived from the sums; one thread does it, once."""
+        """Return the head with everything computed that predictions need; the first caller does the work."""
         with self._solving:
             if not self._solved.is_set():
                 self.head.temperature_  # noqa: B018

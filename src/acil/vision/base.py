@@ -257,7 +257,7 @@ class WrappedBackbone(Backbone):
         preprocessing: Preprocessing,
         taps: Sequence[str] = (),
     ) -> None:
-        # Layers without parameters decide the features too, and the weights say nothing of them.
+        # Layers without parameters change the features, too, but are not in the weights.
         layers = "\n".join(
             f"{path} {type(layer).__qualname__}" for path, layer in module.named_modules()
         )

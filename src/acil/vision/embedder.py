@@ -1,4 +1,4 @@
-"""Image files to features: networks behind one interface, files decoded in threads meanwhile."""
+"""Image files to features: one interface for all networks; files are decoded in threads."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class TorchEmbedder(Embedder):
             backbone, device=where, batch_size=1 if where.type == "cpu" else None
         )
         self.batch_size = self._extractor.batch_size
-        # Running a network in evaluation mode changes it for a while, and flags of torch.
+        # A forward pass changes the mode of the network and global flags of torch for a while.
         self._lock = threading.Lock()
 
     @property
@@ -249,7 +249,7 @@ def embed_readable(
 
 
 def _named(source: Source, index: int, error: InputError) -> str:
-    """Return what is wrong with an image; one that has no path goes by its number."""
+    """Return the error with the number of the image, if it has no path."""
     return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
 
 

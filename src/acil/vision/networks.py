@@ -32,7 +32,7 @@ DEFAULT = EFFICIENTNET
 EFFICIENTNET_CROP = 0.875
 #: (x − 127) / 128, as the network was trained, for pixels from 0 to 1
 EFFICIENTNET_PREPROCESSING = Preprocessing((127 / 255,) * 3, (128 / 255,) * 3, 224)
-#: Environment variable that names the folder for what can be made again.
+#: Environment variable that names the cache folder.
 CACHE_VARIABLE = "ACIL_CACHE"
 #: Goes up when the exported graph changes.
 _GRAPH_VERSION = 1
@@ -107,7 +107,7 @@ def _open_torchvision(name: str, device: str | torch.device) -> Embedder:
 
 
 def _cut_classifier(module: nn.Module, spec: str) -> None:
-    """Take the last linear layer away; what comes before it are the features."""
+    """Remove the last linear layer: its input are the features."""
     for name in _CLASSIFIERS:
         part = getattr(module, name, None)
         if isinstance(part, nn.Linear):
@@ -239,7 +239,7 @@ def open_efficientnet() -> Embedder:
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again: ACIL_CACHE, or ``acil`` in the user's cache."""
+    """Return the cache folder: ACIL_CACHE, or ``acil`` in the user's cache."""
     given = os.environ.get(CACHE_VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(given) if given else Path(base) / "acil"
@@ -255,7 +255,7 @@ def _graph(digest: str) -> bytes:
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Two processes: the second waits, and finds the work done.
+            # A second process waits here, and then finds the file.
             stack.enter_context(locked(path))
         except (ACILError, OSError) as error:
             logger.warning("The folder %s cannot be used: %s", folder, error)

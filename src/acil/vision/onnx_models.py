@@ -29,8 +29,7 @@ METADATA_KEY = "acil_preprocessing"
 #: What networks trained on ImageNet expect unless their file says otherwise.
 IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
 IMAGENET_CROP = 0.875
-#: Images that should be given at once, for each thread: enough that no thread waits long for another,
-#: few enough that others who need the threads get their turn.
+#: Images per thread in a batch: enough that threads rarely wait, few enough that others get a turn.
 _IMAGES_PER_THREAD = 4
 _ELEMENTS = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
 
@@ -150,7 +149,7 @@ def _session(content: bytes, name: str) -> Any:
     options = onnxruntime.SessionOptions()
     # The library would write its own warnings to stderr.
     options.log_severity_level = 3
-    # Threads are ours, each with an image of its own.
+    # We run one image per thread ourselves.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     try:
@@ -294,7 +293,7 @@ def require_onnx() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the exporter prints and warns of, about itself, from users."""
+    """Silence the exporter's own messages and warnings."""
     chatty = logging.getLogger("torch.onnx")
     before = chatty.level
     chatty.setLevel(logging.ERROR)
