@@ -269,7 +269,7 @@ class Snapshot:
 
     @property
     def can_learn(self) -> bool:
-        """Whether it has the sums that learning and novelty need; a file for prediction alone has not."""
+        """Whether it has the sums that learning and novelty need; inference files have not."""
         return not isinstance(self.head._require_state().model.head, FrozenHead)
 
     @property
@@ -298,7 +298,7 @@ class Snapshot:
             save(head, path, inference=inference)
 
     def solved(self) -> ACILClassifier:
-        """Return the head with everything computed that predictions need; the first caller does the work."""
+        """Return the head with all that predictions need; the first call computes it."""
         with self._solving:
             if not self._solved.is_set():
                 self.head.temperature_  # noqa: B018
