@@ -39,14 +39,7 @@ class TooMuchError(Exception):
 
 
 class Guard:
-    """ASGI middleware: host and origin, size of the body, security headers, metrics, one log line.
-
-    Parameters
-    ----------
-    app : callable
-    settings : Settings
-    metrics : Metrics
-    """
+    """ASGI middleware: host and origin, size of the body, security headers, metrics, one log line."""
 
     def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
         self._app = app

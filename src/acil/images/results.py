@@ -210,13 +210,7 @@ class Evaluation:
 def images_and_labels(
     source: Given, labels: str | Sequence[str] | None
 ) -> tuple[list[Source], list[str]]:
-    """Return images and the class of each.
-
-    Parameters
-    ----------
-    source : str, path-like or sequence of str, path-like or bytes
-    labels : str or sequence of str, optional
-    """
+    """Return images and the class of each."""
     if isinstance(source, bytes):
         raise InputError("Give a list of images, even for one.")
     if isinstance(source, str | os.PathLike):
