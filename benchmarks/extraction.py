@@ -31,9 +31,9 @@ from torch import Tensor
 
 from acil.vision.base import Backbone, normalise
 from acil.vision.decode import decode
-from acil.vision.efficientnet import EfficientNetLite0, open_efficientnet
 from acil.vision.embedder import Embedder
 from acil.vision.listing import list_images
+from acil.vision.networks import EfficientNetLite0, open_efficientnet
 
 #: Batches of the eager forward; all images at once are measured too.
 BATCHES = (1, 4, 8, 16, 30)

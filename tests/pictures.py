@@ -9,7 +9,7 @@ from torch import nn
 
 from acil.vision import WrappedBackbone
 from acil.vision.base import Preprocessing
-from acil.vision.onnxexport import exported_network
+from acil.vision.onnx_models import exported_network
 
 #: Mean colour of each class: far apart, so that any network can tell them.
 COLOURS = {

@@ -148,7 +148,7 @@ def other_network(group, place, model):
 
 def test_another_network_on_one_rank_is_refused(place, tmp_path):
     from acil.vision import WrappedBackbone
-    from acil.vision.onnxexport import exported_network
+    from acil.vision.onnx_models import exported_network
     from pictures import PREPROCESSING, Pooled
 
     backbone = WrappedBackbone(Pooled(seed=1), "pooled", 24, PREPROCESSING)

@@ -10,7 +10,7 @@ import pytest
 from acil import ImageClassifier
 from acil.errors import UnsupportedError
 from acil.vision import WrappedBackbone
-from acil.vision.pipeline import embed_files
+from acil.vision.embedder import embed_files
 from pictures import PREPROCESSING, Pooled, draw
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -20,8 +20,7 @@ pytest.importorskip("onnxscript")
 @pytest.fixture(scope="module")
 def network():
     """The small network, exported once: exporting takes seconds."""
-    from acil.vision.onnxengine import OnnxEmbedder
-    from acil.vision.onnxexport import exported_network
+    from acil.vision.onnx_models import OnnxEmbedder, exported_network
 
     content = exported_network(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
     return OnnxEmbedder(content, "pooled", None, PREPROCESSING, 1.0)

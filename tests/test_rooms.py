@@ -197,7 +197,7 @@ def test_new_room_without_a_place_is_found():
         ("acil.storage", "import torch\ntorch.load('m.pt')"),
         ("acil.storage", "import torch as t\nt.save({}, 'm.pt')"),
         ("acil.storage", "from torch import load"),
-        ("acil.cli.inspect", "import pickle"),
+        ("acil.cli.models", "import pickle"),
         ("acil", "import torch\ntorch.load('m.pt')"),
         ("acil", "print('hello')"),
     ],

@@ -19,7 +19,7 @@ from acil.atomic import replacing
 from acil.classifier import ACILClassifier
 from acil.errors import UnsupportedError
 from acil.vision.embedder import Embedder
-from acil.vision.onnxexport import export_module, require_onnx
+from acil.vision.onnx_models import export_module, require_onnx
 
 #: Largest difference of scores to PyTorch: the graph computes in float32, scores lie near 0 … 1.
 TOLERANCE = 1e-3

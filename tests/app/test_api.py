@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from acil import ImageClassifier
 from acil.app.api import PAGES
@@ -298,29 +299,44 @@ def test_what_happens_to_the_file_is_logged_once(taught, caplog):
     assert caplog.text.count("is gone: predicting goes on") == 2
 
 
+def samples_of(text):
+    """Return name and labels → value of everything in the text format of Prometheus."""
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
 def test_metrics_count_answers_and_images(taught):
     taught.predict(images_of("red", 2))
     taught.get("/nowhere")
-    text = taught.get("/metrics").text
-    assert 'acil_requests_total{method="POST",path="/predict",status="200"} 1' in text
-    assert 'acil_requests_total{method="GET",path="other",status="404"} 1' in text
-    assert 'acil_images_total{what="learn"} 10' in text
-    assert 'acil_images_total{what="predict"} 2' in text
-    assert "acil_classes 2\n" in text
-    for line in text.splitlines():
-        assert re.fullmatch(r'# (HELP|TYPE) .+|acil_\w+(\{(\w+="[^"]*",?)+\})? [0-9.e+\-]+', line), line
-    last = re.findall(r'request_seconds_bucket\{path="/predict",le="([^"]+)"\} (\d+)', text)
-    assert last[-1] == ("+Inf", "1")
-    assert [int(n) for _, n in last] == sorted(int(n) for _, n in last)
+    answer = taught.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found = samples_of(answer.text)
+    assert found["acil_requests_total", "/predict", "200", "POST"] == 1
+    assert found["acil_requests_total", "404", "GET", "other"] == 1
+    assert found["acil_images_total", "learn"] == 10
+    assert found["acil_images_total", "predict"] == 2
+    assert found["acil_images_total", "forget"] == 0
+    assert found["acil_classes",] == 2
+    assert found["acil_model_images",] == 10
+    assert found["acil_batches_total",] >= 1
+    assert found["acil_batch_images_total",] == 2
+    assert found["acil_request_seconds_bucket", "+Inf", "/predict"] == 1
+    assert found["acil_request_seconds_count", "/predict"] == 1
+    names = {name for name, *_ in found}
+    assert len(names) == 9
+    assert all(name.startswith("acil_") for name in names)
 
 
 def test_methods_that_nobody_knows_count_as_one():
     metrics = Metrics()
     for method in ("BREW", "WHEN", "GET"):
         metrics.answered(method, "other", 405, 0.001)
-    lines = metrics.text([]).splitlines()
-    assert 'acil_requests_total{method="other",path="other",status="405"} 2' in lines
-    assert 'acil_requests_total{method="GET",path="other",status="405"} 1' in lines
+    found = samples_of(metrics.text())
+    assert found["acil_requests_total", "405", "other", "other"] == 2
+    assert found["acil_requests_total", "405", "GET", "other"] == 1
 
 
 def test_everything_needed_to_call_it_is_in_the_description(taught):

@@ -32,7 +32,7 @@ def image(value):
     return torch.full((1, 2, 2), value, dtype=torch.uint8)
 
 
-def judged(asked):
+def answered(asked):
     return [(features[:, 0].tolist(), question) for features, question in asked]
 
 
@@ -45,7 +45,7 @@ def gate():
 
 def test_waiting_images_go_together(gate):
     embedder = Recorder(gate=gate)
-    batcher = Batcher(embedder, judged, max_images=8)
+    batcher = Batcher(embedder, answered, max_images=8)
     futures = [batcher.submit([image(i)], i) for i in range(17)]
     gate.set()
     assert [future.result(10) for future in futures] == [([float(i)], i) for i in range(17)]
@@ -58,7 +58,7 @@ def test_waiting_images_go_together(gate):
 def test_network_for_single_images_gets_all_of_them_in_order(gate):
     embedder = Recorder(gate=gate)
     embedder.batch_size = 1
-    batcher = Batcher(embedder, judged, max_images=8)
+    batcher = Batcher(embedder, answered, max_images=8)
     future = batcher.submit([image(i) for i in range(20)], None)
     gate.set()
     assert future.result(10)[0] == [float(i) for i in range(20)]
@@ -68,7 +68,7 @@ def test_network_for_single_images_gets_all_of_them_in_order(gate):
 
 def test_many_images_of_one_do_not_hold_up_another(gate):
     embedder = Recorder(gate=gate)
-    batcher = Batcher(embedder, judged, max_images=4)
+    batcher = Batcher(embedder, answered, max_images=4)
     large = batcher.submit([image(1)] * 100, "large")
     small = batcher.submit([image(2)], "small")
     gate.set()
@@ -80,14 +80,14 @@ def test_many_images_of_one_do_not_hold_up_another(gate):
 
 
 def test_lone_request_does_not_wait():
-    batcher = Batcher(Recorder(), judged, wait_seconds=30)
+    batcher = Batcher(Recorder(), answered, wait_seconds=30)
     assert batcher.submit([image(3)], None).result(10) == ([3.0], None)
     batcher.close()
 
 
 def test_batch_waits_for_a_request_on_its_way_but_not_for_ever():
     embedder = Recorder()
-    batcher = Batcher(embedder, judged, max_images=2, wait_seconds=10)
+    batcher = Batcher(embedder, answered, max_images=2, wait_seconds=10)
     with batcher.expecting():
         first = batcher.submit([image(1)], None)
         time.sleep(0.05)
@@ -96,14 +96,14 @@ def test_batch_waits_for_a_request_on_its_way_but_not_for_ever():
         wait([first, second], 5)
     assert embedder.sizes == [2]
     batcher.close()
-    impatient = Batcher(Recorder(), judged, max_images=2, wait_seconds=0.02)
+    impatient = Batcher(Recorder(), answered, max_images=2, wait_seconds=0.02)
     with impatient.expecting():
         assert impatient.submit([image(1)], None).result(5) == ([1.0], None)
     impatient.close()
 
 
 def test_error_reaches_those_of_the_batch_and_the_thread_goes_on():
-    batcher = Batcher(Recorder(), judged, max_images=2)
+    batcher = Batcher(Recorder(), answered, max_images=2)
     broken = batcher.submit([image(255)] * 5, None)
     with pytest.raises(ValueError, match="bad image"):
         broken.result(10)
@@ -113,7 +113,7 @@ def test_error_reaches_those_of_the_batch_and_the_thread_goes_on():
 
 def test_cancelled_request_is_dropped(gate):
     embedder = Recorder(gate=gate)
-    batcher = Batcher(embedder, judged, max_images=1)
+    batcher = Batcher(embedder, answered, max_images=1)
     first, second = batcher.submit([image(1)], None), batcher.submit([image(2)] * 50, None)
     second.cancel()
     gate.set()
@@ -126,7 +126,7 @@ def test_cancelled_request_is_dropped(gate):
 
 
 def test_closing_answers_what_waits():
-    batcher = Batcher(Recorder(seconds=0.01), judged, max_images=2)
+    batcher = Batcher(Recorder(seconds=0.01), answered, max_images=2)
     futures = [batcher.submit([image(i)] * 3, None) for i in range(5)]
     batcher.close()
     assert all(future.done() for future in futures)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acil.app.containers import second_type
-from acil.app.uploads import check_image
+from acil.app.uploads import check_image, second_type
 from acil.errors import InputError
 from serving import client, encoded, images_of, sent
 

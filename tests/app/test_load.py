@@ -88,7 +88,7 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
         assert len(revisions) > 1
         features = served.service.store.prepare(images, "any").features
         expected = {
-            revision: states[revision].snapshot.judge(features, 100, 1.7) for revision in revisions
+            revision: states[revision].snapshot.classify(features, 100, 1.7) for revision in revisions
         }
         for number, (_, found) in enumerate(answers):
             (prediction,) = found["predictions"]

@@ -164,7 +164,7 @@ def test_half_written_last_line_is_mended_by_the_command(undisturbed, tmp_path):
 
 
 def test_second_command_into_the_same_directory_is_refused(undisturbed, tmp_path, monkeypatch):
-    from acil.cli.progress import RunProgress
+    from acil.cli.bench import RunProgress
 
     folder, answers = tmp_path / "run", []
 
@@ -174,7 +174,7 @@ def test_second_command_into_the_same_directory_is_refused(undisturbed, tmp_path
                 answers.append(process(*DIGITS, "--out", folder, "--resume"))
             super().__call__(event)
 
-    monkeypatch.setattr("acil.cli.progress.RunProgress", Meanwhile)
+    monkeypatch.setattr("acil.cli.bench.RunProgress", Meanwhile)
     assert command(*DIGITS, "--out", folder).exit_code == 0
     assert answers[0].returncode == 1
     assert "error: Another process is writing into" in answers[0].stderr

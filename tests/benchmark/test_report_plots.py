@@ -6,10 +6,20 @@ import pytest
 from synthetic_records import run_records, write_run
 
 from acil.benchmark.report.collect import collect
-from acil.benchmark.report.costs import cost_plot
-from acil.benchmark.report.memory import memory_plot
-from acil.benchmark.report.plots import accuracy_plot, forgetting_plot, origin_plot, width_plot
-from acil.benchmark.report.style import grid, legend_below, line_style, panels, shortened, styled
+from acil.benchmark.report.plots import (
+    accuracy_plot,
+    cost_plot,
+    forgetting_plot,
+    grid,
+    legend_below,
+    line_style,
+    memory_plot,
+    origin_plot,
+    panels,
+    shortened,
+    styled,
+    width_plot,
+)
 from acil.benchmark.report.tables import memory_table
 
 LONG = "somebody.s.package.with.a.long_name.$x$.indeed:MethodNamedAtLength"

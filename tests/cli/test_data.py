@@ -1,10 +1,12 @@
 """`acil data prepare`: fetched from a server in this process, or taken from where it is."""
 
 import functools
+import gc
 import hashlib
 import http.server
 import io
 import json
+import stat
 import tarfile
 import threading
 
@@ -13,10 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 from acil.benchmark.datasets import cifar100
-from acil.benchmark.download import Checksum
-from acil.cli import app, data
+from acil.cli import app
+from acil.cli.shared import progress_bars
 
 BINARY = "cifar-100-binary.tar.gz"
+
+# pooch leaves the sockets of failed answers to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 def official_files(n_train=100, n_test=100):
@@ -30,13 +35,16 @@ def official_files(n_train=100, n_test=100):
     return files
 
 
-def make_archive(path, files):
+def make_archive(path, files, *others):
+    """Write an archive of these files, and of other members as they are; return its checksum."""
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(f"cifar-100-binary/{name}")
-            info.size = len(content)
+            info.size, info.mode = len(content), 0o4777
             archive.addfile(info, io.BytesIO(content))
-    return Checksum("md5", hashlib.md5(path.read_bytes()).hexdigest())
+        for info in others:
+            archive.addfile(info)
+    return hashlib.md5(path.read_bytes()).hexdigest()
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -46,7 +54,20 @@ class Server(http.server.ThreadingHTTPServer):
 class Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self):
         self.server.asked.append(self.path)
-        super().do_GET()
+        if self.server.failures:
+            self.server.failures.pop()(self)
+        else:
+            super().do_GET()
+
+    def busy(self):
+        self.send_error(503)
+
+    def break_off(self):
+        content = (self.server.folder / BINARY).read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[:1000])
 
     def log_message(self, *arguments):
         pass
@@ -57,14 +78,13 @@ def server(tmp_path, monkeypatch):
     """A server with the archive, whose checksum is the official one for this test."""
     folder = tmp_path / "served"
     folder.mkdir()
-    checksum = make_archive(folder / BINARY, official_files())
-    layout = cifar100.Layout("binary", BINARY, checksum, cifar100.BINARY.folder, cifar100.BINARY.files)
-    monkeypatch.setattr(cifar100, "LAYOUTS", (layout, cifar100.PYTHON))
+    monkeypatch.setattr(cifar100, "MD5", make_archive(folder / BINARY, official_files()))
+    monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
     monkeypatch.setattr(cifar100, "RECORDS", {"train": 100, "test": 100})
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("ACIL_DATA", raising=False)
     server = Server(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
-    server.asked, server.folder = [], folder
+    server.asked, server.failures, server.folder = [], [], folder
     address = f"http://127.0.0.1:{server.server_address[1]}/"
     monkeypatch.setattr(cifar100, "ADDRESS", address)
     server.address = address
@@ -74,6 +94,7 @@ def server(tmp_path, monkeypatch):
     server.shutdown()
     thread.join()
     server.server_close()
+    gc.collect()
 
 
 def run(*arguments):
@@ -92,6 +113,8 @@ def test_cifar100_is_fetched_checked_unpacked_and_loaded(server, tmp_path):
     assert found["shape"] == "3 x 32 x 32"
     assert server.asked == [f"/{BINARY}"]
     assert {path.name for path in (tmp_path / "new" / "data").iterdir()} == {BINARY, "cifar-100-binary"}
+    mode = (tmp_path / "new" / "data" / "cifar-100-binary" / "train.bin").stat().st_mode
+    assert stat.S_IMODE(mode) & 0o7022 == 0
 
 
 def test_result_goes_to_stdout_and_no_bar_without_a_terminal(server, tmp_path):
@@ -149,6 +172,99 @@ def test_wrong_content_from_the_server_is_refused(server, tmp_path):
     assert list(tmp_path.glob("cifar*")) == []
 
 
+@pytest.mark.parametrize("failure", [Handler.busy, Handler.break_off])
+def test_failed_download_is_tried_again(server, tmp_path, failure):
+    server.failures = [failure] * 2
+    assert report("cifar100", "--root", tmp_path)["train"] == 100
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("failure", [Handler.busy, Handler.break_off])
+def test_attempts_have_an_end_and_leave_nothing(server, tmp_path, failure):
+    server.failures = [failure] * 10
+    result = run("cifar100", "--root", tmp_path / "data")
+    assert result.exit_code == 1
+    assert "Try again later" in result.stderr
+    assert len(server.asked) == 3
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_addresses_that_are_not_of_the_web_are_refused(server, tmp_path):
+    result = run("cifar100", "--root", tmp_path / "data", "--url", f"file://{server.folder}/{BINARY}")
+    assert result.exit_code == 1
+    assert "Cannot fetch file://" in result.stderr
+
+
+def hostile(name, **fields):
+    info = tarfile.TarInfo(name)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        hostile("cifar-100-binary/train.bin", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        hostile("cifar-100-binary/train.bin", type=tarfile.SYMTYPE, linkname="../../secret"),
+        hostile("cifar-100-binary/train.bin", type=tarfile.LNKTYPE, linkname="../secret"),
+        hostile("cifar-100-binary/train.bin", type=tarfile.FIFOTYPE),
+        hostile("cifar-100-binary/train.bin", type=tarfile.CHRTYPE),
+    ],
+    ids=lambda info: info.type,
+)
+def test_hostile_member_is_refused_and_leaves_nothing(server, tmp_path, monkeypatch, bad):
+    root = tmp_path / "data"
+    checksum = make_archive(server.folder / BINARY, official_files(), bad)
+    monkeypatch.setattr(cifar100, "MD5", checksum)
+    result = run("cifar100", "--root", root)
+    assert result.exit_code == 1
+    assert "Cannot unpack" in result.stderr
+    assert [path.name for path in root.iterdir()] == [BINARY]
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "cifar-100-binary/../../outside", "x"])
+def test_members_that_are_not_asked_for_are_left_in_the_archive(server, tmp_path, monkeypatch, name):
+    root = tmp_path / "data"
+    checksum = make_archive(server.folder / BINARY, official_files(), hostile(name))
+    monkeypatch.setattr(cifar100, "MD5", checksum)
+    assert report("cifar100", "--root", root)["train"] == 100
+    assert {path.name for path in root.iterdir()} == {BINARY, "cifar-100-binary"}
+    assert {path.name for path in tmp_path.iterdir()} == {"served", "data"}
+    assert {path.name for path in (root / "cifar-100-binary").iterdir()} == set(cifar100.FILES)
+
+
+@pytest.mark.parametrize("content", [b"no archive", b""])
+def test_archive_without_the_files_is_a_clear_error(server, tmp_path, monkeypatch, content):
+    (server.folder / BINARY).write_bytes(content)
+    monkeypatch.setattr(cifar100, "MD5", hashlib.md5(content).hexdigest())
+    result = run("cifar100", "--root", tmp_path)
+    assert result.exit_code == 1
+    assert "Cannot unpack" in result.stderr
+    monkeypatch.setattr(cifar100, "MD5", make_archive(server.folder / BINARY, {"train.bin": b""}))
+    result = run("cifar100", "--root", tmp_path, "--force")
+    assert "test.bin" in result.stderr
+    assert not (tmp_path / "cifar-100-binary").exists()
+
+
+def test_incomplete_folder_is_replaced_only_when_asked(server, tmp_path):
+    (tmp_path / "cifar-100-binary").mkdir()
+    (tmp_path / "cifar-100-binary" / "mine").write_bytes(b"0")
+    result = run("cifar100", "--root", tmp_path)
+    assert result.exit_code == 1
+    assert "--force" in result.stderr
+    assert (tmp_path / "cifar-100-binary" / "mine").exists()
+    assert report("cifar100", "--root", tmp_path, "--force")["train"] == 100
+    assert not (tmp_path / "cifar-100-binary" / "mine").exists()
+
+
+def test_progress_is_told_while_the_archive_arrives(server, tmp_path):
+    told = []
+    cifar100.prepare(tmp_path, progress=lambda *step: told.append(step))
+    size = (server.folder / BINARY).stat().st_size
+    assert told[-1] == (BINARY, size, size)
+
+
 def test_missing_file_says_what_to_do_by_hand(server, tmp_path):
     (server.folder / BINARY).unlink()
     result = run("cifar100", "--root", tmp_path)
@@ -198,14 +314,14 @@ def test_folder_that_cannot_be_made_is_told(server, tmp_path):
     assert "Cannot use the folder" in result.stderr
 
 
-def test_interrupt_says_how_to_go_on(server, tmp_path, monkeypatch):
+def test_interrupt_says_what_to_do(server, tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cifar100, "download", interrupted)
+    monkeypatch.setattr(cifar100, "_fetch", interrupted)
     result = run("cifar100", "--root", tmp_path)
     assert result.exit_code == 130
-    assert "the same command goes on" in result.stderr
+    assert "Run the same command again" in result.stderr
 
 
 class Terminal(io.StringIO):
@@ -214,12 +330,12 @@ class Terminal(io.StringIO):
 
 
 def test_bars_are_shown_on_a_terminal_only(monkeypatch):
-    with data._shown_progress() as progress:
+    with progress_bars() as progress:
         assert progress is None
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with data._shown_progress() as progress:
+    with progress_bars() as progress:
         progress("some file", 1, 2)
         progress("some file", 2, 2)
         progress("unpacking", 7, None)

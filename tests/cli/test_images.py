@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from acil import ImageClassifier, load
 from acil.cli import app
-from acil.cli.images import aligned, counted
+from acil.cli.shared import aligned, counted
 from acil.storage import describe
 from pictures import draw, network_file
 

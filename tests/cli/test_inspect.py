@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 import acil
 from acil import ACILClassifier, save
 from acil.cli import app
-from acil.cli.inspect import inspect
+from acil.cli.models import inspect
 from acil.errors import ModelFileError
 from acil.storage import describe
 
 WITHOUT_TORCH = """
 import sys
 from pathlib import Path
-from acil.cli.inspect import inspect
+from acil.cli.models import inspect
 inspect(Path(sys.argv[1]), "--json" in sys.argv)
 heavy = {"torch", "sklearn", "scipy"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else 0)

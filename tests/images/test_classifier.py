@@ -222,7 +222,7 @@ def test_predictions_go_on_while_the_model_learns(pictures):
         try:
             while not stop.is_set():
                 snapshot = model.snapshot
-                rows = snapshot.judge(features, 4, None)
+                rows = snapshot.classify(features, 4, None)
                 states.append((len(snapshot.totals), len(rows[0][2])))
         except Exception as error:
             failures.append(error)
@@ -273,10 +273,10 @@ def test_what_is_derived_from_the_sums_is_computed_once(pictures, joint, monkeyp
     measured, measure = [], type(model).expected_novelty
     monkeypatch.setattr(model, "expected_novelty", lambda: measured.append(1) or measure(model))
     features = joint.prepare(pictures[1]).features
-    first = joint.snapshot.judge(features, 2, UNKNOWN_ABOVE)
+    first = joint.snapshot.classify(features, 2, UNKNOWN_ABOVE)
     # Once to have it ready, once for the novelties.
     assert len(measured) == 2
-    assert joint.snapshot.judge(features, 2, UNKNOWN_ABOVE) == first
+    assert joint.snapshot.classify(features, 2, UNKNOWN_ABOVE) == first
     assert len(measured) == 3
 
 
@@ -295,7 +295,7 @@ def test_evaluation_leaves_out_and_names_what_was_not_learnt(pictures, joint):
 def test_damaged_facts_in_a_file_are_told(joint, tmp_path, images):
     from acil import save
 
-    head = joint.snapshot.twin()
+    head = joint.snapshot.copy_head()
     head.images_ = {**images, "tracked": []}
     save(head, tmp_path / "m.acil")
     with pytest.raises(ModelFileError):

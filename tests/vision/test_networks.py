@@ -63,7 +63,7 @@ def test_identity_follows_weights_and_preprocessing():
 def content():
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from acil.vision.onnxexport import exported_network
+    from acil.vision.onnx_models import exported_network
 
     return exported_network(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING))
 
@@ -77,22 +77,22 @@ class TestOnnx:
 
     @pytest.mark.parametrize("threads", [1, 2, 5])
     def test_features_depend_neither_on_the_batch_nor_on_threads(self, content, monkeypatch, threads):
-        from acil.vision import onnxengine
+        from acil.vision import onnx_models
 
         images = pixels(48)
-        alone = onnxengine.OnnxEmbedder(content, "x")
+        alone = onnx_models.OnnxEmbedder(content, "x")
         rows = torch.cat([alone.embed(image) for image in images.split(1)])
-        monkeypatch.setattr(onnxengine, "worker_threads", lambda: threads)
-        found = onnxengine.OnnxEmbedder(content, "x")
+        monkeypatch.setattr(onnx_models, "worker_threads", lambda: threads)
+        found = onnx_models.OnnxEmbedder(content, "x")
         for size in (1, 7, 30, 48):
             assert torch.equal(torch.cat([found.embed(part) for part in images.split(size)]), rows)
         assert found.embed(images[:0]).shape == (0, 24)
 
     def test_images_run_side_by_side(self, content, monkeypatch):
-        from acil.vision import onnxengine
+        from acil.vision import onnx_models
 
-        monkeypatch.setattr(onnxengine, "worker_threads", lambda: 2)
-        found = onnxengine.OnnxEmbedder(content, "x")
+        monkeypatch.setattr(onnx_models, "worker_threads", lambda: 2)
+        found = onnx_models.OnnxEmbedder(content, "x")
         meeting, run = threading.Barrier(2), found._row
 
         def row(image):
@@ -120,7 +120,7 @@ class TestOnnx:
             open_network(f"onnx:{tmp_path}")
 
     def test_missing_runtime_names_the_extra(self, content, monkeypatch):
-        from acil.vision.onnxengine import OnnxEmbedder
+        from acil.vision.onnx_models import OnnxEmbedder
 
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         with pytest.raises(MissingExtraError, match=r"acil\[onnx\]"):
@@ -140,40 +140,40 @@ class TestEfficientNet:
         images = pixels(3, 224)
         whole = found.embed(images)
         assert torch.equal(torch.cat([found.embed(images[i : i + 1]) for i in range(3)]), whole)
-        from acil.vision.efficientnet import EfficientNetLite0, cache_folder
+        from acil.vision.networks import EfficientNetLite0, cache_folder
 
         assert list(cache_folder().glob("efficientnet-lite0-*.onnx"))
         eager = TorchEmbedder(EfficientNetLite0().eval(), found.crop)
         np.testing.assert_allclose(eager.embed(images[:1]), whole[:1], atol=1e-4)
 
     def test_damaged_cache_is_made_again(self, monkeypatch, tmp_path):
-        from acil.vision import efficientnet
+        from acil.vision import networks
 
         monkeypatch.setenv("ACIL_CACHE", str(tmp_path / "new"))
         made = []
-        monkeypatch.setattr(efficientnet, "_exported", lambda: made.append(1) or b"graph")
+        monkeypatch.setattr(networks, "_exported", lambda: made.append(1) or b"graph")
         digest = "0" * 64
-        assert efficientnet._graph(digest) == b"graph"
-        assert efficientnet._graph(digest) == b"graph"
+        assert networks._graph(digest) == b"graph"
+        assert networks._graph(digest) == b"graph"
         assert len(made) == 1
         (path,) = (tmp_path / "new").glob("*.onnx")
         path.write_bytes(b"grapX")
-        assert efficientnet._graph(digest) == b"graph"
+        assert networks._graph(digest) == b"graph"
         assert len(made) == 2
 
     def test_cache_that_cannot_be_written_costs_time_only(self, monkeypatch, tmp_path):
-        from acil.vision import efficientnet
+        from acil.vision import networks
 
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("ACIL_CACHE", str(tmp_path / "file" / "folder"))
-        monkeypatch.setattr(efficientnet, "_exported", lambda: b"graph")
-        assert efficientnet._graph("0" * 64) == b"graph"
+        monkeypatch.setattr(networks, "_exported", lambda: b"graph")
+        assert networks._graph("0" * 64) == b"graph"
 
     def test_without_onnxruntime_torch_does_it(self, monkeypatch):
-        from acil.vision import efficientnet
+        from acil.vision import networks
 
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
-        found = efficientnet.open_efficientnet()
+        found = networks.open_efficientnet()
         assert (found.engine, found.num_features) == ("torch", 1280)
 
     def test_missing_package_names_the_extra(self, monkeypatch):

@@ -1,4 +1,4 @@
-"""The HTTP interface: routes, limits on what comes in, and errors as answers."""
+"""The HTTP interface: routes, what they answer, limits on what comes in, errors as answers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ import reprlib
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
 from acil import __version__
 from acil.app.guard import Guard, TooMuchError
 from acil.app.metrics import CONTENT_TYPE
-from acil.app.schemas import Changed, Health, Model, Predictions, Refusal
 from acil.app.service import Question, Service
 from acil.app.uploads import TooLargeError
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
 logger = logging.getLogger(__name__)
-
 STATIC = Path(__file__).parent / "static"
 #: Files of the page, by the address under which each is found.
 PAGES = {
@@ -37,9 +36,9 @@ PAGES = {
     "/static/docs.js": "docs.js",
     "/static/icon.svg": "icon.svg",
 }
-#: Seconds between two looks at the model file.
+#: Seconds between two checks of the model file.
 WATCH_SECONDS = 1.0
-#: Requests to teach or forget whose images are received at a time; they are carried out one by one.
+#: Requests to teach or forget that are received at a time; changes are made one by one.
 _MAX_CHANGES = 8
 _FIELD = "images"
 _BODY: dict[str, Any] = {
@@ -62,6 +61,119 @@ _BODY: dict[str, Any] = {
         },
     }
 }
+_NOTHING = "There is nothing at this address; /docs has all addresses. A class name cannot have a '/'."
+
+
+class Likely(BaseModel):
+    """One class and its probability."""
+
+    label: str
+    probability: float
+
+
+class Predicted(BaseModel):
+    """What the model says of one image."""
+
+    label: str = Field(description='The likeliest class, or "unknown".')
+    unknown: bool = Field(description="Whether the image is unlike everything learnt.")
+    novelty: float | None = Field(description="About 1 for images like those learnt, more for others.")
+    top: list[Likely] = Field(description="The likeliest classes, best first.")
+
+
+class Predictions(BaseModel):
+    """What the model says of the images of one request, in their order."""
+
+    revision: str = Field(description="The state of the model that all these answers come from.")
+    predictions: list[Predicted]
+
+
+class Accuracy(BaseModel):
+    """Accuracy on the held-out folder, in percent, over the classes that the model knows."""
+
+    accuracy: float | None
+    images: int
+    per_class: dict[str, float]
+
+
+class Kept(BaseModel):
+    """What became of the classes known before and after a change."""
+
+    accuracy_before: float | None
+    accuracy_after: float | None
+    images: int
+    lost: int = Field(description="Images that were right before and are not now.")
+
+
+class Comparison(BaseModel):
+    """Accuracy on the held-out folder before and after a change."""
+
+    before: Accuracy
+    after: Accuracy
+    kept: Kept
+
+
+class Entry(BaseModel):
+    """One change of the model."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    action: Literal["learn", "forget"]
+    class_: str = Field(alias="class")
+    images: int
+    revision: str
+    held_out: Comparison | None
+
+
+class Changed(Entry):
+    """A change that has just been made and saved."""
+
+    totals: dict[str, int] = Field(description="Images of each class in the model now.")
+    seconds: float
+
+
+class Class(BaseModel):
+    """One class that the model knows."""
+
+    name: str
+    images: int
+
+
+class Limits(BaseModel):
+    """What a request may have: bytes and images in all, and pixels an image."""
+
+    bytes: int
+    images: int
+    pixels: int
+
+
+class Model(BaseModel):
+    """The model that is served."""
+
+    name: str
+    revision: str | None
+    classes: list[Class]
+    images: int
+    network: str
+    can_learn: bool
+    protected: bool = Field(description="Whether teaching and forgetting need a token.")
+    limits: Limits
+    held_out: Accuracy | None
+    history: list[Entry] = Field(description="The last changes since the server started.")
+
+
+class Health(BaseModel):
+    """A server that is up, and whether it can predict."""
+
+    status: Literal["ok"] = "ok"
+    ready: bool
+
+
+class Refusal(BaseModel):
+    """Why a request was refused; nothing was changed."""
+
+    detail: str
+
+
 _STATUS: list[tuple[type[Exception], int, str | None]] = [
     (TooMuchError, 413, "The request is larger than this server takes. Send fewer or smaller images."),
     (TooLargeError, 413, None),
@@ -72,7 +184,6 @@ _STATUS: list[tuple[type[Exception], int, str | None]] = [
     (TimeoutError, 408, "The images did not arrive in time. Send them again."),
     (ClientDisconnect, 400, "The client has gone."),
 ]
-_NOTHING = "There is nothing at this address; /docs has all addresses. A class name cannot have a '/'."
 
 
 def create_app(service: Service) -> FastAPI:
@@ -91,7 +202,7 @@ def create_app(service: Service) -> FastAPI:
         version=__version__,
         summary="A classifier that learns new classes while it is served.",
         lifespan=lambda _: _life(service),
-        # These pages would load scripts from elsewhere; ours is a file of its own.
+        # FastAPI's own pages load scripts from other sites; we serve docs.html.
         docs_url=None,
         redoc_url=None,
     )
@@ -135,7 +246,7 @@ def create_app(service: Service) -> FastAPI:
                         "novelty": novelty,
                         "top": [{"label": name, "probability": share} for name, share in likeliest],
                     }
-                    for label, unknown, likeliest, novelty in answer.judgements
+                    for label, unknown, likeliest, novelty in answer.predictions
                 ],
             }
         )
@@ -168,7 +279,7 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
         """Return counters for Prometheus."""
-        return PlainTextResponse(service.metrics.text(service.gauges()), media_type=CONTENT_TYPE)
+        return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
 
     for address, file in PAGES.items():
         _add_page(app, address, STATIC / file)
@@ -226,13 +337,13 @@ async def _files(request: Request, service: Service) -> AsyncIterator[list[Binar
 
 
 def _token_check(token: str | None) -> Any:
-    """Return what raises unless a request carries the token; it runs before the body is read."""
+    """Return a dependency that refuses requests without the token, before their body is read."""
 
     async def check(request: Request) -> None:
         if token is None:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # The time that the comparison takes tells nothing of the token.
+        # Constant time: it must not reveal how much of the token is right.
         same = secrets.compare_digest(given.strip().encode(), token.encode())
         if scheme.lower() != "bearer" or not same:
             raise HTTPException(
@@ -246,7 +357,7 @@ def _token_check(token: str | None) -> Any:
 
 
 async def _parameters_refused(request: Request, error: Exception) -> JSONResponse:
-    """Say what is wrong with parameters of the address, in the form of all refusals."""
+    """Answer wrong query parameters like all other refusals."""
     found = error.errors() if isinstance(error, RequestValidationError) else []
     texts = [f"{fault['loc'][-1]} is {reprlib.repr(fault['input'])}. {fault['msg']}." for fault in found]
     return JSONResponse({"detail": " ".join(texts)}, 422)

@@ -1,4 +1,4 @@
-"""Images of many requests go through the network and the head together."""
+"""Batches of images from several requests, for network and head."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Batcher(Generic[Question, Result]):
     ----------
     embedder : Embedder
         Its features do not depend on the batch.
-    judge : callable
+    answer : callable
         Called with the features and the question of each request that is complete, in one list, and
         returns as many results: so all of them can come from one state of the model.
     max_images : int
@@ -55,12 +55,12 @@ class Batcher(Generic[Question, Result]):
     def __init__(
         self,
         embedder: Embedder,
-        judge: Callable[[list[tuple[Tensor, Question]]], list[Result]],
+        answer: Callable[[list[tuple[Tensor, Question]]], list[Result]],
         max_images: int = 32,
         wait_seconds: float = 0.003,
     ) -> None:
         self._embedder = embedder
-        self._judge = judge
+        self._answer = answer
         self._max_images = max_images
         self._wait_seconds = wait_seconds
         self._waiting: deque[_Job[Question, Result]] = deque()
@@ -76,7 +76,7 @@ class Batcher(Generic[Question, Result]):
 
     @contextmanager
     def expecting(self) -> Iterator[None]:
-        """Say that a request is on its way, as long as its images are being read."""
+        """Announce a request while its images are being read, so that a batch may wait for it."""
         with self._changed:
             self._expected += 1
         try:
@@ -93,7 +93,7 @@ class Batcher(Generic[Question, Result]):
         ----------
         pixels : sequence of Tensor of shape (channels, size, size), uint8
         question
-            Handed to ``judge``.
+            Handed to ``answer``.
         """
         job = _Job[Question, Result](pixels, question, Future())
         with self._changed:
@@ -105,7 +105,7 @@ class Batcher(Generic[Question, Result]):
         return job.future
 
     def close(self) -> None:
-        """Answer what waits, and stop."""
+        """Answer the waiting requests, and stop."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -121,7 +121,7 @@ class Batcher(Generic[Question, Result]):
             self._process(batch)
 
     def _collect(self) -> None:
-        """Wait until a batch is full, nobody is on the way, or the first has waited long enough."""
+        """Wait until a batch is full, no request is announced, or the first has waited long enough."""
         while not self._waiting and not self._closed:
             self._changed.wait()
         deadline = time.monotonic() + self._wait_seconds
@@ -155,7 +155,7 @@ class Batcher(Generic[Question, Result]):
             self.batches += 1
             self.images += len(batch)
             asked = [(torch.stack(job.features), job.question) for job in complete]
-            results = self._judge(asked) if asked else []
+            results = self._answer(asked) if asked else []
         except Exception as error:  # whatever a network raises belongs to those who asked
             self._fail([job for job, _ in batch], error)
             return

@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, how much may come in, and headers for browsers."""
+"""Checks before every request: host, origin and size; headers for browsers, metrics, one log line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADERS = {
-    # Nothing from elsewhere, no inline code; blob: shows images before they are sent.
+    # Nothing from other sites, no inline code; blob: previews images before they are sent.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -39,20 +39,13 @@ class TooMuchError(Exception):
 
 
 class Guard:
-    """ASGI middleware: host and origin, size of the body, security headers, metrics, one log line.
-
-    Parameters
-    ----------
-    app : callable
-    settings : Settings
-    metrics : Metrics
-    """
+    """ASGI middleware: host and origin, size of the body, security headers, metrics, one log line."""
 
     def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
         self._max_bytes = settings.max_bytes
-        # On loopback a name that leads here must be ours: or a foreign page could rename itself to it.
+        # On loopback the host name must be ours, or a foreign site could use DNS rebinding.
         names = (*LOOPBACK_NAMES, settings.host) if settings.loopback else ()
         self._names = frozenset(name.lower() for name in (*names, *settings.hosts))
 
@@ -84,7 +77,7 @@ class Guard:
             seconds = time.perf_counter() - start
             path = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(scope["method"], path, status, seconds)
-            # As it came over the wire, so that it cannot write lines of its own.
+            # Undecoded, so that it cannot add lines to the log.
             asked = scope.get("raw_path", b"").decode("ascii", "replace")
             logger.info("%s %s %d %.0f ms", scope["method"], asked, status, 1000 * seconds)
 

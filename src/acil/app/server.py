@@ -1,4 +1,4 @@
-"""Listening, running and stopping."""
+"""Run the server: listen, serve, stop on a signal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from acil.errors import InputError
 
 #: Seconds that requests may take to end when the server stops.
 _GRACE_SECONDS = 30
-#: Connections beyond which new requests are told to come back.
+#: With more connections, new requests are answered with 503.
 _MAX_CONNECTIONS = 4000
 _BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
-    """A server for which being told to stop is the normal end, not an error."""
+    """A uvicorn server that ends normally on SIGINT and SIGTERM."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at the first signal after the requests have ended, at the second at once."""
+        """At the first signal, stop after the open requests; at the second, at once."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.force_exit = self.should_exit
@@ -42,7 +42,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, or say why there is none.
+    """Return a listening socket.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def listen(host: str, port: int) -> socket.socket:
         0 takes any that is free.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, because asyncio sends small answers at once only if it is: otherwise each
-    # answer waits 40 ms for an acknowledgement.
+    # asyncio sets TCP_NODELAY only if the protocol is named. Otherwise each answer waits 40 ms for an
+    # acknowledgement.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -7,15 +7,18 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from torch import Tensor
 
 from acil.app.batching import Batcher
-from acil.app.heldout import HeldOut, Measured, compared
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
 from acil.app.store import Change, Published, Store
@@ -25,57 +28,51 @@ from acil.images import Samples
 from acil.images.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
-
 #: Changes that the page can show.
 _HISTORY = 20
 _DECODERS = 4
 
 
 class Question(NamedTuple):
-    """How a request wants its images judged."""
+    """How a request wants its images classified."""
 
     top: int
     unknown_above: float | None
 
 
-#: Label, whether it is unknown, the likeliest classes, and novelty; see `Snapshot.judge`.
-Judgement = tuple[str, bool, tuple[tuple[str, float], ...], float | None]
+#: Label, whether it is unknown, the likeliest classes, and novelty; see `Snapshot.classify`.
+Classified = tuple[str, bool, tuple[tuple[str, float], ...], float | None]
 
 
 class Answer(NamedTuple):
-    """Judgements of the images of one request, all by the state of this revision."""
+    """Predictions for the images of one request, all by the state of this revision."""
 
     revision: str
-    judgements: list[Judgement]
+    predictions: list[Classified]
 
 
 class Service:
-    """A model that predicts for many at a time and changes for one at a time.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """A model that predicts for many at a time and changes for one at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.metrics = Metrics()
         self.store = Store(settings.model, settings.backbone)
-        self._held_out = None
+        self._held_out: Samples | None = None
         if settings.held_out is not None:
-            self._held_out = HeldOut(self.store.prepare(settings.held_out, None))
+            self._held_out = self.store.prepare(settings.held_out, None)
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self._batcher: Batcher[Question, Answer] = Batcher(
-            self.store.embedder, self._judge, settings.batch_images, settings.batch_seconds
+            self.store.embedder, self._answer, settings.batch_images, settings.batch_seconds
         )
         decoders = min(_DECODERS, os.cpu_count() or 1)
         self._decoders = ThreadPoolExecutor(decoders, thread_name_prefix="acil-decode")
         # One thread: changes are made one after another.
         self._changes = ThreadPoolExecutor(1, thread_name_prefix="acil-change")
+        self.metrics = Metrics(self._current)
 
     def expecting(self) -> Any:
-        """Say that images are on their way; see `Batcher.expecting`."""
+        """Announce images that are being read; see `Batcher.expecting`."""
         return self._batcher.expecting()
 
     async def read(self, files: Sequence[BinaryIO]) -> list[Tensor]:
@@ -121,7 +118,7 @@ class Service:
             "classes": [{"name": name, "images": count} for name, count in totals.items()],
             "images": sum(totals.values()),
             "network": self.store.embedder.name,
-            "can_learn": published is None or published.snapshot.judges,
+            "can_learn": published is None or published.snapshot.can_learn,
             "protected": settings.token is not None,
             "limits": {
                 "bytes": settings.max_bytes,
@@ -132,23 +129,25 @@ class Service:
             "history": list(self._history),
         }
 
-    def gauges(self) -> list[tuple[str, str, float]]:
-        """Return the values of the moment, for metrics."""
+    def _current(self) -> Iterator[Metric]:
+        """Yield metrics with the values of the moment."""
         published = self.store.published
         totals = {} if published is None else published.snapshot.totals
-        found = [
-            ("classes", "Classes that the model knows.", float(len(totals))),
-            ("model_images", "Images that the model has learnt.", float(sum(totals.values()))),
-            ("batches_total", "Batches that went through the network.", float(self._batcher.batches)),
-            ("batch_images_total", "Images in these batches.", float(self._batcher.images)),
-        ]
+        yield GaugeMetricFamily("acil_classes", "Classes that the model knows.", len(totals))
+        yield GaugeMetricFamily(
+            "acil_model_images", "Images that the model has learnt.", sum(totals.values())
+        )
+        yield CounterMetricFamily(
+            "acil_batches", "Batches that went through the network.", self._batcher.batches
+        )
+        yield CounterMetricFamily("acil_batch_images", "Images in these batches.", self._batcher.images)
         accuracy = None if self._held_out is None else self._measure(published).to_dict()["accuracy"]
         if accuracy is not None:
-            found.append(("held_out_accuracy", "Accuracy on the held-out folder, percent.", accuracy))
-        return found
+            about = "Accuracy on the held-out folder, percent."
+            yield GaugeMetricFamily("acil_held_out_accuracy", about, accuracy)
 
     def close(self) -> None:
-        """Finish what has begun."""
+        """Finish open work and stop the threads."""
         self._changes.shutdown()
         self._decoders.shutdown()
         self._batcher.close()
@@ -165,23 +164,23 @@ class Service:
             loop.run_in_executor(self._decoders, one, number, file)
             for number, file in enumerate(files, start=1)
         ]
-        # All of them, so that no file is closed while a thread reads it.
+        # Wait for all, so that no file is closed while a thread reads it.
         done = await asyncio.gather(*running, return_exceptions=True)
         for result in done:
             if isinstance(result, BaseException):
                 raise result
         return done
 
-    def _judge(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
-        """Judge the images of several requests by one state of the model."""
+    def _answer(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
+        """Classify the images of several requests, all by one state of the model."""
         published = self.store.require()
         answers: list[Answer | None] = [None] * len(asked)
         for question in {question for _, question in asked}:
             places = [i for i, (_, other) in enumerate(asked) if other == question]
             features = torch.cat([asked[i][0] for i in places]).numpy()
-            judgements = iter(published.snapshot.judge(features, *question))
+            predictions = iter(published.snapshot.classify(features, *question))
             for i in places:
-                mine = [next(judgements) for _ in range(len(asked[i][0]))]
+                mine = [next(predictions) for _ in range(len(asked[i][0]))]
                 answers[i] = Answer(published.revision, mine)
         return [answer for answer in answers if answer is not None]
 
@@ -214,8 +213,71 @@ class Service:
         remembered = self._measured
         if published is not None and remembered is not None and remembered[0] == published.revision:
             return remembered[1]
-        snapshot: Snapshot | None = None if published is None else published.snapshot
-        found = self._held_out.measure(snapshot)
+        snapshot = None if published is None else published.snapshot
+        found = Measured.of(self._held_out, snapshot)
         if published is not None:
             self._measured = (published.revision, found)
         return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How one state of the model does on the held-out images.
+
+    Attributes
+    ----------
+    names : ndarray of shape (n,), str
+        True class of each image.
+    known, right : ndarray of shape (n,), bool
+        Whether the model has learnt that class, and whether it is the likeliest.
+    """
+
+    names: npt.NDArray[np.str_]
+    known: npt.NDArray[np.bool_]
+    right: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, samples: Samples, snapshot: Snapshot | None) -> Measured:
+        """Measure a state; None is a model that knows nothing yet."""
+        names = samples.labels
+        if snapshot is None:
+            nothing = np.zeros(len(names), dtype=np.bool_)
+            return cls(names, nothing, nothing)
+        found = snapshot.head.predict(samples.features)
+        return cls(names, np.isin(names, snapshot.head.classes_), names == found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return accuracy in percent over the classes learnt, the number of images, and each class."""
+        classes = sorted(set(self.names[self.known].tolist()))
+        return {
+            "accuracy": _percent(self.right, self.known),
+            "images": int(self.known.sum()),
+            "per_class": {name: _percent(self.right, self.names == name) for name in classes},
+        }
+
+
+def compared(before: Measured, after: Measured) -> dict[str, Any]:
+    """Return accuracies before and after a change.
+
+    Returns
+    -------
+    dict
+        ``before`` and ``after`` over the classes known at each time; ``kept`` over those known at both:
+        ``accuracy_before``, ``accuracy_after``, ``images``, and ``lost``, the number of images that were
+        right before and are not now.
+    """
+    kept = before.known & after.known
+    return {
+        "before": before.to_dict(),
+        "after": after.to_dict(),
+        "kept": {
+            "accuracy_before": _percent(before.right, kept),
+            "accuracy_after": _percent(after.right, kept),
+            "images": int(kept.sum()),
+            "lost": int((kept & before.right & ~after.right).sum()),
+        },
+    }
+
+
+def _percent(right: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_]) -> float | None:
+    return None if not among.any() else 100.0 * float((right & among).sum()) / float(among.sum())

@@ -1,4 +1,4 @@
-"""What `acil serve` can be told, checked once."""
+"""The settings of `acil serve`, checked once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from acil.errors import InputError
 from acil.images import UNKNOWN_ABOVE
 
 TOKEN_VARIABLE = "ACIL_TOKEN"
-#: Names by which a browser on this machine reaches a server that listens only here.
+#: Host names of a server that listens on this machine only.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _MIN_TOKEN = 16
 
@@ -90,7 +90,7 @@ class Settings:
 
 
 def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the token of a file, or else of the environment; None if neither is given.
+    """Return the token from a file or from the environment; None if neither has one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The model behind a server: its file is the truth, what is served is a snapshot that never changes."""
+"""The model of a server: a file, and an immutable snapshot of it that answers requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to wait for another process that changes the file.
 LOCK_SECONDS = 30.0
-#: Tells one version of a file from another.
+#: Identifies one version of a file.
 Signature = tuple[int, int, int, int]
 
 
@@ -43,9 +43,9 @@ class Published:
 
     @classmethod
     def of(cls, classifier: ImageClassifier, signature: Signature) -> Published:
-        """Publish the state of a classifier that nobody will change any more."""
+        """Publish the state of a classifier that is not changed any more."""
         snapshot = classifier.snapshot
-        # Now, not when somebody waits for a prediction.
+        # Solve now, not when the first prediction waits for it.
         head = snapshot.solved()
         digest = hashlib.blake2b(digest_size=8)
         for name, count in snapshot.totals.items():
@@ -99,7 +99,7 @@ class Store:
         return self._published
 
     def require(self) -> Published:
-        """Return the state that is served now, or say that there is none."""
+        """Return the state that is served now, or raise if there is none."""
         if self._published is None:
             raise NotFittedError("This model has not been taught anything yet. Teach a class first.")
         return self._published

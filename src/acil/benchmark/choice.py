@@ -33,11 +33,11 @@ from acil.benchmark.task import dataset_name
 from acil.errors import InputError, ModelFileError
 from acil.locking import locked
 from acil.methods.standard import Standard
-from acil.parameters import resolve_device
 from acil.training.checkpoint import Checkpoint
 from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.recipes import Recipe, override, recipe, to_dict
+from acil.validation import resolve_device
 from acil.vision.backbones import Backbone, build, load_backbone, save_backbone
 from acil.vision.extract import FeatureExtractor
 

@@ -1,4 +1,4 @@
-"""The `acil` command: one file for each group of commands, and one place that turns errors into exits.
+"""The `acil` command. Each group of commands has a file; errors become exit codes here.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Results go to stdout, talk to stderr.
 """
@@ -13,27 +13,26 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import bench, data, doctor, evaluate, export, forget, inspect, learn, merge, predict, serve
-from acil.cli.ranks import follows
-from acil.cli.startup import postpone_imports
+from acil.cli import bench, data, doctor, learn, models, predict, serve
+from acil.cli.shared import is_rank_zero
 from acil.errors import ACILError, ProcessLostError
 
 
 class _Commands(TyperGroup):
-    """Group of commands whose errors are told in one line."""
+    """Group of commands whose errors become one line on stderr."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what the user can mend is a message, what we must mend is a traceback."""
+        """Run the command; an error of ours becomes one line, anything else (a bug) a traceback."""
         try:
             return super().invoke(ctx)
         except ACILError as error:
-            if follows() and not isinstance(error, ProcessLostError):
-                # The first process has the same error, says it, and its exit code counts.
+            if not is_rank_zero() and not isinstance(error, ProcessLostError):
+                # Rank 0 has the same error and prints it; its exit code counts.
                 raise typer.Exit(0) from error
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            if not follows():
+            if is_rank_zero():
                 typer.echo("interrupted", err=True)
             raise typer.Exit(130) from error
 
@@ -66,11 +65,11 @@ def _root(
 
 app.command("learn")(learn.learn)
 app.command("predict")(predict.predict)
-app.command("evaluate")(evaluate.evaluate)
-app.command("forget")(forget.forget)
-app.command("merge")(merge.merge)
-app.command("inspect")(inspect.inspect)
-app.command("export")(export.export)
+app.command("evaluate")(predict.evaluate)
+app.command("forget")(learn.forget)
+app.command("merge")(models.merge)
+app.command("inspect")(models.inspect)
+app.command("export")(models.export)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")
@@ -79,14 +78,13 @@ app.add_typer(data.app, name="data")
 
 def main() -> None:
     """Run the `acil` command with the arguments of the process, and exit."""
-    postpone_imports()
     try:
         try:
             app(prog_name="acil")
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, as in `acil inspect m.acil | head`. Python flushes once more when it
-        # ends, and would complain about that.
+        # The reader is gone, as in `acil inspect m.acil | head`. Python would flush stdout again at
+        # its end, and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

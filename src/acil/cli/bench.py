@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any
 
 import typer
 
-from acil.cli.ranks import follows, heed_launcher
+from acil.cli.shared import is_rank_zero, stop_on_sigterm
 from acil.errors import InputError, ModelFileError, ProcessLostError
 
 app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
@@ -81,9 +82,9 @@ def run(
     from acil.benchmark.task import dataset_name
 
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
-    if follows():
+    if not is_rank_zero():
         if not dry_run:
-            _take_part(settings, folder, resume, force)
+            _run_share(settings, folder, resume, force)
         return
     if dry_run:
         from acil.benchmark.dryrun import describe_plan
@@ -97,17 +98,16 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
     from acil.benchmark.report import write_report
     from acil.benchmark.runner import RunFailedError
     from acil.benchmark.runner import run as run_benchmark
-    from acil.cli.progress import RunProgress
 
     failed: RunFailedError | None = None
-    heed_launcher()
-    with _saying_how_to_go_on(folder):
+    stop_on_sigterm()
+    with _saying_how_to_resume(folder):
         try:
             with RunProgress() as progress:
                 run_benchmark(settings, folder, resume=resume, force=force, progress=progress)
         except RunFailedError as error:
             failed = error
-        # What the other jobs found is worth a report all the same.
+        # Report what the other jobs found.
         report = write_report([folder], folder / "report")
     if as_json:
         typer.echo(json.dumps(_summaries(folder), indent=2))
@@ -119,17 +119,64 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
         raise failed
 
 
-def _take_part(settings: Any, folder: Path, resume: bool, force: bool) -> None:
-    """Do what a process that does not lead does: it shows nothing and writes nothing."""
+def _run_share(settings: Any, folder: Path, resume: bool, force: bool) -> None:
+    """Do the share of a rank that is not 0: it prints nothing and writes nothing."""
     from acil.benchmark.runner import run as run_benchmark
 
-    heed_launcher()
+    stop_on_sigterm()
     run_benchmark(settings, folder, resume=resume, force=force)
 
 
+class RunProgress:
+    """Bars on stderr for the trainings and phases of a run; none if stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> RunProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def __call__(self, event: Any) -> None:
+        """Show one event: a finished phase, or an epoch of training."""
+        if hasattr(event, "epochs"):
+            note = (
+                f"loss {event.loss:.3f}  accuracy {event.accuracy:.1f} %  "
+                f"{event.images_per_second:,.0f} images/s  {event.seconds_left:.0f} s left"
+            )
+            self._show("training", event.epoch, event.epochs, note)
+        else:
+            name = f"{event.method}, seed {event.seed}"
+            self._show(name, event.phase + 1, event.phases + 1, f"accuracy {event.accuracy:.2f} %")
+
+    def _show(self, name: str, done: float, total: float, note: str) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=total, note=note)
+        self._bars.update(self._tasks[name], completed=done, total=total, note=note)
+
+
 @contextmanager
-def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
-    """After an interruption, a full disk or a lost process, say which command goes on."""
+def _saying_how_to_resume(folder: Path) -> Iterator[None]:
+    """After an interruption, a full disk or a lost process, print the command that goes on."""
     again = f"Go on with: acil bench run --resume --config {folder / 'config.toml'} --out {folder}"
     try:
         yield
@@ -198,7 +245,6 @@ def choose(
     """
     from acil.benchmark.choice import DEFAULTS, GAMMAS, Choice, Search, table
     from acil.benchmark.task import dataset_name
-    from acil.cli.progress import RunProgress
 
     candidates = dict(_candidate(text) for text in try_) if try_ else DEFAULTS
     choice = Choice(

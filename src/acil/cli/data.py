@@ -1,16 +1,15 @@
-"""`acil data`: making data sets ready for benchmarks."""
+"""`acil data`: make data sets ready for benchmarks."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from acil.cli.shared import progress_bars
 
 if TYPE_CHECKING:
     from acil.benchmark.datasets import Dataset
@@ -46,21 +45,18 @@ def prepare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
 ) -> None:
-    """Fetch a data set (or take the archive that is there), check it, unpack it and load it once.
-
-    An interrupted download goes on where it broke off when the same command is run again.
-    """
+    """Fetch a data set (or take the archive that is there), check it, unpack it and load it once."""
     chosen = _parsed(options or [])
-    from acil.benchmark.datasets.preparing import prepare as prepare_data
+    from acil.benchmark.datasets import prepare as prepare_data
 
     start = time.perf_counter()
     try:
-        with _shown_progress() as progress:
+        with progress_bars() as progress:
             dataset = prepare_data(
                 name, root, url=url, force=force, skip_bad=skip_bad, progress=progress, **chosen
             )
     except KeyboardInterrupt:
-        typer.echo("Stopped; the same command goes on with what has arrived.", err=True)
+        typer.echo("Stopped. Run the same command again to start over.", err=True)
         raise
     report = _report(dataset, root, time.perf_counter() - start)
     if as_json:
@@ -71,7 +67,7 @@ def prepare(
 
 
 def _parsed(options: list[str]) -> dict[str, Any]:
-    """Return the options of ``--set``: numbers and truth values as such, anything else as text."""
+    """Return the options of ``--set``: JSON values, anything else as text."""
     parsed: dict[str, Any] = {}
     for option in options:
         key, equals, value = option.partition("=")
@@ -96,29 +92,3 @@ def _report(dataset: Dataset, root: Path | None, seconds: float) -> dict[str, An
         "identity": dataset.identity,
         "seconds": round(seconds, 2),
     }
-
-
-@contextmanager
-def _shown_progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Show bars on stderr while the work lasts; nothing when that is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield show

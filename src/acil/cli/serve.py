@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from acil.cli.images import Backbone, plain
+from acil.cli.shared import Backbone, plain, shown_log
 from acil.errors import MissingExtraError
 
 
@@ -73,24 +71,7 @@ def serve(
         typer.echo(f"serving {plain(model)} at {address}")
         sys.stdout.flush()
 
-    with _shown_log():
+    levels = {"acil": logging.INFO, "uvicorn": logging.WARNING}
+    with shown_log("%(asctime)s %(levelname)s %(message)s", levels):
         run(settings, ready)
     typer.echo("stopped", err=True)
-
-
-@contextmanager
-def _shown_log() -> Iterator[None]:
-    """Log to stderr with time and level."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    levels = {"acil": logging.INFO, "uvicorn": logging.WARNING}
-    before = {name: logging.getLogger(name).level for name in levels}
-    for name, level in levels.items():
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).setLevel(level)
-    try:
-        yield
-    finally:
-        for name, level in before.items():
-            logging.getLogger(name).removeHandler(handler)
-            logging.getLogger(name).setLevel(level)

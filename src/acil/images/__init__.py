@@ -1,4 +1,4 @@
-"""Own images in, a classifier that grows, out."""
+"""`ImageClassifier`: a frozen network and a closed-form head, for own images."""
 
 from acil.images.classifier import ImageClassifier
 from acil.images.results import Evaluation, Prediction, Report, Samples

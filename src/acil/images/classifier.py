@@ -5,25 +5,32 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
 
 from acil.classifier import ACILClassifier
-from acil.errors import InputError
-from acil.images.inputs import Given, require_identity, settled
-from acil.images.reader import ImageReader
-from acil.images.results import Report, Samples
-from acil.images.snapshot import Facts, Snapshot
-from acil.images.tracking import Tracker
+from acil.errors import InputError, NotFittedError
+from acil.images.results import (
+    Evaluation,
+    Given,
+    Prediction,
+    Report,
+    Samples,
+    images_and_labels,
+    name_of,
+)
+from acil.images.snapshot import UNKNOWN_ABOVE, Facts, Snapshot, Tracker
 from acil.storage import load as load_head
-from acil.vision.embedder import Embedder
-from acil.vision.listing import check_class_name
+from acil.vision.embedder import Embedder, ImageProgress, Source, embed_files
+from acil.vision.listing import check_class_name, first_of
 from acil.vision.networks import DEFAULT, open_network
-from acil.vision.pipeline import Progress
 
 
-class ImageClassifier(ImageReader):
+class ImageClassifier:
     """Classifier for image files that learns new classes in seconds and keeps no image.
 
     Parameters
@@ -80,7 +87,11 @@ class ImageClassifier(ImageReader):
         random_state: int = 0,
         device: str = "auto",
     ) -> None:
-        super().__init__(backbone)
+        self._embedder = backbone if isinstance(backbone, Embedder) else None
+        self._source = None if isinstance(backbone, Embedder) else absolute_name(backbone)
+        #: Replaced as a whole by every change: readers take it once and need no lock.
+        self._snapshot: Snapshot | None = None
+        self._opening = threading.Lock()
         self._settings = {
             "expansion_size": expansion_size,
             "gamma": gamma,
@@ -91,13 +102,80 @@ class ImageClassifier(ImageReader):
         #: One change at a time.
         self._changing = threading.Lock()
 
+    @property
+    def embedder(self) -> Embedder:
+        """The network, opened at first use and compared with the one that the model was learnt with."""
+        with self._opening:
+            if self._embedder is None:
+                self._embedder = open_network_of(self.source, self._snapshot)
+            if self._snapshot is not None:
+                require_identity(self._embedder.identity, self._snapshot.head.backbone_)
+            return self._embedder
+
+    @property
+    def source(self) -> str | None:
+        """The name that the network was opened by; None if it was given as an object."""
+        return self._source if self._snapshot is None else self._snapshot.facts.source
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The present state. It never changes: `learn`, `forget` and `merge` make a new one."""
+        if self._snapshot is None:
+            raise NotFittedError("This model has not learnt any image yet. Call 'learn' first.")
+        return self._snapshot
+
+    @property
+    def classes_(self) -> list[str]:
+        """Names of the classes, sorted."""
+        return list(self.snapshot.totals)
+
+    @property
+    def counts_(self) -> dict[str, int]:
+        """Number of images learnt of each class."""
+        return self.snapshot.totals
+
+    def prepare(
+        self,
+        source: Given,
+        labels: str | Sequence[str] | None = None,
+        *,
+        skip_bad: bool = False,
+        progress: ImageProgress | None = None,
+    ) -> Samples:
+        """Turn images into samples, which `learn` and `forget` take; the model is not changed.
+
+        Parameters
+        ----------
+        source : str, path-like or sequence of str, path-like or bytes
+            A folder with one folder for each class, or a CSV file of path and label; with ``labels``,
+            images or a folder of images.
+        labels : str or sequence of str, optional
+            Class of all images, or of each.
+        skip_bad : bool, default=False
+            Leave out files that cannot be read, instead of refusing all.
+        progress : callable, optional
+            Called with the number of images done and the number of all.
+        """
+        start = time.perf_counter()
+        sources, names = images_and_labels(source, labels)
+        embedder = self.embedder
+        found = embed_files(sources, embedder, skip_bad, progress)
+        return Samples(
+            found.features.numpy(),
+            np.array([names[i] for i in found.kept], dtype=np.str_),
+            tuple(found.digests),
+            tuple(found.bad.values()),
+            embedder.identity,
+            time.perf_counter() - start,
+        )
+
     def learn(
         self,
         source: Given | Samples,
         labels: str | Sequence[str] | None = None,
         *,
         skip_bad: bool = False,
-        progress: Progress | None = None,
+        progress: ImageProgress | None = None,
     ) -> Report:
         """Learn images of new or known classes, or raise and change nothing.
 
@@ -120,7 +198,7 @@ class ImageClassifier(ImageReader):
                 head.backbone_ = samples.identity
             else:
                 require_identity(samples.identity, before.head.backbone_)
-                head = before.twin()
+                head = before.copy_head()
             samples.teach(head)
             return self._replace(head, tracker, samples, start)
 
@@ -129,7 +207,7 @@ class ImageClassifier(ImageReader):
         source: Given | Samples,
         labels: str | Sequence[str] | None = None,
         *,
-        progress: Progress | None = None,
+        progress: ImageProgress | None = None,
     ) -> Report:
         """Forget images: the head becomes the one that never learnt them; or raise and change nothing.
 
@@ -150,7 +228,7 @@ class ImageClassifier(ImageReader):
                 )
             tracker, complete = before.tracker, len(before.tracker) == before.head.n_samples_
             tracker.require_learnt(samples.digests, samples.names, complete)
-            head = before.twin()
+            head = before.copy_head()
             head.forget(samples.features, samples.labels)
             after = tracker.without(samples.digests, samples.names)
             return self._replace(head, after, samples, start)
@@ -168,10 +246,90 @@ class ImageClassifier(ImageReader):
             before = self.snapshot
             require_identity(theirs.head.backbone_, before.head.backbone_)
             tracker = before.tracker.merged(theirs.tracker)
-            head = before.twin()
+            head = before.copy_head()
             head.merge(theirs.head)
             self._snapshot = Snapshot.of(head, tracker, before.facts)
         return self
+
+    def predict(self, sources: Sequence[Source], unknown_above: float | None = None) -> list[str]:
+        """Return the likeliest class of each image.
+
+        Parameters
+        ----------
+        sources : sequence of str, path-like or bytes
+            Image files, or their content.
+        unknown_above : float, optional
+            Say ``"unknown"`` beyond this novelty; by default a class is always named.
+        """
+        return [p.label for p in self.classify(sources, 1, unknown_above)]
+
+    def classify(
+        self,
+        sources: Sequence[Source],
+        top: int = 3,
+        unknown_above: float | None = UNKNOWN_ABOVE,
+        progress: ImageProgress | None = None,
+    ) -> list[Prediction]:
+        """Return what the model says of each image.
+
+        Parameters
+        ----------
+        sources : sequence of str, path-like or bytes
+        top : int, default=3
+            Number of classes to name.
+        unknown_above : float or None, default=1.7
+            Images of a larger novelty are unknown; None calls none so.
+        progress : callable, optional
+        """
+        if isinstance(sources, str | os.PathLike | bytes):
+            raise InputError("Give a list of images, even for one.")
+        if top < 1:
+            raise InputError(f"top must be at least 1, got {top}.")
+        snapshot = self.snapshot
+        features = embed_files(sources, self.embedder, progress=progress).features.numpy()
+        rows = snapshot.classify(features, top, unknown_above)
+        return [
+            Prediction(name_of(source, number), *row)
+            for number, (source, row) in enumerate(zip(sources, rows, strict=True))
+        ]
+
+    def evaluate(
+        self,
+        source: Given,
+        labels: str | Sequence[str] | None = None,
+        *,
+        unknown_above: float | None = UNKNOWN_ABOVE,
+        progress: ImageProgress | None = None,
+    ) -> Evaluation:
+        """Compare predictions with the true classes of images.
+
+        Parameters
+        ----------
+        source, labels, progress
+            As in `prepare`.
+        unknown_above : float or None, default=1.7
+        """
+        sources, names = images_and_labels(source, labels)
+        snapshot = self.snapshot
+        classes = list(snapshot.totals)
+        if not set(names) & set(classes):
+            raise InputError(
+                f"None of these classes has been learnt: {first_of(sorted(set(names)))}. Known are "
+                f"{first_of(classes)}."
+            )
+        return Evaluation.of(classes, names, self.classify(sources, 1, unknown_above, progress))
+
+    def save(self, path: str | os.PathLike[str], *, inference: bool = False) -> None:
+        """Write the model to one file, completely or not at all.
+
+        Parameters
+        ----------
+        path : str or path-like
+        inference : bool, default=False
+            Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
+            unknown.
+        """
+        self.snapshot.save(path, inference)
 
     @classmethod
     def load(
@@ -195,10 +353,10 @@ class ImageClassifier(ImageReader):
         track : bool, default=False
             Track images from now on, also where the model has not done so.
         """
-        return cls.around(load_head(path, inference=inference), backbone, track, os.fspath(path))
+        return cls.from_head(load_head(path, inference=inference), backbone, track, os.fspath(path))
 
     @classmethod
-    def around(
+    def from_head(
         cls, head: ACILClassifier, backbone: str | Embedder | None, track: bool, name: str
     ) -> ImageClassifier:
         """Return the model of a head that was learnt from images.
@@ -221,7 +379,7 @@ class ImageClassifier(ImageReader):
             check_class_name(str(label))
         facts = Facts.read(stored)
         if isinstance(backbone, str):
-            facts = replace(facts, source=settled(backbone))
+            facts = replace(facts, source=absolute_name(backbone))
         model = cls(backbone if isinstance(backbone, Embedder) else DEFAULT, track=track)
         model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked")), facts)
         if isinstance(backbone, str):
@@ -235,7 +393,7 @@ class ImageClassifier(ImageReader):
         source: Given | Samples,
         labels: str | Sequence[str] | None,
         skip_bad: bool,
-        progress: Progress | None,
+        progress: ImageProgress | None,
     ) -> Samples:
         if isinstance(source, Samples):
             return source
@@ -249,3 +407,62 @@ class ImageClassifier(ImageReader):
         return Report(
             samples.counts, made.totals, samples.skipped, samples.seconds, time.perf_counter() - start
         )
+
+
+def absolute_name(source: str) -> str:
+    """Return the name of a network with an absolute path, so that it works from any folder."""
+    kind, separator, rest = source.partition(":")
+    if separator and kind == "onnx":
+        return f"onnx:{Path(rest).absolute()}"
+    return str(Path(source).absolute()) if source.endswith(".safetensors") else source
+
+
+def open_network_of(source: str | None, snapshot: Snapshot | None) -> Embedder:
+    """Open the network of a model.
+
+    Parameters
+    ----------
+    source : str or None
+        As a user, or a model file, names it.
+    snapshot : Snapshot or None
+        The model, where there is one already.
+    """
+    name = DEFAULT if snapshot is None else str(snapshot.head.backbone_.get("name"))
+    spec = source or name
+    stored = snapshot is not None
+    if stored and spec.startswith("module:"):
+        raise InputError(
+            f"This model was learnt with the network {spec!r}, which is Python code. A file does not "
+            "decide which code runs: name the network yourself (--backbone)."
+        )
+    try:
+        return open_network(spec)
+    except InputError as error:
+        if not stored:
+            raise
+        raise InputError(
+            f"The network of this model cannot be opened: {error} If it lies elsewhere now, name it "
+            "(--backbone)."
+        ) from error
+
+
+def require_identity(given: Mapping[str, Any], learnt: Mapping[str, Any]) -> None:
+    """Raise unless two identities are those of the same network.
+
+    Parameters
+    ----------
+    given, learnt : mapping
+        See `Embedder.identity`.
+    """
+    if given == learnt:
+        return
+    differing = [
+        key
+        for key in ("name", "weights", "preprocessing", "engine")
+        if given.get(key) != learnt.get(key)
+    ]
+    shown = "; ".join(f"{key}: {given.get(key)!r} instead of {learnt.get(key)!r}" for key in differing)
+    raise InputError(
+        f"The features come from another network than those this model has learnt ({shown}). Use the "
+        f"same network ({learnt.get('name')!r}, run by {learnt.get('engine')!r})."
+    )

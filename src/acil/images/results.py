@@ -1,16 +1,24 @@
-"""What goes into an image classifier and what comes out of it."""
+"""What goes into an image classifier and what comes out of it: images, samples, reports, predictions."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from acil.classifier import ACILClassifier
+from acil.errors import InputError
+from acil.vision.embedder import Source
+from acil.vision.listing import check_class_name, list_images
+
+#: One place of images, or several images.
+Given = str | os.PathLike[str] | Sequence[Source]
 
 
 @dataclass(frozen=True)
@@ -197,3 +205,36 @@ class Evaluation:
             "not_learnt": self.not_learnt,
             "not_learnt_unknown": self.not_learnt_unknown,
         }
+
+
+def images_and_labels(
+    source: Given, labels: str | Sequence[str] | None
+) -> tuple[list[Source], list[str]]:
+    """Return images and the class of each."""
+    if isinstance(source, bytes):
+        raise InputError("Give a list of images, even for one.")
+    if isinstance(source, str | os.PathLike):
+        if labels is not None and not isinstance(labels, str):
+            raise InputError(f"{os.fspath(source)} is one place: give one label, or a list of images.")
+        listing = list_images(source, labels)
+        return list(listing.paths), listing.labels
+    sources = list(source)
+    if labels is None:
+        raise InputError("A list of images needs labels: one for all, or one for each.")
+    names = [labels] * len(sources) if isinstance(labels, str) else [str(label) for label in labels]
+    if len(names) != len(sources):
+        raise InputError(f"There are {len(sources)} images but {len(names)} labels.")
+    if not sources:
+        raise InputError("There are no images. Give at least one.")
+    for name in set(names):
+        check_class_name(name)
+    if isinstance(labels, str):
+        folders = [s for s in sources if not isinstance(s, bytes) and Path(s).is_dir()]
+        if folders:
+            raise InputError(f"{folders[0]!s} is a folder. Give folders one at a time.")
+    return sources, names
+
+
+def name_of(source: Source, number: int) -> str:
+    """Return what an image is called in results."""
+    return f"image {number + 1}" if isinstance(source, bytes) else os.fspath(source)

@@ -23,13 +23,11 @@ from acil.classifier import ACILClassifier
 from acil.distributed import Group, partial_fit
 from acil.distributed.collectives import scattered, share
 from acil.errors import InputError
-from acil.images.classifier import ImageClassifier
-from acil.images.inputs import require_identity
+from acil.images.classifier import ImageClassifier, require_identity
 from acil.images.results import Report, Samples
 from acil.storage import locked, pack, unpack
-from acil.vision.embedder import Embedder
+from acil.vision.embedder import Embedder, ImageProgress, Source, embed_readable, require_readable
 from acil.vision.networks import open_network
-from acil.vision.pipeline import Progress, Source, embed_readable, require_readable
 
 #: Bytes of the hash of an image.
 _DIGEST_BYTES = 32
@@ -74,7 +72,7 @@ def prepare_share(
     labels: Sequence[str],
     group: Group,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> Share:
     """Turn this process's share of some images into samples: number i belongs to rank i modulo the size.
 
@@ -131,7 +129,7 @@ def learn_together(
     load: Callable[[Embedder | None, bool], ImageClassifier],
     backbone: str | None = None,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> tuple[Report, Share]:
     """Learn images into a model file, each process its share; the file changes on success only.
 
@@ -173,10 +171,10 @@ def learn_together(
             else:
                 content = share(None, group)
                 if content is not None:
-                    first = ImageClassifier.around(unpack(content), embedder, False, "the model")
+                    first = ImageClassifier.from_head(unpack(content), embedder, False, "the model")
             classifier = new(embedder) if first is None else first
             report = classifier.learn(samples)
-            # Those who failed up to here say so now: then the file is not written.
+            # A rank that has failed says so here: then the file is not written.
             group.exchange()
             if group.leads:
                 classifier.save(model)
@@ -184,7 +182,7 @@ def learn_together(
 
 
 def _require_same(sources: Sequence[Source], labels: Sequence[str], group: Group) -> None:
-    """Raise unless all processes list the same images; their folders may lie elsewhere."""
+    """Raise unless all processes list the same images; their folders may differ."""
     digest = hashlib.sha256()
     for source, label in zip(sources, labels, strict=True):
         name = source if isinstance(source, bytes) else os.fsencode(Path(source).name)
@@ -205,6 +203,6 @@ def _same_network(first: ImageClassifier | None, backbone: str | None, group: Gr
     source, identity = group.exchange(known)[0]
     if embedder is None:
         embedder = open_network(backbone or source or identity["name"])
-    # As JSON has it, in which it has travelled
+    # The identity of rank 0 came as JSON.
     require_identity(json.loads(json.dumps(embedder.identity)), identity)
     return embedder

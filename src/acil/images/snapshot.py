@@ -1,31 +1,226 @@
-"""One state of an image classifier: complete, and never changed once it is made."""
+"""One state of an image classifier, never changed once made, and the hashes of its images."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from acil.analytic import Frozen
 from acil.classifier import ACILClassifier
-from acil.errors import ModelFileError, UnsupportedError
-from acil.images.tracking import Tracker
+from acil.errors import InputError, ModelFileError, UnsupportedError
 from acil.storage import save
 from acil.vision.listing import UNKNOWN
 
 #: Relative novelty beyond which an image is unknown. Chosen by cross-validation on 300 training
 #: photographs of 1 to 9 classes, the other classes being foreign.
 UNKNOWN_ABOVE = 1.7
+_HASH = re.compile(r"[0-9a-f]{32}")
+
+
+class SaltedHashes(NamedTuple):
+    """Hashes that were made with one salt.
+
+    Attributes
+    ----------
+    salt : str
+    hashes : frozenset of str
+        Of images.
+    placed : frozenset of str
+        Of images together with their classes. Files of earlier versions have none of these.
+    """
+
+    salt: str
+    hashes: frozenset[str]
+    placed: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """Salted hashes of images and of their classes; never changed, only replaced.
+
+    Attributes
+    ----------
+    groups : tuple of SaltedHashes
+        Merging models that were made apart gives several groups.
+
+    Notes
+    -----
+    The salt is random and stands in the file: it keeps hashes of two models from being compared, but
+    whoever has the file and an image can tell whether the model has learnt that image, and as what.
+
+    Examples
+    --------
+    >>> tracker = Tracker.new().with_added(["aa", "bb"], ["cat", "dog"])
+    >>> tracker.known(["cc", "aa"])
+    [1]
+    """
+
+    groups: tuple[SaltedHashes, ...] = ()
+
+    @classmethod
+    def new(cls) -> Tracker:
+        """Return a tracker that has seen nothing, with a salt of its own."""
+        return cls((SaltedHashes(secrets.token_hex(16), frozenset(), frozenset()),))
+
+    @property
+    def active(self) -> bool:
+        """Whether images are tracked."""
+        return bool(self.groups)
+
+    def __len__(self) -> int:
+        return sum(len(group.hashes) for group in self.groups)
+
+    def known(self, digests: Sequence[str]) -> list[int]:
+        """Return which of these images have been learnt."""
+        return [i for i, digest in enumerate(digests) if any(self._with(digest))]
+
+    def repeated(self, digests: Sequence[str]) -> list[int]:
+        """Return which of these images have come before in the same list."""
+        first: dict[str, int] = {}
+        return [i for i, digest in enumerate(digests) if first.setdefault(digest, i) != i]
+
+    def misplaced(self, digests: Sequence[str], names: Sequence[str]) -> list[int]:
+        """Return which of these images have been learnt, but as another class."""
+        return [
+            i
+            for i, (digest, name) in enumerate(zip(digests, names, strict=True))
+            for group in self._with(digest)
+            # Files of earlier versions have images without a recorded class.
+            if _placed(digest, name, group.salt) not in group.placed
+            and len(group.placed) == len(group.hashes)
+        ]
+
+    def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
+        """Return a tracker that knows these images too, or raise if it knows one of them already.
+
+        Parameters
+        ----------
+        digests : sequence of str
+        names : sequence of str
+            Class of each image.
+        """
+        known = self.known(digests) or self.repeated(digests)
+        if known:
+            raise InputError(
+                f"{len(known)} of {len(digests)} images have been learnt already, or are given twice; "
+                f"the first is number {known[0] + 1}. This model tracks its images: leave them out."
+            )
+        (salt, hashes, placed), *others = self.groups
+        hashes |= {_salted(digest, salt) for digest in digests}
+        placed |= {_placed(*pair, salt) for pair in zip(digests, names, strict=True)}
+        return Tracker((SaltedHashes(salt, hashes, placed), *others))
+
+    def require_learnt(self, digests: Sequence[str], names: Sequence[str], complete: bool) -> None:
+        """Raise unless these images may be forgotten.
+
+        Parameters
+        ----------
+        digests : sequence of str
+        names : sequence of str
+            Class of each image.
+        complete : bool
+            Whether all images of the model are tracked. If not, one that is not known may be one of
+            those learnt before.
+        """
+        misplaced = self.misplaced(digests, names)
+        if misplaced:
+            raise InputError(
+                f"{len(misplaced)} of {len(digests)} images were learnt as another class than "
+                f"{names[misplaced[0]]!r}; the first is number {misplaced[0] + 1}. Give the class under "
+                "which they were learnt."
+            )
+        repeated = self.repeated(digests)
+        strange = len(digests) - len(self.known(digests))
+        if complete and strange:
+            raise InputError(
+                f"{strange} of {len(digests)} images were never learnt. Give the files that were learnt."
+            )
+        if complete and repeated:
+            raise InputError(
+                f"{len(repeated)} of {len(digests)} images are given twice; the first is number "
+                f"{repeated[0] + 1}. Give each image once."
+            )
+
+    def without(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
+        """Return a tracker that has never seen these images."""
+        pairs = list(zip(digests, names, strict=True))
+        groups = (
+            SaltedHashes(
+                salt,
+                hashes - {_salted(digest, salt) for digest in digests},
+                placed - {_placed(*pair, salt) for pair in pairs},
+            )
+            for salt, hashes, placed in self.groups
+        )
+        return Tracker(tuple(groups))
+
+    def merged(self, other: Tracker) -> Tracker:
+        """Return a tracker that knows the images of both."""
+        mine = {group.salt: group for group in self.groups}
+        for theirs in other.groups:
+            ours = mine.get(theirs.salt, SaltedHashes(theirs.salt, frozenset(), frozenset()))
+            common = ours.hashes & theirs.hashes
+            if common:
+                raise InputError(
+                    f"{len(common)} images have been learnt by both models, which have a "
+                    "common past: merged, they would count twice. Forget them in one of the models."
+                )
+            mine[theirs.salt] = SaltedHashes(
+                theirs.salt, ours.hashes | theirs.hashes, ours.placed | theirs.placed
+            )
+        return Tracker(tuple(mine.values()))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return the groups as JSON has them."""
+        return [
+            {"salt": salt, "hashes": sorted(hashes), "placed": sorted(placed)}
+            for salt, hashes, placed in self.groups
+        ]
+
+    @classmethod
+    def from_list(cls, groups: Any) -> Tracker:
+        """Return the tracker of a model file, or say that the file is damaged."""
+        try:
+            read = tuple(
+                SaltedHashes(
+                    group["salt"], frozenset(group["hashes"]), frozenset(group.get("placed", ()))
+                )
+                for group in groups
+            )
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ModelFileError(f"The hashes of tracked images are damaged ({error}).") from None
+        for salt, hashes, placed in read:
+            sound = all(isinstance(h, str) and _HASH.fullmatch(h) for h in (salt, *hashes, *placed))
+            if not sound or len(placed) > len(hashes):
+                raise ModelFileError("The hashes of tracked images are damaged. Use another copy.")
+        return cls(read)
+
+    def _with(self, digest: str) -> Iterator[SaltedHashes]:
+        """Yield the groups that know an image: one at most, unless models were merged."""
+        return (group for group in self.groups if _salted(digest, group.salt) in group.hashes)
+
+
+def _salted(text: str, salt: str) -> str:
+    return hashlib.blake2b(text.encode(), key=bytes.fromhex(salt), digest_size=16).hexdigest()
+
+
+def _placed(digest: str, name: str, salt: str) -> str:
+    # A digest is hexadecimal, so the "/" cannot be part of it: pairs are unambiguous.
+    return _salted(f"{digest}/{name}", salt)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a model keeps of how it was made, beside what its head keeps.
+    """How a model was made, beside what its head stores.
 
     Attributes
     ----------
@@ -62,13 +257,13 @@ class Snapshot:
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, facts: Facts) -> Snapshot:
-        """Make a snapshot of a head that belongs to nobody else from now on."""
+        """Make a snapshot of a head that nobody else changes from now on."""
         head.images_ = {**asdict(facts), "tracked": tracker.to_list()}
         return cls(head, tracker)
 
     @property
-    def judges(self) -> bool:
-        """Whether it can tell what is unknown; a head that can only predict cannot."""
+    def can_learn(self) -> bool:
+        """Whether it has the sums that learning and novelty need; inference files have not."""
         return not isinstance(self.head._require_state().model.head, Frozen)
 
     @property
@@ -76,9 +271,9 @@ class Snapshot:
         """How the model was made."""
         return Facts.read(self.head.images_)
 
-    def twin(self) -> ACILClassifier:
+    def copy_head(self) -> ACILClassifier:
         """Return a copy of the head, for changing; raise if it can only predict."""
-        if not self.judges:
+        if not self.can_learn:
             raise UnsupportedError(
                 "This model can only predict: it was saved or loaded for inference, without the sums "
                 "that learning, forgetting and merging need. Use the full model file."
@@ -97,11 +292,11 @@ class Snapshot:
             save(head, path, inference=inference)
 
     def solved(self) -> ACILClassifier:
-        """Return the head after computing what is derived from the sums; one thread does it, once."""
+        """Return the head with all that predictions need; the first call computes it."""
         with self._solving:
             if not self._solved.is_set():
                 self.head.temperature_  # noqa: B018
-                if self.judges:
+                if self.can_learn:
                     # It needs the factor, which novelties are then computed with.
                     self.head._require_state().model.expected_leverage()
                 self._solved.set()
@@ -112,7 +307,7 @@ class Snapshot:
         """Number of images of each class."""
         return dict(zip(self.head.classes_.tolist(), self.head.class_count_.tolist(), strict=True))
 
-    def judge(
+    def classify(
         self, features: npt.NDArray[np.float32], top: int, unknown_above: float | None
     ) -> list[tuple[str, bool, tuple[tuple[str, float], ...], float | None]]:
         """Return label, whether it is unknown, the likeliest classes and novelty of each row."""
@@ -122,12 +317,12 @@ class Snapshot:
         probabilities = head.predict_proba(features)
         best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
         novelties: list[float | None] = [None] * len(features)
-        if self.judges:
+        if self.can_learn:
             novelties = head.relative_novelty(features).tolist()
         classes = head.classes_
-        judged = []
+        found = []
         for row, columns, novelty in zip(probabilities, best, novelties, strict=True):
             likeliest = tuple((str(classes[c]), float(row[c])) for c in columns)
             unknown = novelty is not None and unknown_above is not None and novelty > unknown_above
-            judged.append((UNKNOWN if unknown else likeliest[0][0], unknown, likeliest, novelty))
-        return judged
+            found.append((UNKNOWN if unknown else likeliest[0][0], unknown, likeliest, novelty))
+        return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -138,10 +139,6 @@ class Backbone(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of normalised images.
 
-        Parameters
-        ----------
-        x : Tensor of shape (n, channels, size, size), float32
-
         Returns
         -------
         Tensor of shape (n, num_features)
@@ -227,3 +224,61 @@ def draw_weights_(network: nn.Module, generator: torch.Generator | None, mode: I
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu", generator=generator)
+
+
+class WrappedBackbone(Backbone):
+    """Use any `torch.nn.Module` that returns one row of features for each image.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Takes normalised images, returns a tensor of shape (n, num_features).
+    name : str
+        Part of the identity of the features, such as ``"timm/vit_small_patch16_224"``.
+    num_features : int
+    preprocessing : Preprocessing
+    taps : sequence of str, default=()
+        Submodules, by their dotted names, whose output maps may be tapped, from input to output.
+
+    Examples
+    --------
+    >>> import torch
+    >>> average = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    >>> backbone = WrappedBackbone(average, "average", 1, Preprocessing((0.0,), (1.0,), 2))
+    >>> backbone(torch.ones(3, 1, 2, 2)).shape
+    torch.Size([3, 1])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        name: str,
+        num_features: int,
+        preprocessing: Preprocessing,
+        taps: Sequence[str] = (),
+    ) -> None:
+        # Layers without parameters change the features, too, but are not in the weights.
+        layers = "\n".join(
+            f"{path} {type(layer).__qualname__}" for path, layer in module.named_modules()
+        )
+        options = {"layers": hashlib.sha256(layers.encode()).hexdigest()}
+        super().__init__(name, num_features, preprocessing, options)
+        known = dict(module.named_modules())
+        unknown = [tap for tap in taps if tap not in known]
+        if unknown:
+            raise InputError(
+                f"{type(module).__name__} has no submodule {unknown[0]!r} to tap. "
+                "Choose one of the names in module.named_modules()."
+            )
+        self.module = module
+        self._tap_names = tuple(taps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the module returns."""
+        features: Tensor = self.module(x)
+        return features
+
+    def taps(self) -> dict[str, nn.Module]:
+        """Return the chosen submodules."""
+        known = dict(self.module.named_modules())
+        return {name: known[name] for name in self._tap_names}

@@ -1,4 +1,4 @@
-"""Features that were extracted once: in memory, and in files that later runs find again."""
+"""A cache of extracted features: in memory, and in files for later runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that turns image files into pixels: every odd file is handled, or refused by name."""
+"""Decode image files into pixels; a file that cannot be decoded is an error with its name."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _square(image: Image.Image, size: int, shorter: int) -> Image.Image:
     width, height = image.size
     short = min(width, height)
-    # Nothing is enlarged in order to be cut off again.
+    # Do not enlarge what is cut off again.
     shorter = max(size, min(shorter, short))
     if max(width, height) > _MAX_ASPECT * short:
         image = _centre(image, min(width, _MAX_ASPECT * short), min(height, _MAX_ASPECT * short))

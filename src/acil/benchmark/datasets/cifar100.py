@@ -1,66 +1,35 @@
-"""CIFAR-100 (Krizhevsky, 2009) from either of its official layouts, and fetching it.
-
-The files must have their official sizes: 50,000 training and 10,000 test images. (Tests set `RECORDS` to
-smaller numbers.)
-"""
+"""CIFAR-100 (Krizhevsky, 2009): fetch and read its official binary archive."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+import tarfile
+import tempfile
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from acil.benchmark.archive import unpack
-from acil.benchmark.datasets import ROOT_VARIABLE, Dataset
-from acil.benchmark.datasets.safe_pickle import read_pickle
-from acil.benchmark.download import Checksum, ProgressCallback, download
-from acil.errors import InputError
+from acil.benchmark.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
+from acil.errors import ACILError, InputError
 from acil.vision.imageset import ImageSet, content_identity
 
+ADDRESS = "https://www.cs.toronto.edu/~kriz/"
+ARCHIVE = "cifar-100-binary.tar.gz"
+#: The publisher's checksum.
+MD5 = "03b5dce01913d631647c71ecec9e9cb8"
+FOLDER = "cifar-100-binary"
+FILES = ("train.bin", "test.bin", "fine_label_names.txt")
 N_CLASSES = 100
-#: Images in each official file.
+#: Images in each official file. Tests set smaller numbers.
 RECORDS = {"train": 50_000, "test": 10_000}
+#: Further attempts after a failed download.
+RETRIES = 2
 _N_COARSE = 20
 _SHAPE = (3, 32, 32)
-_PIXELS = 3 * 32 * 32
 #: One byte of coarse label, one byte of fine label, then the red, green and blue planes, row by row.
-_RECORD = 2 + _PIXELS
-#: The unpacked files come to 185 million bytes.
-_MOST_UNPACKED = 1 << 30
+_RECORD = 2 + 3 * 32 * 32
 _AGAIN = "Fetch it again: acil data prepare cifar100 --root DIR --force"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One official archive: how to read it, its file, its folder, the files that must be in it."""
-
-    kind: Literal["binary", "python"]
-    archive: str
-    checksum: Checksum
-    folder: str
-    files: tuple[str, ...]
-
-
-ADDRESS = "https://www.cs.toronto.edu/~kriz/"
-BINARY = Layout(
-    "binary",
-    "cifar-100-binary.tar.gz",
-    Checksum("md5", "03b5dce01913d631647c71ecec9e9cb8"),
-    "cifar-100-binary",
-    ("train.bin", "test.bin", "fine_label_names.txt"),
-)
-PYTHON = Layout(
-    "python",
-    "cifar-100-python.tar.gz",
-    Checksum("md5", "eb9058c3a382ffc7106e4002c42a8d85"),
-    "cifar-100-python",
-    ("train", "test", "meta"),
-)
-#: The one looked for first comes first; the first of all is the one that is fetched.
-LAYOUTS = (BINARY, PYTHON)
 
 
 def load(
@@ -71,15 +40,14 @@ def load(
     Parameters
     ----------
     root : Path
-        Folder that holds ``cifar-100-binary`` or ``cifar-100-python``, or one of these itself.
+        Folder that holds ``cifar-100-binary``, or that folder itself.
     skip_bad, progress
         Ignored: the files are right as a whole or not, and reading them takes seconds.
     """
-    folder, layout = _locate(root)
-    read = _read_binary if layout.kind == "binary" else _read_python
-    names = _binary_names(folder) if layout.kind == "binary" else _python_names(folder)
-    train, train_labels = read(folder, "train")
-    test, test_labels = read(folder, "test")
+    folder = _locate(root)
+    names = _class_names(folder)
+    train, train_labels = _read(folder, "train")
+    test, test_labels = _read(folder, "test")
     return Dataset(
         name="cifar100",
         train=ImageSet(train, None, content_identity(train)),
@@ -95,65 +63,115 @@ def load(
 def prepare(
     root: Path, *, url: str | None = None, force: bool = False, progress: ProgressCallback | None = None
 ) -> None:
-    """Fetch CIFAR-100 or take the archive that is there, check it and unpack it.
+    """Fetch the archive, or take the one that is there, check it and unpack it.
 
     Parameters
     ----------
     root : Path
     url : str, optional
-        Another address of one of the two official archives, which must keep its name.
+        Another address of the official archive, which must keep its name.
     force : bool
-        Unpack again even if the data are there; fetch again an archive whose checksum is wrong.
+        Unpack again even if the data are there; replace an archive whose checksum is wrong.
     progress : callable, optional
     """
     if not force and _found(root) is not None:
         return
-    there = [layout for layout in LAYOUTS if (root / layout.archive).exists()]
-    layout = _layout_of(url) if url else [*there, *LAYOUTS][0]
-    archive = download(
-        url or ADDRESS + layout.archive,
-        root / layout.archive,
-        checksum=layout.checksum,
-        replace=force,
-        progress=progress,
-    )
-    unpack(archive, root, layout.folder, max_bytes=_MOST_UNPACKED, replace=force, progress=progress)
+    address = url or ADDRESS + ARCHIVE
+    if address.partition("?")[0].rpartition("/")[2] != ARCHIVE:
+        raise InputError(f"The address must end with {ARCHIVE}, got {url!r}.")
+    if (root / FOLDER).exists() and not force:
+        raise InputError(f"{root / FOLDER} is there, but incomplete. Use --force to replace it.")
+    _fetch(address, root, force, progress)
+    _unpack(root)
 
 
-def _layout_of(url: str) -> Layout:
-    name = url.partition("?")[0].rpartition("/")[2]
-    for layout in LAYOUTS:
-        if layout.archive == name:
-            return layout
-    known = " or ".join(layout.archive for layout in LAYOUTS)
-    raise InputError(f"The address must end with {known}, got {url!r}.")
+def _fetch(url: str, root: Path, force: bool, progress: ProgressCallback | None) -> None:
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    archive = root / ARCHIVE
+    bar = None if progress is None else _Bar(progress)
+    try:
+        if archive.exists() and not force and (found := pooch.file_hash(archive, "md5")) != MD5:
+            raise InputError(
+                f"{archive} has the md5 {found}, but the official file has {MD5}: it is incomplete or "
+                "another file. Remove it, or use --force to fetch it again."
+            )
+        # A file that is there and right is not fetched again. A new one gets its name when it is right.
+        pooch.create(
+            root, "", registry={ARCHIVE: f"md5:{MD5}"}, urls={ARCHIVE: url}, retry_if_failed=RETRIES
+        ).fetch(ARCHIVE, downloader=pooch.HTTPDownloader(bar, chunk_size=1 << 20, timeout=30))
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # of the network or the disk; a wrong checksum
+        raise ACILError(
+            f"Cannot fetch {url}: {error}. Try again later, or without a network: fetch it on another "
+            f"machine, check that its md5 is {MD5}, copy it to {archive} and run the same command again."
+        ) from error
 
 
-def _found(root: Path) -> tuple[Path, Layout] | None:
-    for layout in LAYOUTS:
-        for folder in (root / layout.folder, root):
-            if all((folder / name).is_file() for name in layout.files):
-                return folder, layout
+class _Bar:
+    """The progress bar that pooch expects, on top of our callback."""
+
+    total = 0
+
+    def __init__(self, progress: ProgressCallback) -> None:
+        self.progress, self.done = progress, 0
+
+    def update(self, n: int) -> None:
+        self.done += n
+        self.progress(
+            ARCHIVE, min(self.done, self.total) if self.total else self.done, self.total or None
+        )
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
+def _unpack(root: Path) -> None:
+    """Unpack the files we read, beside their place, and move them there when they are whole."""
+    target = root / FOLDER
+    try:
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=root) as draft:
+            with tarfile.open(root / ARCHIVE) as file:
+                members = [file.getmember(f"{FOLDER}/{name}") for name in FILES]
+                # "data" refuses links, devices and paths that lead out of the folder.
+                file.extractall(draft, members, filter="data")
+            if target.exists():
+                shutil.rmtree(target)
+            (Path(draft) / FOLDER).replace(target)
+    except (OSError, KeyError, EOFError, tarfile.TarError) as error:
+        raise InputError(
+            f"Cannot unpack {root / ARCHIVE}: {error}. Fetch it again with --force."
+        ) from error
+
+
+def _found(root: Path) -> Path | None:
+    for folder in (root / FOLDER, root):
+        if all((folder / name).is_file() for name in FILES):
+            return folder
     return None
 
 
-def _locate(root: Path | None) -> tuple[Path, Layout]:
+def _locate(root: Path | None) -> Path:
     if root is None:
         raise InputError(
             f"Where is CIFAR-100? Give --root DIR or set {ROOT_VARIABLE}. To fetch it: acil data "
             "prepare cifar100 --root DIR."
         )
-    found = _found(root)
-    if found is None:
+    folder = _found(root)
+    if folder is None:
         raise InputError(
-            f"{root} holds neither {BINARY.folder} nor {PYTHON.folder} with all its files. "
-            f"Run: acil data prepare cifar100 --root {root} (without a network, copy "
-            f"{LAYOUTS[0].archive} from {ADDRESS} there first)."
+            f"{root} does not hold {FOLDER} with all its files. Run: acil data prepare cifar100 --root "
+            f"{root} (without a network, copy {ARCHIVE} from {ADDRESS} there first)."
         )
-    return found
+    return folder
 
 
-def _read_binary(folder: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _read(folder: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
     path, n = folder / f"{split}.bin", RECORDS[split]
     size = path.stat().st_size
     if size != n * _RECORD:
@@ -163,66 +181,22 @@ def _read_binary(folder: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
         )
     records = np.fromfile(path, dtype=np.uint8).reshape(n, _RECORD)
     for name, column, limit in (("coarse", 0, _N_COARSE), ("fine", 1, N_CLASSES)):
-        _check_labels(path, name, records[:, column], limit)
+        wrong = np.flatnonzero(records[:, column] >= limit)
+        if len(wrong):
+            raise InputError(
+                f"{path} has the {name} label {records[wrong[0], column]} in record {wrong[0]}, but "
+                f"labels go from 0 to {limit - 1}: the file is damaged. {_AGAIN}."
+            )
     pixels = np.ascontiguousarray(records[:, 2:]).reshape(n, *_SHAPE)
     return torch.from_numpy(pixels), torch.from_numpy(records[:, 1].astype(np.int64))
 
 
-def _binary_names(folder: Path) -> tuple[str, ...]:
+def _class_names(folder: Path) -> tuple[str, ...]:
     path = folder / "fine_label_names.txt"
     try:
-        return _checked_names(path, path.read_text(encoding="utf-8").split())
+        names = path.read_text(encoding="utf-8").split()
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not text: {error}. {_AGAIN}.") from error
-
-
-def _read_python(folder: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
-    path, n = folder / split, RECORDS[split]
-    content = _entries(path, "data", "fine_labels")
-    data, labels = content["data"], content["fine_labels"]
-    if not isinstance(data, np.ndarray) or data.shape != (n, _PIXELS):
-        found = data.shape if isinstance(data, np.ndarray) else type(data).__name__
-        raise InputError(f"{path}: 'data' must have the shape ({n}, {_PIXELS}), got {found}. {_AGAIN}.")
-    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
-        raise InputError(f"{path}: 'fine_labels' must be a list of whole numbers. {_AGAIN}.")
-    if len(labels) != n:
-        raise InputError(f"{path} has {n:,} images, but {len(labels):,} labels. {_AGAIN}.")
-    _check_labels(path, "fine", np.array(labels), N_CLASSES)
-    return torch.from_numpy(data.reshape(n, *_SHAPE).copy()), torch.tensor(labels, dtype=torch.int64)
-
-
-def _python_names(folder: Path) -> tuple[str, ...]:
-    path = folder / "meta"
-    names = _entries(path, "fine_label_names")["fine_label_names"]
-    listed = names if isinstance(names, list) else []
-    return _checked_names(path, [_text(name) for name in listed])
-
-
-def _entries(path: Path, *names: str) -> dict[str, Any]:
-    content = read_pickle(path)
-    found = {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
-    for name in names:
-        if name not in found:
-            raise InputError(f"{path} has no {name!r}: it is not the official file. {_AGAIN}.")
-    return found
-
-
-def _text(value: Any) -> Any:
-    """Return bytes as text: Python 2, which wrote the official files, did not tell them apart."""
-    return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-def _checked_names(path: Path, names: list[Any]) -> tuple[str, ...]:
-    texts = [name for name in names if isinstance(name, str)]
-    if len(texts) != len(names) or len(set(texts)) != N_CLASSES or len(texts) != N_CLASSES:
+    if len(names) != N_CLASSES or len(set(names)) != N_CLASSES:
         raise InputError(f"{path} must name {N_CLASSES} classes, each once, got {len(names)}. {_AGAIN}.")
-    return tuple(texts)
-
-
-def _check_labels(path: Path, name: str, labels: np.ndarray, limit: int) -> None:
-    wrong = np.flatnonzero((labels < 0) | (labels >= limit))
-    if len(wrong):
-        raise InputError(
-            f"{path} has the {name} label {labels[wrong[0]]} in record {wrong[0]}, but labels go from 0 "
-            f"to {limit - 1}: the file is damaged. {_AGAIN}."
-        )
+    return tuple(names)

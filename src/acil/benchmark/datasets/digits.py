@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from acil.benchmark.datasets import Dataset
-from acil.benchmark.download import ProgressCallback
+from acil.benchmark.datasets import Dataset, ProgressCallback
 from acil.vision.imageset import ImageSet, content_identity
 
 #: The test images are one of this many, class by class.

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acil.benchmark.datasets import ROOT_VARIABLE, Dataset
-from acil.benchmark.download import ProgressCallback
+from acil.benchmark.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
 from acil.errors import InputError
 from acil.vision.imageset import ImageSet, content_identity
 

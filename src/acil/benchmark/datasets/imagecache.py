@@ -1,4 +1,4 @@
-"""Decoding many images once, into one file of pixels that later runs map into memory."""
+"""Decode many images once, into one file of pixels that later runs map into memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from acil.atomic import replacing
-from acil.benchmark.download import ProgressCallback
+from acil.benchmark.datasets import ProgressCallback
 from acil.errors import ACILError, InputError
 from acil.locking import locked
 from acil.vision.decode import decode
@@ -84,7 +84,7 @@ def decoded(
         raise _unusable(folder, error) from error
     found = _read(pixels, facts, size)
     if found is None:
-        # Two runs on the same folder: the second waits, and finds the work done.
+        # A second run on the same folder waits here, and then finds the file.
         with locked(pixels):
             found = _read(pixels, facts, size) or _write(sources, size, pixels, facts, what, progress)
     return found

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from acil.benchmark.datasets import ROOT_VARIABLE, Dataset
+from acil.benchmark.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
 from acil.benchmark.datasets.imagecache import Source, decoded
-from acil.benchmark.download import ProgressCallback
 from acil.benchmark.orders import IMAGENET_CLASSES, Subset, imagenet_subset
 from acil.errors import InputError
 from acil.vision.imageset import ImageSet

@@ -1,4 +1,4 @@
-"""Reports: tables and plots rebuilt from the records of one or several runs, and from nothing else."""
+"""Reports: tables and plots made from the records of one or more runs, and from nothing else."""
 
 from __future__ import annotations
 
@@ -17,20 +17,13 @@ FOLDER = "report"
 
 
 @dataclass(frozen=True)
-class Report:
-    """What `write_report` wrote.
-
-    Attributes
-    ----------
-    files : tuple of Path
-    markdown : str
-        The main tables, and what is unfinished.
-    plots : tuple of Path
-        The PNG files among them; accuracy over the phases, if there is any, comes first.
-    """
+class ReportFiles:
+    """What `write_report` wrote."""
 
     files: tuple[Path, ...]
+    #: The main tables, and what is unfinished.
     markdown: str
+    #: The PNG files; accuracy over the phases, if drawn, comes first.
     plots: tuple[Path, ...]
 
 
@@ -40,7 +33,7 @@ def write_report(
     plots: bool | Sequence[str] = True,
     title: str = "Report",
     page: str | os.PathLike[str] | None = None,
-) -> Report:
+) -> ReportFiles:
     """Write tables (Markdown, CSV, LaTeX) and plots (PNG, SVG) of what the runs recorded.
 
     Every file is replaced as a whole; ``report.md``, which shows all others, comes last.
@@ -48,15 +41,15 @@ def write_report(
     Parameters
     ----------
     run_dirs : sequence of path-like
-        Run directories, files of records or folders of such files; where two have the same run, the
+        Run directories, files of records or folders of such files; if two have the same run, the
         later one counts.
     out : path-like, optional
         Directory to write to; by default ``report`` in the run directory, if there is only one.
     plots : bool or sequence of str
-        Draw, too: all kinds, or these (``"accuracy"``, ``"forgetting"``, ``"cost"``, ``"origin"``,
+        Draw all plots, none, or these kinds (``"accuracy"``, ``"forgetting"``, ``"cost"``, ``"origin"``,
         ``"base"``, ``"width"``, ``"memory"``).
     title : str
-        Of the page that shows everything.
+        Title of the page that shows everything.
     page : path-like, optional
         Write this page here instead of ``report.md``; it shows the plots of ``out``.
 
@@ -76,20 +69,23 @@ def write_report(
     files = {name: text.encode() for name, text in table_files(collection).items()}
     for image in images:
         files |= image.files
-    folder = Path(out) if out is not None else _beside(Path(directories[0]))
+    first = Path(directories[0])
+    beside = (first if first.is_dir() else first.parent) / FOLDER
+    folder = beside if out is None else Path(out)
     _write(folder, files)
     shown = folder / "report.md" if page is None else Path(page)
     # Plots seen from the page, which may be in another folder
     seen = "" if page is None else Path(os.path.relpath(folder, shown.parent)).as_posix()
     _write(shown.parent, {shown.name: full_page(collection, images, title, seen).encode()})
     paths = (*(folder / name for name in files), shown)
-    return Report(paths, short_page(collection), tuple(path for path in paths if path.suffix == ".png"))
+    return ReportFiles(
+        paths, short_page(collection), tuple(path for path in paths if path.suffix == ".png")
+    )
 
 
 def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
-    # Here and not above: matplotlib takes its time to import, and tables do not need it.
-    from acil.benchmark.report.plots import figures
-    from acil.benchmark.report.style import image_bytes, styled
+    # matplotlib is slow to import, and tables do not need it.
+    from acil.benchmark.report.plots import figures, image_bytes, styled
 
     images = []
     with styled():
@@ -103,10 +99,6 @@ def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
                     files = {f"{name}-{slug}.{kind}": data for kind, data in image_bytes(figure).items()}
                     images.append(Image(suite, slug, caption, files))
     return images
-
-
-def _beside(run: Path) -> Path:
-    return (run if run.is_dir() else run.parent) / FOLDER
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

@@ -1,25 +1,25 @@
-"""From records to rows: runs, grouped by what they compare and by seeds."""
+"""Read records and group their runs: by what is compared, by method and settings, by seed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key, latest
-from acil.benchmark.report.bases import against_base
-from acil.benchmark.report.labels import differing, label, sort_key
-from acil.benchmark.report.rows import Cell, Comparison, Row, Run
+from acil.benchmark.report.rows import Cell, Comparison, Row, Run, differing, label, sort_key
 from acil.errors import InputError
 
-#: The table of runs that differ in the number of base classes; its rows are from the main table.
+#: The table of runs that differ in the number of base classes, and the setting they differ in.
 BASE = "base"
-#: Suites with a table of their own; runs of all others are in the main table.
+#: Suites with a table of their own; all other runs are in the main table.
 SPECIAL_SUITES = ("ablation", "width", "memory")
-#: A setting that may differ between the seeds of a row: the file of the network that belongs to each.
-_PER_SEED = "backbone"
+#: A course over base sizes needs at least so many.
+LEAST_SIZES = 3
+#: A setting that may differ between the seeds of a row: the file of each seed's network.
+_NETWORK = "backbone"
 _NETWORK_FILE = ".safetensors"
 _TIMES = ("seconds", "peak_rss")
 
@@ -31,15 +31,15 @@ class Collection:
     Attributes
     ----------
     suites : dict
-        ``main``, ``base``, ``ablation``, ``width`` and ``memory`` → comparisons, of runs that were
-        finished or failed.
+        ``main``, ``base``, ``ablation``, ``width`` and ``memory`` → comparisons of finished and
+        failed runs.
     unfinished : tuple of Run
-        Runs that were interrupted: they have neither a summary nor a failure.
+        Interrupted runs: they have neither a summary nor a failure.
     environments : tuple of dict
     replaced : int
-        Runs of which there were several with other numbers; the last one given counts.
+        Runs found several times with different numbers; the last one counts.
     repeated : int
-        Runs of which there were several with the same numbers.
+        Runs found several times with the same numbers.
     """
 
     suites: Mapping[str, tuple[Comparison, ...]]
@@ -55,7 +55,7 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     Parameters
     ----------
     run_dirs : sequence of path-like
-        Run directories, files of records (``*.jsonl``), or folders of such files. Where two have the
+        Run directories, files of records (``*.jsonl``), or folders of such files. If two have the
         same run, the later one counts.
 
     Raises
@@ -70,15 +70,15 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
         records = Records(file).read()
         environments += [r for r in records if r["kind"] == "environment" and r not in environments]
         for name, run in _runs(records).items():
-            # With other classes it is another run, even if its settings do not tell.
+            # Other classes make another run, even with the same settings.
             found = (name, run.classes)
             if found in merged:
                 same = _results(merged[found]) == _results(run)
                 repeated, replaced = repeated + same, replaced + (not same)
             merged[found] = run
     done = [run for run in merged.values() if run.summary is not None]
-    # What is unfinished in one directory may be finished in another; before its first phase a run may
-    # not tell its base classes.
+    # A run unfinished in one directory may be finished in another. Before its first phase it may not
+    # know its base classes.
     known = {(key(run.identity), base) for run in done for base in (run.classes[0], None)}
     left = [
         run
@@ -86,11 +86,11 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
         if run.summary is None and (key(run.identity), run.classes[0]) not in known
     ]
     suites: dict[str, list[Run]] = {"main": [], **{suite: [] for suite in SPECIAL_SUITES}}
-    # A failure is a result: how a method behaves with these settings.
+    # A failure is a result, too.
     for run in [*done, *(run for run in left if run.failure is not None)]:
         suite = run.identity["suite"]
         suites[suite if suite in SPECIAL_SUITES else "main"].append(run)
-    # Accuracy against bytes is worth knowing of every method, not only of the suite that varies it.
+    # Accuracy against bytes is shown for every method.
     suites["memory"] = [*suites["main"], *suites["memory"]]
     compared = {suite: _comparisons(runs) for suite, runs in suites.items()}
     main = compared.pop("main")
@@ -104,8 +104,38 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     )
 
 
+def against_base(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """Return comparisons of runs that differ only in the number of base classes.
+
+    There is one if three sizes are found. Each row is one size, at every K that three sizes have.
+    A network read from a file counts like one trained in the run; if a size has both, the one with
+    more seeds is taken.
+    """
+    grouped: dict[tuple[Any, ...], list[Comparison]] = {}
+    for comparison in comparisons:
+        if comparison.base_classes is not None and comparison.classes is not None:
+            name = (comparison.dataset, comparison.order, comparison.recipe, comparison.classes)
+            grouped.setdefault(name, []).append(comparison)
+    found = [
+        Comparison(dataset, order, recipe, None, classes, _sizes(alike))
+        for (dataset, order, recipe, classes), alike in grouped.items()
+    ]
+    return tuple(comparison for comparison in found if comparison.rows)
+
+
+def is_shown_by(comparison: Comparison, others: Sequence[Comparison]) -> bool:
+    """Say whether one of `against_base` has the only cell of a comparison.
+
+    A comparison with published numbers, or with several cells, has more to show.
+    """
+    if comparison.is_published_protocol or len(list(comparison.cells())) != 1:
+        return False
+    ((_, _, cell),) = comparison.cells()
+    return any(cell == shown for other in others for _, _, shown in other.cells())
+
+
 def _files(path: Path) -> list[Path]:
-    """Return the files of records that a path means."""
+    """Return the files of records under a path."""
     if path.is_file():
         return [path]
     if (path / FILE_NAME).is_file():
@@ -120,10 +150,9 @@ def _files(path: Path) -> list[Path]:
 
 
 def _results(run: Run) -> str:
-    """Return what a run found, without what it took: times differ from one occasion to the next."""
-    summary = {k: v for k, v in (run.summary or {}).items() if k not in _TIMES}
-    phases = [{k: v for k, v in phase.items() if k not in _TIMES} for phase in run.phases]
-    return canonical({"summary": summary, "phases": phases})
+    """Return the results of a run as text, without times, which differ each time."""
+    records = [run.summary or {}, *run.phases]
+    return canonical({"": [{k: v for k, v in r.items() if k not in _TIMES} for r in records]})
 
 
 def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
@@ -135,7 +164,7 @@ def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
     for name, found in grouped.items():
         phases = sorted((r for r in found if r["kind"] == "phase"), key=lambda r: r["phase"])
         summary = next((r for r in found if r["kind"] == "summary"), None)
-        # A run that was taken up again after it failed has records behind the failure.
+        # A run resumed after a failure has records behind it.
         failure = found[-1] if found[-1]["kind"] == "failure" else None
         runs[name] = Run(found[0], tuple(phases), summary, failure)
     return runs
@@ -146,7 +175,7 @@ def _comparisons(runs: list[Run]) -> tuple[Comparison, ...]:
     for run in runs:
         what = run.identity
         base, classes = run.classes
-        # A run that failed did not see all classes: its settings have their number.
+        # A failed run has not seen all classes: take the number from its settings.
         total = what["settings"].get("classes") if classes is None else classes
         name = (what["dataset"], what["order"], what["recipe"], base, total)
         grouped.setdefault(name, []).append(run)
@@ -159,40 +188,86 @@ def _rows(runs: list[Run]) -> tuple[Row, ...]:
     for run in runs:
         by_method.setdefault(run.identity["method"], []).append(run)
     rows = []
-    for method, found in sorted(by_method.items()):
-        ignored = _PER_SEED if _has_a_network_for_each_seed(found) else None
+    for method, found in by_method.items():
+        ignored = _NETWORK if _each_seed_has_its_network(found) else None
         variants: dict[str, tuple[dict[str, Any], dict[int, dict[int, Run]]]] = {}
         for run in found:
             settings = {k: v for k, v in run.identity["settings"].items() if k != ignored}
-            name = canonical(settings)
-            cells = variants.setdefault(name, (settings, {}))[1]
+            cells = variants.setdefault(canonical(settings), (settings, {}))[1]
             cells.setdefault(run.identity["phases"], {})[run.identity["seed"]] = run
-        names = differing([settings for settings, _ in variants.values()])
-        for settings, cells in variants.values():
-            averaged = {k: _cell([run for _, run in sorted(c.items())]) for k, c in cells.items()}
-            rows.append(Row(method, settings, label(method, settings, names), averaged))
-    return tuple(sorted(rows, key=lambda row: (row.method, *_settings_key(row, rows))))
+        for settings, by_phases in variants.values():
+            rows.append(Row(method, settings, "", {k: _cell(c.values()) for k, c in by_phases.items()}))
+    return _labelled(rows)
 
 
-def _cell(runs: list[Run]) -> Cell:
-    done = tuple(run for run in runs if run.summary is not None)
-    return Cell(done, tuple(run for run in runs if run.summary is None))
+def _cell(runs: Any) -> Cell:
+    ordered = sorted(runs, key=lambda run: run.identity["seed"])
+    done = tuple(run for run in ordered if run.summary is not None)
+    return Cell(done, tuple(run for run in ordered if run.summary is None))
 
 
-def _settings_key(row: Row, rows: list[Row]) -> list[tuple[Any, ...]]:
-    names = differing([other.settings for other in rows if other.method == row.method])
-    return [sort_key(row.settings.get(name)) for name in names]
+def _labelled(rows: list[Row]) -> tuple[Row, ...]:
+    """Name rows by the settings that tell them apart, and sort them by these, the base size last."""
+    result = []
+    for row in rows:
+        names = differing([other.settings for other in rows if other.method == row.method])
+        values = [sort_key(row.settings.get(name)) for name in sorted(names, key=lambda n: n == BASE)]
+        named = replace(row, label=label(row.method, row.settings, names))
+        result.append(((row.method, values), named))
+    return tuple(row for _, row in sorted(result, key=lambda pair: pair[0]))
 
 
-def _has_a_network_for_each_seed(runs: list[Run]) -> bool:
+def _each_seed_has_its_network(runs: list[Run]) -> bool:
     """Say whether each seed came with one network file: then the file is no variant of the method."""
     files: dict[int, set[str]] = {}
     for run in runs:
-        file = run.identity["settings"].get(_PER_SEED)
+        file = run.identity["settings"].get(_NETWORK)
         if not isinstance(file, str) or _NETWORK_FILE not in file:
             return False
         files.setdefault(run.identity["seed"], set()).add(file)
     return all(len(found) == 1 for found in files.values())
+
+
+def _sizes(comparisons: Sequence[Comparison]) -> tuple[Row, ...]:
+    """Return a row for each base size of each method and its settings, if there are enough sizes."""
+    found = [(c.base_classes or 0, row) for c in comparisons for row in c.rows]
+    networks = {str(row.settings[_NETWORK]) for _, row in found if not _is_from_file(row)}
+    # Method and settings → K → size → cell; separately for networks from files and others
+    lines: dict[tuple[str, str], tuple[dict[str, Any], dict[int, dict[int, dict[bool, Cell]]]]] = {}
+    for size, row in found:
+        from_file = _is_from_file(row)
+        settings = {k: v for k, v in row.settings.items() if k not in (BASE, _NETWORK)}
+        if not from_file:
+            settings[_NETWORK] = row.settings[_NETWORK]
+        elif len(networks) == 1:
+            # A file does not name its architecture: take the only one there is.
+            settings[_NETWORK] = next(iter(networks))
+        by_phases = lines.setdefault((row.method, canonical(settings)), (settings, {}))[1]
+        for k, cell in row.cells.items():
+            kinds = by_phases.setdefault(k, {}).setdefault(size, {})
+            kinds[from_file] = _joined(kinds[from_file], cell) if from_file in kinds else cell
+    rows = []
+    for (method, _), (settings, by_phases) in lines.items():
+        cells: dict[int, dict[int, Cell]] = {}
+        for k, sizes in by_phases.items():
+            if len(sizes) >= LEAST_SIZES:
+                for size, kinds in sizes.items():
+                    cells.setdefault(size, {})[k] = max(kinds.values(), key=lambda c: len(c.runs))
+        rows += [Row(method, {**settings, BASE: size}, "", by_k) for size, by_k in cells.items()]
+    return _labelled(rows)
+
+
+def _joined(first: Cell, second: Cell) -> Cell:
+    """Put the seeds of two cells together; if they share one, return the larger cell."""
+    seeds = [{run.identity["seed"] for run in cell.tried} for cell in (first, second)]
+    if seeds[0] & seeds[1]:
+        return second if len(second.runs) > len(first.runs) else first
+    return _cell([*first.tried, *second.tried])
+
+
+def _is_from_file(row: Row) -> bool:
+    """Say whether the network is from a file; if each seed has its own, the row names none."""
+    return _NETWORK not in row.settings or _NETWORK_FILE in str(row.settings[_NETWORK])
 
 
 def _text_key(identity: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,28 +1,30 @@
-"""The pages of a report: tables in three formats, and one page that shows everything."""
+"""Report pages: all tables and plots, and the commands that made them."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from acil.benchmark.published import PAPER_NOTES
-from acil.benchmark.report.bases import is_shown_by
-from acil.benchmark.report.captions import described, unfinished_notes
-from acil.benchmark.report.collect import BASE, Collection
-from acil.benchmark.report.commands import commands, seconds_taken
+from acil.benchmark.report.collect import BASE, Collection, is_shown_by
 from acil.benchmark.report.render import Table, escape_markdown, to_csv, to_latex, to_markdown
-from acil.benchmark.report.rows import Comparison
+from acil.benchmark.report.rows import Comparison, Row, Run, differing, label
 from acil.benchmark.report.tables import (
     ablation_table,
     base_table,
+    described,
     main_table,
     memory_table,
     overview_table,
     width_table,
 )
+from acil.benchmark.suites import MEMORY_RULE
+from acil.training.recipes import RECIPES
 
 #: Suite → its heading and the table that has all its numbers.
 SECTIONS: dict[str, tuple[str, Callable[[Comparison], Table]]] = {
@@ -31,6 +33,16 @@ SECTIONS: dict[str, tuple[str, Callable[[Comparison], Table]]] = {
     "ablation": ("Ablation", ablation_table),
     "width": ("Expansion size", width_table),
     "memory": ("Accuracy against memory", memory_table),
+}
+#: Settings with a flag of their own; all others are given with --set.
+_FLAGS = ("expansion_size", "gamma", "solver", "dtype")
+#: Settings that follow from others.
+_FOLLOWING = ("base", "classes", "taps", "backbone", "data.identity", "data.skipped")
+#: Settings that a suite varies itself.
+_VARIED = {
+    "ablation": ("expansion_size", "gamma"),
+    "width": ("expansion_size",),
+    "memory": ("expansion_size", MEMORY_RULE),
 }
 
 
@@ -45,12 +57,7 @@ class Image:
 
 
 def table_files(collection: Collection) -> dict[str, str]:
-    """Return name → content of the files of all tables.
-
-    Parameters
-    ----------
-    collection : Collection
-    """
+    """Return name → content of the files of all tables."""
     files = {}
     for suite, (_, make) in SECTIONS.items():
         comparisons = collection.suites[suite]
@@ -64,18 +71,13 @@ def table_files(collection: Collection) -> dict[str, str]:
 
 
 def short_page(collection: Collection) -> str:
-    """Return the tables of the suites that were run, and what a reader must know about them.
-
-    Parameters
-    ----------
-    collection : Collection
-    """
+    """Return the tables of the suites that were run, and what a reader must know about them."""
     tables = [
         table
         for suite, comparisons in collection.suites.items()
         for comparison in comparisons
         # The page about memory has every method on it; here it would repeat the main table.
-        if suite in ("main", BASE) or _was_run(suite, comparison)
+        if suite in ("main", BASE) or any(r.identity["suite"] == suite for r in _tried(comparison.rows))
         if not repeats_base(suite, comparison, collection)
         for table in _tables(suite, comparison)
     ]
@@ -85,16 +87,7 @@ def short_page(collection: Collection) -> str:
 def full_page(
     collection: Collection, images: Sequence[Image], title: str = "Report", folder: str = ""
 ) -> str:
-    """Return the page that shows all tables and plots.
-
-    Parameters
-    ----------
-    collection : Collection
-    images : sequence of Image
-    title : str
-    folder : str
-        Where the plots are, seen from the page.
-    """
+    """Return the page that shows all tables and plots; `folder` is where it finds the plots."""
     beside = f"{folder}/" if folder else ""
     parts = [f"# {escape_markdown(title)}\n", *_remarks(collection)]
     for suite, (heading, _) in SECTIONS.items():
@@ -116,12 +109,7 @@ def full_page(
 
 
 def slugs(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
-    """Return a name that may be part of a file name for each comparison.
-
-    Parameters
-    ----------
-    comparisons : sequence of Comparison
-    """
+    """Return comparisons by a name that file names can have."""
     result: dict[str, Comparison] = {}
     for comparison in comparisons:
         parts = [comparison.dataset, comparison.order, comparison.recipe]
@@ -137,19 +125,8 @@ def slugs(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
 
 
 def repeats_base(suite: str, comparison: Comparison, collection: Collection) -> bool:
-    """Say whether the table against the size of the base shows a comparison already.
-
-    Parameters
-    ----------
-    suite : str
-    comparison : Comparison
-    collection : Collection
-    """
+    """Say whether the table against the size of the base shows a comparison already."""
     return suite in ("main", "memory") and is_shown_by(comparison, collection.suites[BASE])
-
-
-def _was_run(suite: str, comparison: Comparison) -> bool:
-    return any(run.identity["suite"] == suite for _, _, cell in comparison.cells() for run in cell.tried)
 
 
 def _tables(suite: str, comparison: Comparison) -> list[Table]:
@@ -159,15 +136,16 @@ def _tables(suite: str, comparison: Comparison) -> list[Table]:
 
 
 def _made_by(suite: str, comparison: Comparison) -> str:
-    """Return the commands that give these rows, and the time they took as the records have it."""
-    lines = "\n".join(commands(comparison, suite))
-    took = seconds_taken(comparison)
-    time = "" if took is None else f" Time recorded: {took:.0f} s, all seeds, the longest K of each row."
-    return f"Made by:\n\n```console\n{lines}\n```\n{time}\n".replace("\n Time", "\n\nTime")
+    """Return the commands that make these rows, and the recorded time."""
+    lines, took = "\n".join(commands(comparison, suite)), seconds_taken(comparison)
+    time = (
+        "" if took is None else f"\nTime recorded: {took:.0f} s, all seeds, the longest K of each row."
+    )
+    return f"Made by:\n\n```console\n{lines}\n```\n{time}\n"
 
 
 def _distinct(tables: Sequence[Table]) -> list[Table]:
-    """Give each table a label of its own, as LaTeX wants it."""
+    """Give each table its own LaTeX label."""
     seen: dict[str, int] = {}
     result = []
     for table in tables:
@@ -180,7 +158,7 @@ def _remarks(collection: Collection) -> list[str]:
     remarks = []
     if not any(collection.suites.values()):
         remarks.append("No run has finished yet.\n")
-    unfinished = unfinished_notes(collection)
+    unfinished = _unfinished(collection)
     if unfinished:
         remarks.append(_list("Unfinished, and therefore neither in tables nor in plots:", unfinished))
     if collection.repeated:
@@ -196,6 +174,26 @@ def _remarks(collection: Collection) -> list[str]:
     return remarks
 
 
+def _unfinished(collection: Collection) -> list[str]:
+    """Return a line for each interrupted run."""
+    rows = [row for found in collection.suites.values() for c in found for row in c.rows]
+    variants = [(row.method, row.settings) for row in rows]
+    variants += [(run.identity["method"], run.identity["settings"]) for run in collection.unfinished]
+    lines = []
+    for run in collection.unfinished:
+        what = run.identity
+        names = differing([settings for method, settings in variants if method == what["method"]])
+        where = f"suite {what['suite']}, order {what['order']}, recipe {what['recipe']}"
+        state = "no phase is finished"
+        if run.phases:
+            state = f"its last phase is {run.phases[-1]['phase']} of {what['phases']}"
+        lines.append(
+            f"{label(what['method'], what['settings'], names)}, K = {what['phases']}, seed "
+            f"{what['seed']}, on {what['dataset']} ({where}): {state}"
+        )
+    return lines
+
+
 def _environment(record: Mapping[str, Any]) -> str:
     device, torch = record["device"].get("name", "an unknown device"), record["packages"].get("torch")
     return f"acil {record['acil']}, Python {record['python']}, torch {torch}, on {device}"
@@ -203,3 +201,100 @@ def _environment(record: Mapping[str, Any]) -> str:
 
 def _list(heading: str, lines: Sequence[str]) -> str:
     return f"{heading}\n\n" + "".join(f"- {escape_markdown(line)}\n" for line in lines)
+
+
+def commands(comparison: Comparison, suite: str) -> list[str]:
+    """Return the commands that make these rows; rows that differ only in the method share one."""
+    grouped: dict[tuple[str, ...], list[Row]] = {}
+    for row in comparison.rows:
+        grouped.setdefault(tuple(_settings(comparison, row, suite)), []).append(row)
+    return [_command(comparison, rows, suite, settings) for settings, rows in grouped.items()]
+
+
+def seconds_taken(comparison: Comparison) -> float | None:
+    """Return the time of all rows and seeds; one pass may serve several K, so the longest counts."""
+    longest: dict[tuple[int, int], float] = {}
+    for _, row, cell in comparison.cells():
+        for run in cell.tried:
+            name = (id(row), run.identity["seed"])
+            took = sum(record["seconds"] for record in run.phases)
+            longest[name] = max(longest.get(name, 0.0), took)
+    total = sum(longest.values())
+    return total if total > 0 else None
+
+
+def _command(comparison: Comparison, rows: list[Row], suite: str, settings: tuple[str, ...]) -> str:
+    seeds = sorted({run.identity["seed"] for run in _tried(rows)})
+    parts = ["acil", "bench", "run", "--dataset", comparison.dataset]
+    parts += ["--method", ",".join(dict.fromkeys(row.method for row in rows))]
+    parts += ["--recipe", comparison.recipe, "--order", comparison.order]
+    parts += ["--phases", ",".join(map(str, sorted({k for row in rows for k in row.cells})))]
+    parts += ["--seeds", ",".join(map(str, seeds))]
+    if suite != "main" and _is_of(rows, suite):
+        parts += ["--suite", suite, *_steps(rows, suite)]
+    return "$ " + " ".join(map(shlex.quote, [*parts, *settings]))
+
+
+def _steps(rows: list[Row], suite: str) -> list[str]:
+    """Return the widths and numbers of exemplars that rows of a suite vary."""
+    if suite not in ("width", "memory"):
+        return []
+    rules = [str(row.settings[MEMORY_RULE]) for row in rows if MEMORY_RULE in row.settings]
+    found: dict[str, set[Any]] = {
+        "widths": {
+            row.settings.get("expansion_size") for row in rows if MEMORY_RULE not in row.settings
+        },
+        "budgets": {int(rule.split()[0]) for rule in rules if rule.split()[0].isdecimal()},
+    }
+    lists = {name: sorted(v for v in values if isinstance(v, int)) for name, values in found.items()}
+    return [p for n, values in lists.items() if values for p in ("--set", f"settings.{n}={values}")]
+
+
+def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
+    """Return the flags of what differs from the recipe, and of classes that are not split in half."""
+    flags = []
+    # In a table of base sizes each row has its own.
+    base, classes = row.settings.get(BASE, comparison.base_classes), comparison.classes
+    if base is not None and classes is not None and base != classes // 2:
+        flags += ["--base", str(base)]
+    network = str(row.settings.get("backbone", ""))
+    files = {_network(run.identity["settings"]) for run in _tried([row])}
+    if ".safetensors" in network or any(files):
+        flags += ["--backbone", next(iter(files)) if len(files) == 1 else "FILE"]
+    varied = _VARIED.get(suite, ()) if _is_of([row], suite) else ()
+    for name, value in row.settings.items():
+        if name in _FOLLOWING or name in varied or _is_default(comparison.recipe, name, value):
+            continue
+        if name in _FLAGS:
+            flags += [f"--{name.replace('_', '-')}", _written(value)]
+        else:
+            dotted = name if name.startswith(("recipe.", "data.")) else f"settings.{name}"
+            flags += ["--set", f"{dotted}={_written(value)}"]
+    return flags
+
+
+def _tried(rows: Sequence[Row]) -> list[Run]:
+    return [run for row in rows for cell in row.cells.values() for run in cell.tried]
+
+
+def _is_of(rows: Sequence[Row], suite: str) -> bool:
+    """Say whether rows were run for a suite; the page about memory shows others, too."""
+    return all(run.identity["suite"] == suite for run in _tried(rows))
+
+
+def _network(settings: Mapping[str, Any]) -> str:
+    name = str(settings.get("backbone", ""))
+    return name.partition("@")[0].rpartition("/")[2] if ".safetensors" in name else ""
+
+
+def _is_default(recipe: str, name: str, value: Any) -> bool:
+    known = RECIPES.get(recipe)
+    if name == "solver":
+        return bool(value == "gram")
+    if known is None or name not in ("expansion_size", "gamma", "dtype"):
+        return False
+    return bool(getattr(known, name) == value)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)

@@ -1,53 +1,83 @@
-"""The plots of a report, each from one comparison; every figure is an object of its own."""
+"""The plots of a report. The same records give files with the same bytes."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import matplotlib.style
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-from acil.benchmark.report.baseplot import base_plot
-from acil.benchmark.report.captions import described, series
-from acil.benchmark.report.costs import cost_plot
-from acil.benchmark.report.memory import memory_plot
-from acil.benchmark.report.rows import Cell, Comparison, Stat
-from acil.benchmark.report.style import (
-    COLOURS,
-    grid,
-    legend_below,
-    line_style,
-    panels,
-    shortened,
-    whole_numbers,
+from matplotlib.lines import Line2D
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
 )
 
-#: More markers than that would hide the line.
+from acil.benchmark.report.collect import BASE
+from acil.benchmark.report.render import nbytes
+from acil.benchmark.report.rows import Cell, Comparison, Stat
+from acil.benchmark.report.tables import described
+from acil.benchmark.suites import MEMORY_RULE
+
+#: Okabe and Ito's colours, which the colour-blind tell apart; wine for a yellow too pale on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#882255")
+MARKERS = "osD^vP*X"
+LINES = ("-", "--", ":", "-.")
+DPI = 150
+_DOTTED = (0, (1, 2))
+_STYLE = {
+    "svg.hashsalt": "acil",
+    "svg.fonttype": "path",
+    # A dollar in the name of a method or data set is no formula.
+    "text.parse_math": False,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "figure.titlesize": 10,
+}
+_LABEL_CHARACTERS = 34
+_INCHES_PER_CHARACTER = 0.075
+_LEGEND_HANDLE = 0.6
+_TITLE_CHARACTERS_PER_INCH = 13.5
+#: More markers would hide the line.
 _MOST_MARKERS = 12
-#: Up to so many phases the numbers fit into the fields of a heat map.
+#: With fewer phases than this, the numbers fit into the fields of a heat map.
 _MOST_NUMBERS = 11
-#: Below this percentage viridis is so dark that white is read better than black.
+#: Below this percentage viridis is so dark that white text is easier to read than black.
 _DARK = 45
+#: Axes that span a smaller ratio are linear: a logarithmic one would have hardly any ticks.
+_LOGARITHMIC = 20
+#: Length of a dash where lines coincide, in line widths.
+_DASH = 4
+#: What is drawn against the size of the base: accuracies first, forgetting last.
+_AGAINST_BASE: dict[str, Callable[[Cell], Stat | None]] = {
+    "average accuracy Ā (%)": lambda cell: cell.over_seeds("average_accuracy"),
+    "last accuracy A_K (%)": lambda cell: cell.over_seeds("last_accuracy"),
+    "accuracy of phase 0, A_0 (%)": lambda cell: cell.at_phase(0, "accuracy"),
+    "forgetting F (percentage points)": lambda cell: cell.over_seeds("forgetting"),
+}
+#: Space above and below the lines, as a part of their range.
+_MARGIN = 0.06
 
 
 def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, str, Figure]]:
-    """Draw everything that a suite shows of a comparison.
-
-    Parameters
-    ----------
-    suite : str
-    comparison : Comparison
-
-    Yields
-    ------
-    tuple of str, str and Figure
-        A name for files, a caption, the figure.
-    """
+    """Draw all plots of a suite; yield a name for files, a caption and the figure of each."""
     comparison = comparison.finished
     if not comparison.rows:
         return
@@ -57,10 +87,9 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, str, Figu
         drawn.append(("forgetting", "Forgetting of the base classes", forgetting_plot(comparison)))
         drawn.append(("cost", "Time and memory of each phase", cost_plot(comparison)))
         for k in comparison.phases:
-            drawn.append(
-                (f"origin-k{k}", f"Accuracy by phase of origin, K = {k}", origin_plot(comparison, k))
-            )
-    elif suite == "base":
+            caption = f"Accuracy by phase of origin, K = {k}"
+            drawn.append((f"origin-k{k}", caption, origin_plot(comparison, k)))
+    elif suite == BASE:
         drawn.append(("base", "Accuracy against the size of the base", base_plot(comparison)))
     elif suite == "width":
         drawn.append(("width", "Average accuracy against expansion size", width_plot(comparison)))
@@ -72,49 +101,36 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, str, Figu
 
 
 def accuracy_plot(comparison: Comparison) -> Figure:
-    """Draw accuracy against classes seen, one panel for each K (the paper's Figure 2).
-
-    Parameters
-    ----------
-    comparison : Comparison
-    """
+    """Draw accuracy against classes seen, one panel for each K (the paper's Figure 2)."""
     rows, columns = grid(len(comparison.phases))
-    title = _title("Accuracy over the phases", comparison)
+    title = f"Accuracy over the phases\n{described(comparison)}"
     figure, axes = panels(rows, columns, title, 4.4, 3.2, len(comparison.phases))
     handles: dict[str, Artist] = {}
     for k, panel in zip(comparison.phases, axes, strict=True):
         for position, row in enumerate(comparison.rows):
             if k in row.cells and row.cells[k].has_phases:
                 points = row.cells[k].curve("accuracy")
-                line = _curve(
-                    panel, position, [seen for _, seen, _ in points], [s for _, _, s in points]
-                )
+                line = _curve(panel, position, [x for _, x, _ in points], [s for _, _, s in points])
                 handles.setdefault(row.label, line)
         panel.set_title(f"K = {k}")
         panel.set_xlabel("classes seen")
         panel.set_ylabel("accuracy, all classes seen (%)")
-        panel.xaxis.set_major_locator(whole_numbers())
+        panel.xaxis.set_major_locator(_whole_numbers())
     for panel in axes:
-        # One scale for all K: the panels are there to be compared.
+        # One scale for all K, so that panels compare.
         panel.set_ylim(min(a.get_ylim()[0] for a in axes), max(a.get_ylim()[1] for a in axes))
     legend_below(figure, [*handles.values()], [*handles])
     return figure
 
 
 def width_plot(comparison: Comparison) -> Figure | None:
-    """Draw Ā against the expansion size (the paper's Figure 3); None if there are not two sizes.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        Of the suite ``width``.
-    """
+    """Draw Ā against the expansion size (the paper's Figure 3); None for fewer than two sizes."""
     lines: dict[tuple[str, int], dict[int, Stat]] = {}
     without: dict[tuple[str, int], Stat] = {}
     for row in comparison.rows:
         for k, cell in row.cells.items():
             mean, size = cell.over_seeds("average_accuracy"), row.settings.get("expansion_size", 0)
-            name = (series(comparison, row, without="expansion_size"), k)
+            name = (comparison.label_without(row, "expansion_size"), k)
             if mean and size is None:
                 without[name] = mean
             elif mean and isinstance(size, int) and size > 0:
@@ -122,9 +138,8 @@ def width_plot(comparison: Comparison) -> Figure | None:
     sizes = sorted({size for points in lines.values() for size in points})
     if len(sizes) < 2:
         return None
-    figure, (panel,) = panels(
-        1, 1, _title("Average accuracy against expansion size", comparison), 6.4, 3.8, 1
-    )
+    title = f"Average accuracy against expansion size\n{described(comparison)}"
+    figure, (panel,) = panels(1, 1, title, 6.4, 3.8, 1)
     handles: dict[str, Artist] = {}
     for position, (name, points) in enumerate(sorted(lines.items())):
         xs = sorted(points)
@@ -132,7 +147,7 @@ def width_plot(comparison: Comparison) -> Figure | None:
         if name in without:
             colour = COLOURS[position % len(COLOURS)]
             level = [without[name].mean] * 2
-            (style,) = panel.plot(sizes[:: len(sizes) - 1], level, color=colour, linestyle=(0, (1, 2)))
+            (style,) = panel.plot(sizes[:: len(sizes) - 1], level, color=colour, linestyle=_DOTTED)
             handles[f"{name[0]}, K = {name[1]}, no expansion"] = style
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(_thinned(sizes)))
@@ -145,12 +160,7 @@ def width_plot(comparison: Comparison) -> Figure | None:
 
 
 def forgetting_plot(comparison: Comparison) -> Figure | None:
-    """Draw F as bars, one group for each K; None if no run has it.
-
-    Parameters
-    ----------
-    comparison : Comparison
-    """
+    """Draw F as bars, one group for each K; None if no run has it."""
     found = {
         (position, k): mean
         for position, row in enumerate(comparison.rows)
@@ -159,7 +169,7 @@ def forgetting_plot(comparison: Comparison) -> Figure | None:
     }
     if not found:
         return None
-    title = _title("Forgetting of the base classes", comparison)
+    title = f"Forgetting of the base classes\n{described(comparison)}"
     figure, (panel,) = panels(1, 1, title, max(6.4, 1.1 + 0.24 * len(found)), 3.6, 1)
     n = len(comparison.rows)
     handles: dict[str, Any] = {}
@@ -167,7 +177,7 @@ def forgetting_plot(comparison: Comparison) -> Figure | None:
     for position, row in enumerate(comparison.rows):
         at = [i for i, k in enumerate(comparison.phases) if (position, k) in found]
         means = [found[position, comparison.phases[i]] for i in at]
-        # Where there is no spread to show, no error bar of length 0 either.
+        # A single seed has no error bar.
         errors = [m.std if m.std is not None else math.nan for m in means]
         bars = panel.bar(
             [i + (position - (n - 1) / 2) * width for i in at],
@@ -191,18 +201,12 @@ def forgetting_plot(comparison: Comparison) -> Figure | None:
 
 
 def origin_plot(comparison: Comparison, k: int) -> Figure | None:
-    """Draw accuracy by phase of origin after each phase, one heat map for each row, at one K.
-
-    Parameters
-    ----------
-    comparison : Comparison
-    k : int
-    """
+    """Draw accuracy by phase of origin after each phase, one heat map for each row, at one K."""
     shown = [row for row in comparison.rows if k in row.cells and row.cells[k].has_phases]
     if not shown:
         return None
     rows, columns = grid(len(shown))
-    title = _title(f"Accuracy by phase of origin, K = {k}", comparison)
+    title = f"Accuracy by phase of origin, K = {k}\n{described(comparison)}"
     figure, axes = panels(rows, columns, title, 3.6, 3.3, len(shown))
     colours: Any = None
     for row, panel in zip(shown, axes, strict=True):
@@ -211,40 +215,233 @@ def origin_plot(comparison: Comparison, k: int) -> Figure | None:
         colours = panel.imshow(
             matrix, vmin=0, vmax=100, cmap="viridis", interpolation="nearest", aspect="auto"
         )
-        if k < _MOST_NUMBERS:
-            for (after, origin), value in np.ndenumerate(matrix):
-                if not math.isnan(value):
-                    colour = "white" if value < _DARK else "black"
-                    size = 8 if k <= 5 else 5.5
-                    panel.text(
-                        origin, after, f"{value:.0f}", ha="center", va="center", color=colour, size=size
-                    )
+        style: dict[str, Any] = {"ha": "center", "va": "center", "size": 8 if k <= 5 else 5.5}
+        for (after, origin), value in np.ndenumerate(matrix):
+            if k < _MOST_NUMBERS and not math.isnan(value):
+                colour = "white" if value < _DARK else "black"
+                panel.text(origin, after, f"{value:.0f}", color=colour, **style)
         panel.set_title(shortened(row.label, 28))
         panel.grid(visible=False)
-        panel.xaxis.set_major_locator(whole_numbers())
-        panel.yaxis.set_major_locator(whole_numbers())
+        panel.xaxis.set_major_locator(_whole_numbers())
+        panel.yaxis.set_major_locator(_whole_numbers())
         panel.set_xlabel("phase in which the classes came")
         panel.set_ylabel("tested after phase")
     figure.colorbar(colours, ax=axes, label="accuracy (%)", shrink=0.9, aspect=20 * rows)
     return figure
 
 
-def _title(what: str, comparison: Comparison) -> str:
-    return f"{what}\n{described(comparison)}"
+def cost_plot(comparison: Comparison) -> Figure:
+    """Draw seconds (above) and bytes (below) of each phase, one column of panels for each K."""
+    n = len(comparison.phases)
+    title = f"Time and memory of each phase\n{described(comparison)}"
+    figure, axes = panels(2, n, title, 3.3, 2.7, 2 * n)
+    for column, k in enumerate(comparison.phases):
+        above, below = axes[column], axes[n + column]
+        cells = {i: row.cells[k] for i, row in enumerate(comparison.rows) if k in row.cells}
+        _phases(above, {i: cell.curve("seconds") for i, cell in cells.items()})
+        _phases(below, {i: cell.curve(_all_memory) for i, cell in cells.items()})
+        above.set_title(f"K = {k}")
+        below.set_xlabel("phase")
+    axes[0].set_ylabel("time of the phase (s)")
+    axes[n].set_ylabel("memory, weights included")
+    _share_amounts(axes[:n], lambda value: f"{value:g}")
+    _share_amounts(axes[n:], lambda value: nbytes(value, short=True))
+    styles = [line_style(position) | {"marker": ""} for position in range(len(comparison.rows))]
+    legend_below(figure, [Line2D([], [], **s) for s in styles], [row.label for row in comparison.rows])
+    return figure
+
+
+def base_plot(comparison: Comparison) -> Figure | None:
+    """Draw Ā, A_K, A_0 and F against the number of base classes; None for fewer than two sizes."""
+    several = len(comparison.phases) > 1
+    lines: dict[str, dict[int, Cell]] = {}
+    for k, row, cell in comparison.cells():
+        name = comparison.label_without(row, BASE) + f", K = {k}" * several
+        lines.setdefault(name, {})[row.settings[BASE]] = cell
+    if len({size for cells in lines.values() for size in cells}) < 2:
+        return None
+    rows, columns = grid(len(_AGAINST_BASE))
+    title = f"Accuracy against the size of the base\n{described(comparison)}"
+    figure, axes = panels(rows, columns, title, 3.9, 2.7, len(_AGAINST_BASE))
+    handles: dict[str, Any] = {}
+    for (name, value), panel in zip(_AGAINST_BASE.items(), axes, strict=True):
+        for position, (line, cells) in enumerate(lines.items()):
+            points = [(size, mean) for size, cell in sorted(cells.items()) if (mean := value(cell))]
+            if points:
+                handles.setdefault(line, _error_bars(panel, position, points))
+        panel.set_ylabel(name)
+        panel.set_xlabel("classes in phase 0")
+        panel.xaxis.set_major_locator(_whole_numbers())
+    # One scale for the accuracies, so that they compare.
+    limits = [panel.dataLim.intervaly for panel in axes[:-1] if panel.lines]
+    low, high = min(ends[0] for ends in limits), max(ends[1] for ends in limits)
+    margin = max(_MARGIN * (high - low), 1.0)
+    for panel in axes[:-1]:
+        panel.set_ylim(low - margin, high + margin)
+    axes[-1].set_ylim(bottom=min(0.0, axes[-1].get_ylim()[0]))
+    legend_below(figure, [*handles.values()], [*handles])
+    return figure
+
+
+def memory_plot(comparison: Comparison) -> Figure | None:
+    """Draw Ā against the bytes kept after the last phase, one panel for each K.
+
+    The variants of a method (its widths, its numbers of exemplars) are one line. A method that keeps
+    nothing has no place on a logarithmic axis: it is a dotted level. None for fewer than two points.
+    """
+    # Line → K → (bytes, Ā)
+    lines: dict[str, dict[int, list[tuple[int, Stat]]]] = {}
+    for row in comparison.rows:
+        varied = MEMORY_RULE if MEMORY_RULE in row.settings else "expansion_size"
+        for k, cell in row.cells.items():
+            kept, average = cell.kept("samples", "statistics"), cell.over_seeds("average_accuracy")
+            if kept is not None and average is not None:
+                line = lines.setdefault(comparison.label_without(row, varied), {})
+                line.setdefault(k, []).append((kept, average))
+    if all(
+        sum(x > 0 for line in lines.values() for x, _ in line.get(k, [])) < 2 for k in comparison.phases
+    ):
+        return None
+    rows, columns = grid(len(comparison.phases))
+    title = f"Average accuracy against what is kept\n{described(comparison)}"
+    figure, axes = panels(rows, columns, title, 4.6, 3.4, len(comparison.phases))
+    handles: dict[str, Any] = {}
+    for k, panel in zip(comparison.phases, axes, strict=True):
+        for position, (name, by_phases) in enumerate(lines.items()):
+            if k not in by_phases:
+                continue
+            points = sorted(by_phases[k], key=lambda point: point[0])
+            shown = [point for point in points if point[0]]
+            if shown:
+                drawn: Any = _error_bars(panel, position, shown)
+            else:
+                colour = line_style(position)["color"]
+                drawn = panel.axhline(points[0][1].mean, color=colour, linestyle=_DOTTED)
+            handles.setdefault(name, drawn)
+        panel.set_title(f"K = {k}")
+        panel.set_xscale("log")
+        panel.set_xlabel("samples and statistics kept (bytes, logarithmic)")
+        panel.set_ylabel("average accuracy Ā (%)")
+    # One scale for all panels, with a tick for each power of ten.
+    low, high = min(a.get_xlim()[0] for a in axes), max(a.get_xlim()[1] for a in axes)
+    bottom, top = min(a.get_ylim()[0] for a in axes), max(a.get_ylim()[1] for a in axes)
+    for panel in axes:
+        panel.set_xlim(low, high)
+        panel.set_ylim(bottom, top)
+        # Within one decade, powers of ten alone would leave the axis without a number.
+        steps = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
+        panel.xaxis.set_major_locator(LogLocator(base=10, subs=steps, numticks=12))
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: nbytes(value, short=True)))
+    legend_below(figure, [*handles.values()], [*handles])
+    return figure
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw with our style, whatever the user's matplotlib settings are."""
+    with matplotlib.style.context(["default", _STYLE]):
+        yield
+
+
+def line_style(position: int) -> dict[str, Any]:
+    """Return colour, marker and dashes of the line at a position; the first 32 all differ."""
+    turn = position // len(COLOURS)
+    return {
+        "color": COLOURS[position % len(COLOURS)],
+        "marker": MARKERS[position % len(MARKERS)],
+        # A single point has no dashes: every second turn its marker is hollow.
+        "markerfacecolor": "white" if turn % 2 else COLOURS[position % len(COLOURS)],
+        "linestyle": LINES[turn % len(LINES)],
+    }
+
+
+def grid(n: int) -> tuple[int, int]:
+    """Return rows and columns for n panels: up to three side by side, four as a square."""
+    columns = 2 if n == 4 else min(n, 3)
+    return math.ceil(n / columns), columns
+
+
+def panels(
+    rows: int, columns: int, title: str, width: float, height: float, n: int
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a title and n panels of this width and height, in inches."""
+    # A single panel would be too narrow for the title.
+    size = (max(width * columns, 6.4), height * rows + 0.7)
+    figure = Figure(figsize=size, layout="constrained")
+    fits = int(size[0] * _TITLE_CHARACTERS_PER_INCH)
+    lines = [part for line in title.splitlines() for part in textwrap.wrap(line, fits)]
+    figure.suptitle("\n".join(lines))
+    return figure, [figure.add_subplot(rows, columns, position + 1) for position in range(n)]
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+    """Put a legend below all panels, in as many columns as fit, and make room for it."""
+    # matplotlib leaves out names that begin with an underscore.
+    names = [shortened(f" {name}" if name.startswith("_") else name) for name in labels]
+    width, height = figure.get_size_inches()
+    entry = max(map(len, names)) * _INCHES_PER_CHARACTER + _LEGEND_HANDLE
+    columns = max(1, min(len(names), int(width / entry)))
+    figure.set_size_inches(width, height + 0.2 * math.ceil(len(names) / columns))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns)
+
+
+def shortened(name: str, most: int = _LABEL_CHARACTERS) -> str:
+    """Return a name without its middle, if it is too long for a legend.
+
+    Examples
+    --------
+    >>> shortened("package.of.somebody.with.long.names:Method", 20)
+    'package.o…mes:Method'
+    """
+    if len(name) <= most:
+        return name
+    left = (most - 1) // 2
+    return f"{name[:left]}…{name[len(name) - (most - 1 - left) :]}"
+
+
+def image_bytes(figure: Figure) -> dict[str, bytes]:
+    """Return a figure as ``png`` and ``svg``, without dates or versions in them."""
+    files = {}
+    for kind, metadata in {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}.items():
+        stream = io.BytesIO()
+        figure.savefig(stream, format=kind, dpi=DPI, metadata=metadata)
+        files[kind] = stream.getvalue()
+        # Both files share one layout, which takes as long as drawing.
+        figure.set_layout_engine("none")
+    return files
+
+
+def _whole_numbers() -> MaxNLocator:
+    return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
 
 
 def _curve(panel: Axes, position: int, xs: list[int], stats: list[Stat]) -> Artist:
     means, spread = [s.mean for s in stats], [s.std or 0.0 for s in stats]
     style = line_style(position)
     step = math.ceil(len(xs) / _MOST_MARKERS)
-    # Each line begins its markers elsewhere, so that lines close to each other stay readable.
+    # Each line starts its markers elsewhere, so that close lines stay readable.
     every = (position % step, step)
     (line,) = panel.plot(xs, means, linewidth=1.4, markersize=4, markevery=every, **style)
     if any(spread):
-        # Near 100 % a deviation may reach where no accuracy can be.
         lower, upper = np.clip([np.subtract(means, spread), np.add(means, spread)], 0, 100)
         panel.fill_between(xs, lower, upper, color=style["color"], alpha=0.18, linewidth=0)
     return line
+
+
+def _error_bars(panel: Axes, position: int, points: list[tuple[int, Stat]]) -> Any:
+    """Draw a line through means, with error bars if there is any spread; return its legend handle."""
+    spread = [mean.std or 0.0 for _, mean in points]
+    return panel.errorbar(
+        [x for x, _ in points],
+        [mean.mean for _, mean in points],
+        yerr=spread if any(spread) else None,
+        linewidth=1.2,
+        markersize=5,
+        capsize=2,
+        elinewidth=0.9,
+        **line_style(position),
+    )
 
 
 def _origins(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -257,16 +454,52 @@ def _origins(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
             values = record["accuracy_by_origin"]
             return values[origin] if origin < len(values) else None
 
-        for phase, _, mean in cell.curve_of(entry):
+        for phase, _, mean in cell.curve(entry):
             matrix[phase, origin] = mean.mean
     return matrix
 
 
 def _thinned(sizes: list[int]) -> list[int]:
-    """Leave out sizes whose labels would stand on top of each other on a logarithmic axis."""
+    """Leave out sizes whose labels would overlap on a logarithmic axis."""
     apart = (math.log2(sizes[-1]) - math.log2(sizes[0])) / 14
     kept: list[int] = []
     for size in sizes:
         if not kept or math.log2(size / kept[-1]) >= apart:
             kept.append(size)
     return kept
+
+
+def _phases(panel: Axes, curves: Mapping[int, list[tuple[int, int, Stat]]]) -> None:
+    """Draw amounts against phases; lines that coincide take turns as dashes of each colour."""
+    together: dict[tuple[tuple[int, str], ...], list[int]] = {}
+    for position, curve in curves.items():
+        # Lines that agree to two digits look like one.
+        looks = tuple((phase, f"{mean.mean:.2g}") for phase, _, mean in curve)
+        together.setdefault(looks, []).append(position)
+    for positions in together.values():
+        for turn, position in enumerate(positions):
+            style = line_style(position) | {"marker": ""}
+            if len(positions) > 1:
+                style["linestyle"] = (turn * -_DASH, (_DASH, _DASH * (len(positions) - 1)))
+            # A logarithmic axis has no place for a phase that took no time.
+            points = [(phase, mean.mean) for phase, _, mean in curves[position] if mean.mean > 0]
+            panel.plot([x for x, _ in points], [y for _, y in points], linewidth=1.6, **style)
+    panel.xaxis.set_major_locator(_whole_numbers())
+
+
+def _share_amounts(axes: list[Axes], written: Callable[[float], str]) -> None:
+    """Give panels one scale for amounts: from 0, or logarithmic if they differ a lot."""
+    amounts = [float(y) for panel in axes for line in panel.lines for y in np.asarray(line.get_ydata())]
+    low, high = min(amounts, default=1.0), max(amounts, default=1.0)
+    for panel in axes:
+        if high / low > _LOGARITHMIC:
+            panel.set_yscale("log")
+            panel.set_ylim(low / 1.5, high * 1.5)
+            panel.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            panel.set_ylim(0, high * 1.1)
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
+
+
+def _all_memory(record: Mapping[str, Any]) -> float:
+    return float(sum(record["memory"][part] for part in ("samples", "statistics", "weights")))

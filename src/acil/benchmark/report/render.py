@@ -1,79 +1,56 @@
-"""One table, three formats: Markdown to read, CSV to compute with, LaTeX to publish."""
+"""Write a table as Markdown, CSV or LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from acil.benchmark.report.labels import nbytes, signed, three_digits
 from acil.benchmark.report.rows import Stat
 
 Kind = Literal["text", "count", "percent", "difference", "bytes", "seconds", "scientific"]
 Value = str | int | float | Stat | None
 _MISSING = "–"
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
+    """One column of a table."""
 
-    Attributes
-    ----------
-    key : str
-        Name in CSV.
-    title : str
-        Heading for readers.
-    kind : str
-        How its values are written.
-    latex : str or None
-        Heading in LaTeX, where the escaped title will not do.
-    only_if_varied : bool
-        Leave it out for readers where all values are the same: the title says it then.
-    only_in_csv : bool
-        Leave it out for readers.
-    """
-
+    #: Name in CSV.
     key: str
+    #: Heading for readers.
     title: str
     kind: Kind = "text"
+    #: Heading in LaTeX, if the escaped title will not do.
     latex: str | None = None
+    #: Hide it from readers if all values are the same: then the title says it.
     only_if_varied: bool = False
     only_in_csv: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its caption and the notes below it.
+    """A table with its caption and notes."""
 
-    Attributes
-    ----------
-    name : str
-        What it is called in file names and labels.
-    title : str
-    columns : sequence of Column
-    rows : sequence of sequence
-        Values, as many in each row as there are columns; None where there is none.
-    notes : sequence of str
-    group : str or None
-        Key of the column whose changes divide the rows in LaTeX.
-    about : Mapping
-        What all rows have in common: columns of their own in CSV.
-    """
-
+    #: Used in file names and LaTeX labels.
     name: str
     title: str
     columns: Sequence[Column]
+    #: One value for each column; None if there is none.
     rows: Sequence[Sequence[Value]]
     notes: Sequence[str] = ()
+    #: Key of the column whose changes divide the rows in LaTeX.
     group: str | None = None
-    about: Mapping[str, str | int | None] = field(default_factory=dict)
+    #: What all rows have in common: additional columns in CSV.
+    about: dict[str, str | int | None] = field(default_factory=dict)
 
     def shown(self) -> list[int]:
-        """Return the positions of the columns that tell a reader something."""
+        """Return the positions of the columns that readers see."""
         kept = []
         for position, column in enumerate(self.columns):
             values = [row[position] for row in self.rows]
@@ -84,12 +61,7 @@ class Table:
 
 
 def to_markdown(table: Table) -> str:
-    """Return a table as GitHub's Markdown, its columns padded so that it also reads well as text.
-
-    Parameters
-    ----------
-    table : Table
-    """
+    """Return a table as GitHub's Markdown, its columns padded so that it also reads well as text."""
     shown = table.shown()
     columns = [table.columns[position] for position in shown]
     cells = [[escape_markdown(column.title) for column in columns]]
@@ -111,12 +83,8 @@ def to_markdown(table: Table) -> str:
 def to_csv(tables: Sequence[Table]) -> str:
     """Return tables with the same columns as one CSV: all columns, numbers unrounded.
 
-    A mean over seeds takes two columns: the mean, and ``_std``, empty where there is one seed. A word in
-    place of a percentage is for readers, and left out: such a column has numbers only.
-
-    Parameters
-    ----------
-    tables : sequence of Table
+    A mean over seeds takes two columns: the mean, and ``_std``, empty for a single seed. Words in place
+    of a percentage are left out: the column has numbers only.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -141,12 +109,7 @@ def to_csv(tables: Sequence[Table]) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""Return a table for LaTeX, with the rules of the package booktabs.
-
-    Parameters
-    ----------
-    table : Table
-    """
+    r"""Return a table for LaTeX, with the rules of the package booktabs."""
     shown = table.shown()
     columns = [table.columns[position] for position in shown]
     group = next((i for i, column in enumerate(table.columns) if column.key == table.group), None)
@@ -238,3 +201,48 @@ def _written(value: Value, kind: Kind) -> str:
 
 def _raw(value: str | int | float | None) -> str:
     return "" if value is None else str(value)
+
+
+def nbytes(value: float, short: bool = False) -> str:
+    """Return bytes in decimal units: three digits, or as few as a round number needs (`short`).
+
+    Examples
+    --------
+    >>> nbytes(0), nbytes(6_144_000), nbytes(536_870_912), nbytes(10_000_000, short=True)
+    ('0 B', '6.14 MB', '537 MB', '10 MB')
+    """
+    for unit in _UNITS:
+        # 999.5 would be written as 1000, with three digits.
+        if value < 999.5 or unit == _UNITS[-1]:
+            break
+        value /= 1000
+    if short or unit == "B":
+        return f"{value:g} {unit}"
+    return f"{three_digits(value)} {unit}"
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three digits, never with an exponent.
+
+    Examples
+    --------
+    >>> three_digits(1.434), three_digits(431.2), three_digits(12345.6), three_digits(0.00123)
+    ('1.43', '431', '12346', '0.001')
+    """
+    if value >= 99.95:
+        return f"{value:.0f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.0995 or value == 0 else f"{value:.3f}"
+
+
+def signed(value: float) -> str:
+    """Return a difference with its sign and two decimals.
+
+    Examples
+    --------
+    >>> signed(0.123), signed(-0.25), signed(-0.001)
+    ('+0.12', '−0.25', '0.00')
+    """
+    text = f"{value:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", "−")

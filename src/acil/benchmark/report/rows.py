@@ -1,18 +1,21 @@
-"""What tables and plots show: runs, averaged over seeds, in rows that may be compared."""
+"""Rows of a report: runs averaged over seeds, and how they are named."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from acil.benchmark.published import PROTOCOLS, protocol_name
 
+#: Settings with a short name; all others keep their own.
+SHORT_NAMES = {"expansion_size": "d", "gamma": "γ"}
+
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean over seeds, and the standard deviation (n − 1) where there is more than one."""
+    """Mean over seeds, and the standard deviation (n − 1) if there are several."""
 
     mean: float
     std: float | None
@@ -21,26 +24,26 @@ class Stat:
 
 @dataclass(frozen=True)
 class Run:
-    """One method, with its settings, on one seed and one K."""
+    """One method with its settings, on one seed and one K."""
 
     identity: Mapping[str, Any]
     phases: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any] | None
-    #: What stopped it, if it could not be finished.
+    #: The record of the error that stopped it.
     failure: Mapping[str, Any] | None = None
 
     @property
     def classes(self) -> tuple[int | None, int | None]:
-        """Return the base classes, and all classes of a finished run, as far as records tell."""
+        """Return the base classes, and all classes of a finished run, if the records have them."""
         first = self.phases[0] if self.phases and self.phases[0]["phase"] == 0 else {}
-        # A run without base classes begins with its first increment: only its settings say so.
+        # A run with base 0 starts with its first increment: only its settings say so.
         base = self.identity["settings"].get("base", first.get("classes_seen"))
         return base, self.phases[-1]["classes_seen"] if self.phases and self.summary else None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The finished runs of one row at one K, one for each seed, and those that failed."""
+    """The runs of one row at one K, one per seed: finished ones and failed ones."""
 
     runs: tuple[Run, ...]
     failed: tuple[Run, ...] = ()
@@ -52,7 +55,7 @@ class Cell:
 
     @property
     def has_phases(self) -> bool:
-        """Say whether there is a record of any phase."""
+        """Say whether any phase was recorded."""
         return any(run.phases for run in self.runs)
 
     def over_seeds(self, name: str) -> Stat | None:
@@ -60,45 +63,40 @@ class Cell:
         return stat(run.summary.get(name) for run in self.runs if run.summary)
 
     def worst(self, name: str) -> float | None:
-        """Return the largest of a number in the summaries."""
+        """Return the largest value of a number in the summaries."""
         values = [run.summary.get(name) for run in self.runs if run.summary]
         return max((value for value in values if value is not None), default=None)
 
-    def kept(self, part: str) -> int | None:
-        """Return the bytes kept after the last phase, the most of all seeds."""
-        return max((run.phases[-1]["memory"][part] for run in self.runs if run.phases), default=None)
+    def kept(self, *parts: str) -> int | None:
+        """Return the bytes kept after the last phase; of each part, the most over seeds."""
+        last = [run.phases[-1]["memory"] for run in self.runs if run.phases]
+        return sum(max(memory[part] for memory in last) for part in parts) if last else None
 
     def peak(self) -> int | None:
-        """Return the most memory that the process ever had, in bytes."""
+        """Return the largest memory of the process, in bytes."""
         values = [record["peak_rss"] for run in self.runs for record in run.phases]
         return max((value for value in values if value is not None), default=None)
 
     def seconds(self, chosen: Callable[[int], bool]) -> Stat | None:
         """Return the seconds of all phases whose number is chosen."""
-        return stat(
-            sum(record["seconds"] for record in run.phases if chosen(record["phase"]))
-            for run in self.runs
-            if any(chosen(record["phase"]) for record in run.phases)
-        )
+        times = [[r["seconds"] for r in run.phases if chosen(r["phase"])] for run in self.runs]
+        return stat(sum(found) for found in times if found)
 
-    def curve(self, name: str) -> list[tuple[int, int, Stat]]:
-        """Return phase, classes seen and the mean of a number in the phase records."""
-        return self.curve_of(lambda record: record[name])
-
-    def at_phase(self, phase: int, name: str) -> Stat | None:
-        """Return the mean of a number in the records of one phase."""
-        return next((mean for found, _, mean in self.curve(name) if found == phase), None)
-
-    def curve_of(
-        self, value: Callable[[Mapping[str, Any]], float | None]
+    def curve(
+        self, value: str | Callable[[Mapping[str, Any]], float | None]
     ) -> list[tuple[int, int, Stat]]:
-        """Return phase, classes seen and the mean of what a function takes from each phase record."""
+        """Return phase, classes seen and the mean of a number in the phase records."""
+        take = value if callable(value) else lambda record: record[value]
         by_phase: dict[int, list[Mapping[str, Any]]] = {}
         for run in self.runs:
             for record in run.phases:
                 by_phase.setdefault(record["phase"], []).append(record)
-        means = [(phase, found, stat(map(value, found))) for phase, found in sorted(by_phase.items())]
+        means = [(phase, found, stat(map(take, found))) for phase, found in sorted(by_phase.items())]
         return [(phase, found[0]["classes_seen"], mean) for phase, found, mean in means if mean]
+
+    def at_phase(self, phase: int, name: str) -> Stat | None:
+        """Return the mean of a number in the records of one phase."""
+        return next((mean for found, _, mean in self.curve(name) if found == phase), None)
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows that may stand in one table: same data set, order, recipe and classes."""
+    """Rows of one table: same data set, order, recipe and classes."""
 
     dataset: str
     order: str
@@ -130,12 +128,12 @@ class Comparison:
 
     @property
     def phases(self) -> tuple[int, ...]:
-        """Return every K that a row has."""
+        """Return every K of any row."""
         return tuple(sorted({k for row in self.rows for k in row.cells}))
 
     @property
     def finished(self) -> Comparison:
-        """Return what there are numbers of: nothing of a run that failed can be drawn."""
+        """Return the part with results: a failed run cannot be drawn."""
         kept = [
             replace(row, cells={k: cell for k, cell in row.cells.items() if cell.runs})
             for row in self.rows
@@ -143,7 +141,7 @@ class Comparison:
         return replace(self, rows=tuple(row for row in kept if row.cells))
 
     def cells(self) -> Iterator[tuple[int, Row, Cell]]:
-        """Yield K, row and cell of all there is, K by K."""
+        """Yield K, row and cell, one K after the other."""
         for k in self.phases:
             for row in self.rows:
                 if k in row.cells:
@@ -151,16 +149,19 @@ class Comparison:
 
     @property
     def is_published_protocol(self) -> bool:
-        """Say whether the classes are split as in the paper, so that its numbers may stand beside."""
+        """Say whether the classes are split as in the paper, so that its numbers compare."""
         protocol = PROTOCOLS.get(protocol_name(self.dataset))
-        return protocol is not None and (protocol.base_classes, protocol.classes) == (
-            self.base_classes,
-            self.classes,
-        )
+        ours = (self.base_classes, self.classes)
+        return protocol is not None and (protocol.base_classes, protocol.classes) == ours
+
+    def label_without(self, row: Row, setting: str) -> str:
+        """Return the label of a row without one of its settings: the name of a line in a plot."""
+        others = [other.settings for other in self.rows if other.method == row.method]
+        return label(row.method, row.settings, [name for name in differing(others) if name != setting])
 
 
 def stat(values: Iterable[float | None]) -> Stat | None:
-    """Return mean and standard deviation of the values that are there; None if none is.
+    """Return mean and standard deviation of the values that are not None; None without any.
 
     Examples
     --------
@@ -173,6 +174,59 @@ def stat(values: Iterable[float | None]) -> Stat | None:
     mean = math.fsum(found) / len(found)
     if len(found) == 1:
         return Stat(mean, None, 1)
-    return Stat(
-        mean, math.sqrt(math.fsum((v - mean) ** 2 for v in found) / (len(found) - 1)), len(found)
-    )
+    variance = math.fsum((v - mean) ** 2 for v in found) / (len(found) - 1)
+    return Stat(mean, math.sqrt(variance), len(found))
+
+
+def differing(variants: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings that are not the same in all variants, sorted by name."""
+    names = sorted({name for variant in variants for name in variant})
+    return [name for name in names if len({repr(variant.get(name, ...)) for variant in variants}) > 1]
+
+
+def label(method: str, settings: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return the method and those settings that tell it from its variants.
+
+    Examples
+    --------
+    >>> label("acil", {"expansion_size": 512, "gamma": 0.1}, ["gamma"])
+    'acil (γ = 0.1)'
+    """
+    parts = [
+        "no expansion"
+        if name == "expansion_size" and settings[name] is None
+        else f"{SHORT_NAMES.get(name, name)} = {plain(settings[name])}"
+        for name in names
+        if name in settings
+    ]
+    return f"{method} ({', '.join(parts)})" if parts else method
+
+
+def plain(value: Any) -> str:
+    """Return the value of a setting as text.
+
+    Examples
+    --------
+    >>> plain(0.001), plain(["stage2.5", "stage3.5"]), plain(None)
+    ('0.001', 'stage2.5+stage3.5', 'none')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return "+".join(plain(item) for item in value) or "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {plain(item)}" for name, item in sorted(value.items()))
+    return str(value)
+
+
+def sort_key(value: Any) -> tuple[Any, ...]:
+    """Return a sort key: None first, then numbers by size, then texts."""
+    if value is None:
+        return (0, 0, "")
+    if isinstance(value, int | float):
+        return (1, value, "")
+    return (2, 0, plain(value))

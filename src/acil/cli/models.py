@@ -1,4 +1,4 @@
-"""`acil inspect`: what a model file holds, without loading it."""
+"""`acil inspect`, `acil merge` and `acil export`: model files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acil.cli.images import counted, plain
+from acil.cli.shared import (
+    AsJson,
+    Backbone,
+    Force,
+    Model,
+    aligned,
+    counted,
+    plain,
+    require_free,
+    shown_progress,
+)
+from acil.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,7 +166,128 @@ def _parts(report: dict[str, Any]) -> Table:
 
 
 def _text(value: Any) -> Any:
-    """Return text as it is, without the control characters by which a file could rule a terminal."""
+    """Return text for rich without control characters and markup."""
     from rich.text import Text
 
     return Text(plain(value))
+
+
+def merge(
+    models: Annotated[list[Path], typer.Argument(help="Two or more model files.", metavar="MODEL…")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Model file to write.")],
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge models of the same network and expansion: exact, and without their images.
+
+    An image that two of them have learnt counts twice. The settings of the first model stay.
+    """
+    if len(models) < 2:
+        raise InputError("merge needs at least two models.")
+    from acil.storage import load, locked, save
+
+    with locked(out):
+        require_free(out, force)
+        merged = load(models[0])
+        if getattr(merged, "images_", None) is None:
+            for path in models[1:]:
+                merged.merge(load(path))
+            save(merged, out)
+            totals = dict(zip(merged.classes_.tolist(), merged.class_count_.tolist(), strict=True))
+        else:
+            totals = _merge_images(models, out)
+    if as_json:
+        named = {str(name): count for name, count in totals.items()}
+        typer.echo(json.dumps({"model": str(out), "totals": named}, indent=2))
+        return
+    for name, count in zip(aligned(totals), totals.values(), strict=True):
+        typer.echo(f"{name}  {count:>7}")
+    known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
+    typer.echo(f"{out} knows {known} from {learnt}")
+
+
+def _merge_images(models: list[Path], out: Path) -> dict[str, int]:
+    from acil.images import ImageClassifier
+
+    loaded = [ImageClassifier.load(path) for path in models]
+    for path, model in zip(models, loaded, strict=True):
+        if not model.snapshot.can_learn:
+            raise InputError(
+                f"{path} can only predict: it has no sums to merge. Give the full model file."
+            )
+    first, *others = loaded
+    for other in others:
+        first.merge(other)
+    first.save(out)
+    return first.counts_
+
+
+def export(
+    model: Model,
+    onnx: Annotated[
+        Path | None, typer.Option(help="Write network and head as one ONNX file here.")
+    ] = None,
+    inference: Annotated[
+        Path | None,
+        typer.Option(help="Write a small model file here that predicts but cannot learn."),
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Folder of images to compare ONNX and PyTorch on.")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+    backbone: Backbone = None,
+) -> None:
+    """Write a model as ONNX, or as a file for prediction alone.
+
+    The ONNX graph takes pixels (uint8, RGB) and gives scores and probabilities; it is compared with
+    PyTorch in onnxruntime before it is written.
+    """
+    if onnx is None and inference is None:
+        raise InputError("Say what to write: --onnx FILE, --inference FILE, or both.")
+    for path in (onnx, inference):
+        if path is not None:
+            require_free(path, force)
+            if path.resolve() == model.resolve():
+                raise InputError(f"{path} is the model itself. Give another name.")
+    from acil.images import ImageClassifier
+
+    written: dict[str, Any] = {}
+    with shown_progress("exporting"):
+        if inference is not None:
+            ImageClassifier.load(model).save(inference, inference=True)
+            written["inference"] = {"path": str(inference), "bytes": inference.stat().st_size}
+        if onnx is not None:
+            written["onnx"] = _onnx(ImageClassifier.load(model, backbone=backbone), onnx, check)
+    if as_json:
+        typer.echo(json.dumps(written, indent=2))
+        return
+    for path in (onnx, inference):
+        if path is not None:
+            typer.echo(f"{path}  {path.stat().st_size:,} bytes")
+    if onnx is not None:
+        facts = written["onnx"]
+        typer.echo(
+            f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: the same classes, scores "
+            f"within {facts['difference']:.1e}"
+        )
+
+
+def _onnx(classifier: Any, path: Path, check: Path | None) -> dict[str, Any]:
+    import torch
+
+    from acil.export import export_onnx
+    from acil.vision.decode import decode
+    from acil.vision.listing import list_files
+
+    embedder, pixels = classifier.embedder, None
+    if check is not None:
+        size, mode, crop = embedder.preprocessing.size, embedder.mode, embedder.crop
+        pixels = torch.stack([decode(file, size, mode, crop) for file in list_files([check])])
+    done = export_onnx(classifier.snapshot.solved(), embedder, path, pixels)
+    return {
+        "path": str(path),
+        "bytes": done.bytes,
+        "images": done.images,
+        "difference": done.difference,
+    }

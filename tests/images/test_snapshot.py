@@ -4,7 +4,7 @@ import pytest
 
 from acil import ImageClassifier
 from acil.errors import InputError, ModelFileError
-from acil.images.tracking import Tracker
+from acil.images.snapshot import Tracker
 from acil.vision import WrappedBackbone
 from acil.vision.embedder import TorchEmbedder
 from pictures import PREPROCESSING, Pooled, draw

@@ -1,0 +1,159 @@
+"""What several commands share: options, progress on stderr, text for terminals, torchrun."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from acil.errors import InputError
+
+Model = Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL")]
+Backbone = Annotated[
+    str | None,
+    typer.Option(
+        help="Network: efficientnet-lite0, timm:NAME, torchvision:NAME, onnx:FILE, "
+        "module:PACKAGE.MODULE.NAME or a .safetensors file (default: that of the model).",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+ClassName = Annotated[
+    str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
+]
+#: Names that a message lists.
+_SHOWN = 3
+
+
+def several_ranks() -> bool:
+    """Say whether torchrun has started several processes for this command."""
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def is_rank_zero() -> bool:
+    """Say whether this process prints and writes: the only one, or the first of several."""
+    return not several_ranks() or os.environ["RANK"] == "0"
+
+
+def stop_on_sigterm() -> None:
+    """Under torchrun, stop like on Ctrl-C when it ends this process because another one died."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        signal.signal(signal.SIGTERM, interrupt)
+
+
+def require_free(path: Path, force: bool) -> None:
+    """Raise if a file exists and may not be replaced."""
+    if path.exists() and not force:
+        raise InputError(f"{path} exists. Replace it with --force, or give another name.")
+
+
+def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
+    """Return images and labels as `ImageClassifier` takes them, from the arguments of a command."""
+    from acil.vision.listing import list_images
+
+    if class_name is None and len(images) != 1:
+        raise InputError(
+            "Give one folder with a folder for each class, or one CSV file; or several images, or "
+            "folders of images, with --class NAME."
+        )
+    listings = [list_images(image, class_name) for image in images]
+    for listing in listings:
+        if listing.ignored and is_rank_zero():
+            shown = ", ".join(plain(path.name) for path in listing.ignored[:_SHOWN])
+            more = " …" if len(listing.ignored) > _SHOWN else ""
+            what = counted(len(listing.ignored), "entry that is no image", "entries that are no images")
+            typer.echo(f"ignored {what}: {shown}{more}", err=True)
+    paths = [path for listing in listings for path in listing.paths]
+    return paths, [label for listing in listings for label in listing.labels]
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[str, int, int | None], None] | None]:
+    """Show a bar on stderr for each thing being done; None if stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield show
+
+
+@contextmanager
+def shown_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show one bar, and what the library logs, such as the first export of a network."""
+    with shown_log("%(message)s", {"acil": logging.INFO}), progress_bars() as show:
+        if show is None:
+            yield None
+        else:
+            show(what, 0, None)
+            yield lambda done, total: show(what, done, total)
+
+
+@contextmanager
+def shown_log(form: str, levels: Mapping[str, int]) -> Iterator[None]:
+    """Log to stderr what these loggers have to say, from these levels on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(form))
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(level)
+
+
+def plain(value: Any) -> str:
+    """Return text without control characters: a file must not control the terminal."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(value)
+    )
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number of things, as in "1 class" and "3 classes"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def aligned(texts: Iterable[Any]) -> list[str]:
+    """Return texts padded to the width of the widest, as a terminal shows it.
+
+    Letters of some scripts are two columns wide there, and accents none.
+    """
+    from rich.cells import cell_len
+
+    shown = [plain(text) for text in texts]
+    width = max(map(cell_len, shown), default=0)
+    return [text + " " * (width - cell_len(text)) for text in shown]
+
+
+def show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
+    """Print a table of classes: images of this call, and images in the model."""
+    heading, *names = aligned(["class", *counts])
+    typer.echo(f"{heading}  {'images':>7}  {'in model':>8}")
+    for shown, (name, count) in zip(names, counts.items(), strict=True):
+        typer.echo(f"{shown}  {count:>7}  {totals.get(name, 0):>8}")
