@@ -195,7 +195,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     in held-out scores and in weights (relative Frobenius norm, ε = 2.2e-16): c = 1 for phases and
     merging, 10 for single samples in a stream and after forgetting. κ is the largest eigenvalue that
     gram + γI ever had over its smallest now. The recursion agrees to max(1e-6, 100·ε·κ). In float32 and
-    mixed precision scores agree to 1e-3 while κ ≤ 5e4, and κ > 8.4e4 is refused.
+    mixed precision scores agree to about 1e-3 while κ ≤ 5e4, and κ > 8.4e4 is refused.
 
     Threads may predict while another one learns: they see the model before or after, never in between.
 
@@ -346,7 +346,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         with self._locked() as state:
             ridge = state.model.ridge
-            ridge.flush()
+            # Without its factor, whose memory is about to be used again
+            ridge.release()
             fresh = ridge.with_gamma(ridge.gamma)
             fresh.solve()
             self._state = State(state.classes, state.model.with_head(fresh), state.seed)

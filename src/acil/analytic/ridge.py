@@ -86,7 +86,8 @@ class Ridge:
             twin.solution = None
         waiting = int(self.counts.sum()) - self.sums.n_samples
         if n_rows + waiting <= min(_MAX_WAITING, len(self.sums.moment) * _WAITING_SHARE):
-            new = tuple(twin._following(blocks))
+            # Copies: without an expansion, rows may be memory of the caller.
+            new = tuple((rows.clone(), c, weights) for rows, c, weights in twin._following(blocks))
             twin._waiting += new
             for _, columns, _ in new:
                 twin.counts = twin.counts + torch.bincount(columns, minlength=n_classes)
