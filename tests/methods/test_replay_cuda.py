@@ -12,6 +12,8 @@ from acil.methods import resolve
 from acil.methods.biascorrection import BiasCorrection
 from acil.methods.icarl_bce import SigmoidDistilling
 from acil.methods.lucir_loss import Rebalancing
+from acil.methods.podnet_loss import PooledOutputs
+from acil.methods.proxies import ProxyNetwork
 from acil.training.cosine import CosineNetwork
 from acil.training.fisher import Anchored
 from acil.training.loop import train
@@ -53,6 +55,10 @@ CASES = {
     "rebalancing": (
         lambda: CosineNetwork(build("smallcnn"), 3, 2, torch.Generator().manual_seed(0)),
         lambda: Rebalancing(teacher().backbone, 3, 5.0, 0.5, 2, 1.0),
+    ),
+    "pooled outputs": (
+        lambda: ProxyNetwork(build("smallcnn"), 3, 2, 10, torch.Generator().manual_seed(0)),
+        lambda: PooledOutputs(teacher().backbone, 3.0, 1.0, 0.01),
     ),
 }
 

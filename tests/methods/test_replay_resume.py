@@ -103,6 +103,7 @@ DIGITS = {
     "settings.increment.epochs": "2",
     "settings.memory_rule": "5 per class",
     "settings.bic_correction_epochs": "5",
+    "settings.podnet_balanced_epochs": "2",
 }
 
 

@@ -27,6 +27,7 @@ _BUILT_IN = {
     "ewc": "acil.methods.ewc:EWC",
     "bic": "acil.methods.bic:BiC",
     "lucir": "acil.methods.lucir:LUCIR",
+    "podnet": "acil.methods.podnet:PODNet",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 

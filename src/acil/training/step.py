@@ -19,9 +19,10 @@ from acil.training.settings import Training
 from acil.training.shadow import Shadow, halved
 from acil.vision.backbones import Backbone
 
-#: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). Two attributes are
+#: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). Three attributes are
 #: looked at: ``capturable`` (True allows a CUDA graph: no shape and no branch may depend on values, and
-#: nothing but the network may keep state) and ``identity`` (a text that a checkpoint remembers).
+#: nothing but the network may keep state), ``identity`` (a text that a checkpoint remembers) and
+#: ``gradient_limit`` (each entry of a gradient is clamped to ± this number).
 Objective = Callable[[nn.Module, Tensor, Tensor, Tensor], "Tensor | tuple[Tensor, Tensor]"]
 
 #: cuDNN chooses its algorithms and the optimiser makes its state before a graph is recorded.
@@ -178,6 +179,7 @@ class Step:
                 use_fast_convolutions(self._model, device)
             compile_parts(self._model)
         self._objective = _with_fast_teacher(objective, half, self._compiled_size is not None, device)
+        self._limit: float | None = getattr(objective, "gradient_limit", None)
         self._totals = torch.zeros(2, device=device)
         self._scored = False
         self._graphs: dict[int, _Graph] | None = None
@@ -250,6 +252,7 @@ class Step:
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if self._shadow is not None:
             self._shadow.collect()
+        self._clamp()
         self._scaler.step(self._optimizer)
         self._scaler.update()
         if self._shadow is not None:
@@ -260,6 +263,16 @@ class Step:
             if scores is not None:
                 self._scored = True
                 self._totals[1] += (scores.argmax(1) == y).sum()
+
+    def _clamp(self) -> None:
+        if self._limit is None:
+            return
+        # Before clamping, which would hide that a gradient has overflowed.
+        self._scaler.unscale_(self._optimizer)
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_clamp_min_(gradients, -self._limit)
+        torch._foreach_clamp_max_(gradients, self._limit)
 
     def _stance(self, size: int) -> AbstractContextManager[Any]:
         if self._compiled_size in (None, size):

@@ -38,3 +38,7 @@ class SmallCNN(Backbone):
     def taps(self) -> dict[str, nn.Module]:
         """Return "stage1" (8 x 8 places) and "stage2" (4 x 4)."""
         return {"stage1": self.stage1, "stage2": self.stage2}
+
+    def stages(self) -> list[list[nn.Module]]:
+        """Return the two stages."""
+        return [[self.stage1], [self.pool, self.stage2]]
