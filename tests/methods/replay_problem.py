@@ -22,6 +22,8 @@ REPLAY_METHODS = (
     "bic",
     "lucir",
     "podnet",
+    "lucir+mnemonics",
+    "podnet+aanets",
 )
 
 

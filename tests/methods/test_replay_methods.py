@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -174,7 +175,7 @@ def test_what_cannot_be_learnt_is_refused_and_changes_nothing(name):
         1, (3, 4), ImageSet(None, vectors, content_identity(vectors)), phases[1].labels, 5
     )
     for phase in (phases[0], phases[2], only_vectors):
-        with pytest.raises(InputError, match=name):
+        with pytest.raises(InputError, match=re.escape(name)):
             method.learn(phase)
     assert same_state(before, method.state_dict())
 

@@ -215,7 +215,14 @@ def context(task: Task, job: Job, checkpoint: Callable[[str], Path] | None) -> C
         checkpoint=None if checkpoint is None else checkpoint(digest(identity)),
         progress=task.progress,
         group=task.group,
+        phase_sizes=phase_sizes(task, job),
     )
+
+
+def phase_sizes(task: Task, job: Job) -> tuple[int, ...]:
+    """Return the number of training images of each phase of a job."""
+    counts = torch.bincount(task.train_labels, minlength=task.n_classes)
+    return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
 
 
 def base_identity(task: Task, seed: int) -> dict[str, Any]:

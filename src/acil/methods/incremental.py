@@ -238,7 +238,8 @@ class IncrementalNetwork(ABC):
 
     def _digest(self, phase: Phase) -> str:
         """Tell the trainings of this run from those of other K and settings in the same folder."""
-        facts = f"{self.settings} {self.training} {self.history} {phase.n_seen}"
+        settings = self.recorded_settings(self.context.settings)
+        facts = f"{settings} {self.training} {self.history} {phase.n_seen}"
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
     def _require_learnt(self) -> None:

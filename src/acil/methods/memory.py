@@ -127,6 +127,18 @@ class ExemplarMemory:
         kept = chosen if self._pixels is None else torch.cat([self._pixels[old], chosen])
         self._pixels, self.labels = kept, torch.cat([self.labels[old], labels[new]])
 
+    def rewrite(self, places: Tensor, pixels: Tensor) -> None:
+        """Put other images of the same classes in the place of some exemplars.
+
+        Parameters
+        ----------
+        places : Tensor of shape (k,), int64
+        pixels : Tensor of shape (k, channels, height, width), uint8
+        """
+        kept = self.pixels.clone()
+        kept[places] = pixels
+        self._pixels = kept
+
     def state_dict(self) -> dict[str, Any]:
         """Return pixels and labels; nothing while the memory is empty."""
         return {"pixels": self.pixels, "labels": self.labels} if len(self) else {}

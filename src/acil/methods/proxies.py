@@ -65,7 +65,7 @@ class ProxyClassifier(nn.Module):
             weight = self.weight
             unit = functional.normalize(features.float())
             cosines = functional.linear(unit, functional.normalize(weight.flatten(0, 1)))
-            each = (2 * cosines - 2).unflatten(1, weight.shape[:2])
+            each = (2 * cosines - 2).reshape(len(unit), *weight.shape[:2])
             found: Tensor = (each.softmax(2) * each).sum(2)
         return found
 

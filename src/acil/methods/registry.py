@@ -53,10 +53,14 @@ def resolve(name: str) -> type[Method]:
     Parameters
     ----------
     name : str
-        A registered name, or ``package.module:Class``.
+        A registered name, ``HOST+WRAPPER…`` or ``package.module:Class``.
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
+    if "+" in name:
+        from acil.methods.wrappers import wrapped
+
+        return wrapped(name)
     target = _BUILT_IN.get(name, name)
     module_name, separator, class_name = target.partition(":")
     if not separator:
