@@ -24,6 +24,9 @@ REPLAY_METHODS = (
     "podnet",
     "lucir+mnemonics",
     "podnet+aanets",
+    "eeil",
+    "lfl",
+    "dgr",
 )
 
 
@@ -60,6 +63,9 @@ def make_context(checkpoint=None, *, training=TRAINING, seed=0, **options):
         "memory_rule": "4 per class",
         "bic_correction_epochs": 5,
         "podnet_balanced_epochs": 2,
+        "eeil_balanced_epochs": 2,
+        "dgr_generator_epochs": 2,
+        "dgr_drawn": 8,
         **options.pop("settings", {}),
     }
     return Context(

@@ -104,6 +104,9 @@ DIGITS = {
     "settings.memory_rule": "5 per class",
     "settings.bic_correction_epochs": "5",
     "settings.podnet_balanced_epochs": "2",
+    "settings.eeil_balanced_epochs": "2",
+    "settings.dgr_generator_epochs": "2",
+    "settings.dgr_drawn": "8",
     "settings.rmm_actions": "[0.5, 0.5, 0.5]",
 }
 

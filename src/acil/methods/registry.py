@@ -28,6 +28,9 @@ _BUILT_IN = {
     "bic": "acil.methods.bic:BiC",
     "lucir": "acil.methods.lucir:LUCIR",
     "podnet": "acil.methods.podnet:PODNet",
+    "eeil": "acil.methods.eeil:EEIL",
+    "lfl": "acil.methods.lfl:LFL",
+    "dgr": "acil.methods.dgr:DGR",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 

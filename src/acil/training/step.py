@@ -31,7 +31,7 @@ _WARMUP_STEPS = 3
 #: is halved when a gradient overflows (that step is left out), and doubled after 2,000 good steps.
 _FIRST_LOSS_SCALE = 1024.0
 #: Forms of blocks that a process may compile.
-_COMPILED_FORMS = 64
+_COMPILED_FORMS = 128
 
 
 @dataclass(frozen=True)
