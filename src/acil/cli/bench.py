@@ -23,7 +23,9 @@ def run(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Methods, comma-separated; package.module:Class too (compare: all)."),
+        typer.Option(
+            help="Methods, comma-separated; HOST+WRAPPER and package.module:Class too (compare: all)."
+        ),
     ] = None,
     phases: Annotated[str | None, typer.Option(help="Numbers K of phases, comma-separated.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, comma-separated.")] = None,
@@ -39,7 +41,9 @@ def run(
         list[str] | None,
         typer.Option("--set", help="key=value, e.g. recipe.training.epochs=3 or data.size=64"),
     ] = None,
-    suite: Annotated[str | None, typer.Option(help="main, compare, ablation, width or memory.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="main, compare, table1, ablation, width or memory.")
+    ] = None,
     backbone: Annotated[
         Path | None, typer.Option(help="Trained network, instead of base training.")
     ] = None,
@@ -204,11 +208,13 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
     from acil.benchmark.orders import PODNET_ORDERS
     from acil.benchmark.suites import SUITES
     from acil.methods import available
+    from acil.methods.wrappers import HOSTS, WRAPPERS
     from acil.training.recipes import RECIPES
 
     found = {
         "datasets": sorted(DATASETS),
         "methods": list(available()),
+        "wrappers": [f"{'|'.join(HOSTS)}+{wrapper}" for wrapper in WRAPPERS],
         "recipes": sorted(RECIPES),
         "orders": ["natural", "seed1993", *PODNET_ORDERS, "any seed"],
         "suites": list(SUITES),
