@@ -166,7 +166,7 @@ class DSAL(FrozenMethod):
         return torch.tanh(self._scale() * self._model().expansion.project(rows))
 
     def _scale(self) -> float:
-        """Return s: the authors draw W_fe from U(± 1/√features); at our N(0, 1) most of tanh saturates."""
+        """Return s: the authors draw W_fe from U(± 1/√features); at our N(0, 1) tanh saturates."""
         expansion = self._model().expansion
         return 1.0 if expansion.projection is None else 1 / math.sqrt(3 * expansion.in_features)
 

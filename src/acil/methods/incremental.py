@@ -141,9 +141,14 @@ class IncrementalNetwork(ABC):
         features = None
         if self.exemplars.rule.count:
             features = network_features(network.backbone, phase.images, self.context.device)
-        self.exemplars.update(phase.images, phase.labels, features, phase.n_seen)
+        first = self.first_exemplars(phase)
+        self.exemplars.update(phase.images, phase.labels, features, phase.n_seen, first)
         self.network = network
         self.history.append(phase.n_seen)
+
+    def first_exemplars(self, phase: Phase) -> Tensor | None:
+        """Return positions of images that become exemplars of first rank; None leaves all to herding."""
+        return None
 
     def predict(self, images: ImageSet) -> Tensor:
         """Return the label of each image: the class of the largest score."""
