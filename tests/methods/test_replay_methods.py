@@ -124,6 +124,17 @@ def test_old_scores_drift_less_than_without_protection(name):
     assert held < 0.5 * plain
 
 
+def test_ewc_over_all_classes_forgets_more():
+    phases = make_phases((3, 2))
+    old = []
+    for new_only in (True, False):
+        settings = {"ewc_new_only": new_only}
+        old.append(
+            accuracy(learnt("ewc", phases, make_context(training=LONGER, settings=settings)), range(3))
+        )
+    assert old[1] <= old[0]
+
+
 def test_joint_training_is_training_from_scratch_on_all_data():
     phases = make_phases((3, 2), per_class=30)
     together = phases[0].images.pixels(), phases[1].images.pixels()
