@@ -38,8 +38,10 @@ class RunProgress:
     def __call__(self, event: Any) -> None:
         """Show one event: a finished phase, or an epoch of training."""
         if hasattr(event, "epochs"):
+            # A generator of images has no accuracy.
+            accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.1f} %  "
             note = (
-                f"loss {event.loss:.3f}  accuracy {event.accuracy:.1f} %  "
+                f"loss {event.loss:.3f}  {accuracy}"
                 f"{event.images_per_second:,.0f} images/s  {event.seconds_left:.0f} s left"
             )
             self._show("training", event.epoch, event.epochs, note)
