@@ -65,7 +65,7 @@ def test_samples_of_the_generator_enter_training(monkeypatch):
 def trained_generator():
     pixels, labels = images_of(range(4), per_class=40)
     made = Generator(1, 8, 6, latent=8, seed=0)
-    plan = Training(epochs=200, batch_size=32, learning_rate=0.02, schedule="cosine")
+    plan = Training(epochs=60, batch_size=32, learning_rate=0.05, schedule="cosine")
     train(
         made,
         pixels,
@@ -76,6 +76,7 @@ def trained_generator():
         device="cpu",
         objective=EvidenceBound(),
     )
+    made.measure_codes(pixels, labels, PREPROCESSING)
     return made, pixels, labels
 
 
@@ -85,7 +86,7 @@ def test_generator_draws_images_of_the_class_asked_for(trained_generator):
     drawn = to_pixels(made.draw(wanted, torch.Generator().manual_seed(1)), PREPROCESSING).float()
     means = torch.stack([pixels[labels == label].float().mean(0) for label in range(4)])
     distances = (drawn[:, None] - means[None]).flatten(2).norm(dim=2)
-    assert float((distances.argmin(1) == wanted).float().mean()) > 0.7
+    assert float((distances.argmin(1) == wanted).float().mean()) > 0.9
     # Not the same image again and again.
     assert len(drawn.flatten(1).unique(dim=0)) == 40
 
@@ -99,9 +100,7 @@ def test_generator_depends_on_its_seed_alone():
     drawn = [g.draw(labels, torch.Generator().manual_seed(0)) for g in (first, second)]
     assert drawn[0].shape == (2, 3, 32, 32)
     assert torch.equal(drawn[0], drawn[1])
-    assert {name.partition(".")[0] for name in state} == {
-        "encoder", "moments", "start", "decoder", "last",
-    }  # fmt: skip
+    assert not {"noise", "steps"} & state.keys()
 
 
 def test_interrupted_training_of_a_generator_goes_on_with_the_same_noise(tmp_path, monkeypatch):

@@ -19,7 +19,8 @@ Settings: ``dgr_drawn`` = 100 images of each old class, ``dgr_latent`` = 100, ``
 Differences from the original:
 
 1. The generator is an autoencoder that is told the class (there a Wasserstein GAN that is not), so that
-   old classes can be drawn in equal numbers.
+   old classes can be drawn in equal numbers. Codes are drawn from N(mean, deviation) of the codes that
+   the class had in training: from N(0, 1) hardly any drawn image is one of its class.
 2. Images are drawn once a phase, not for each batch.
 3. The base network is the shared one, trained by the recipe.
 """
@@ -202,13 +203,18 @@ class DGR(IncrementalNetwork):
             precision="float32",
             compile=False,
         )
+        images, labels = self.data(phase)
+        preprocessing = self.network.backbone.preprocessing
         train(
             generator,
-            *self.data(phase),
+            images,
+            labels,
             plan,
-            preprocessing=self.network.backbone.preprocessing,
+            preprocessing=preprocessing,
             seed=derived_seed(self.context.seed, "generator's training", phase.n_seen),
             device=self.context.device,
             objective=EvidenceBound(),
             progress=self.context.progress,
         )
+        with full_float32():
+            generator.measure_codes(images, labels, preprocessing)

@@ -9,9 +9,10 @@ With n old and m new classes, weights θ, their values θ* before the phase and 
     F_new = mean over batches of (gradient of the batch's CE over all classes)², at most 1e-4
     F ← α F + (1 − α) F_new with α = n / (n + m); entries of new class weights are F_new
 
-Settings: ``ewc_penalty`` = λ = 1000, ``ewc_clip`` = 1e-4 (PyCIL's values), ``ewc_new_only`` = true (false
-takes CE over the scores of all classes). Training: with the recipe ``paper`` 180 epochs, rate 0.1 divided by 10 at 70, 120 and 150, weight decay 2e-4 (PyCIL's, for CIFAR);
-otherwise the recipe's. ``increment.NAME`` changes it.
+Settings: ``ewc_penalty`` = λ = 1000, ``ewc_clip`` = 1e-4 (PyCIL's values), ``ewc_new_only`` = true
+(false takes CE over the scores of all classes). Training: with the recipe ``paper`` 180 epochs, rate 0.1
+divided by 10 at 70, 120 and 150, weight decay 2e-4 (PyCIL's, for CIFAR); otherwise the recipe's.
+``increment.NAME`` changes it.
 
 Differences from the original:
 

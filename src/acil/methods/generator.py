@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.training.objectives import Capturable
+from acil.vision.backbones import Preprocessing, normalise
 
 #: Channels of the first map of the encoder; each later one has twice as many, up to the limit.
 _FIRST_CHANNELS, _MOST_CHANNELS = 32, 128
@@ -18,6 +19,9 @@ _FIRST_CHANNELS, _MOST_CHANNELS = 32, 128
 _SMALLEST_SIDE = 4
 #: Rows of noise that trainings draw from, and how far a step moves on in them.
 _NOISE_ROWS, _STRIDE = 4093, 977
+#: Of pixels around what the decoder says, normalised: the smaller, the sharper, and the less alike are
+#: codes of images and of noise.
+_VARIANCE = 0.1
 #: Images that are drawn together.
 _BATCH = 500
 
@@ -40,6 +44,8 @@ class Generator(nn.Module):
 
     noise: Tensor
     steps: Tensor
+    centre: Tensor
+    spread: Tensor
 
     def __init__(self, channels: int, size: int, n_classes: int, latent: int, seed: int) -> None:
         super().__init__()
@@ -61,20 +67,48 @@ class Generator(nn.Module):
             self.last = nn.Conv2d(up[-1], channels, 3, padding=1)
         self.to_empty(device="cpu")
         _draw_(self, generator)
+        # Codes start as noise, and take on what an image needs.
+        nn.init.zeros_(self.moments.weight)
         # Not part of the state: both follow from the seed.
         drawn = torch.randn(_NOISE_ROWS, latent, generator=generator)
         self.register_buffer("noise", drawn, persistent=False)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64), persistent=False)
+        #: Mean and deviation of each class's codes, which images are drawn from.
+        self.register_buffer("centre", torch.zeros(n_classes, latent))
+        self.register_buffer("spread", torch.ones(n_classes, latent))
 
     def forward(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return images built again from noisy codes, and mean and log-variance of the codes."""
-        label = functional.one_hot(y, self.n_classes).to(x.dtype)
-        found = self.moments(torch.cat([self.encoder(x), label], dim=1))
-        mean, log_variance = found[:, : self.latent], found[:, self.latent :].clamp(-10, 10)
+        mean, log_variance, label = self.encode(x, y)
         rows = (indices + _STRIDE * self.steps) % _NOISE_ROWS
         self.steps += 1
         code = mean + (log_variance / 2).exp() * self.noise[rows]
         return self.decode(code, label), mean, log_variance
+
+    def encode(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean and log-variance of the codes of normalised images, and their labels, one-hot."""
+        label = functional.one_hot(y, self.n_classes).to(x.dtype)
+        found = self.moments(torch.cat([self.encoder(x), label], dim=1))
+        return found[:, : self.latent], found[:, self.latent :].clamp(-10, 10), label
+
+    @torch.no_grad()
+    def measure_codes(self, pixels: Tensor, labels: Tensor, preprocessing: Preprocessing) -> None:
+        """Remember where the codes of each class lie: they need not fill all of N(0, 1).
+
+        Parameters
+        ----------
+        pixels : Tensor of shape (n, channels, height, width), uint8
+        labels : Tensor of shape (n,), int64
+        preprocessing : Preprocessing
+        """
+        device = self.noise.device
+        for label in sorted(set(labels.tolist())):
+            x = normalise(pixels[labels == label].to(device), preprocessing)
+            y = torch.full((len(x),), label, device=device)
+            mean, log_variance, _ = self.encode(x, y)
+            self.centre[label] = mean.mean(0)
+            # The variance of codes: of their means, and around each
+            self.spread[label] = (mean.var(0, correction=0) + log_variance.exp().mean(0)).sqrt()
 
     def decode(self, code: Tensor, label: Tensor) -> Tensor:
         """Return normalised images of codes (n, latent) and one-hot labels (n, n_classes)."""
@@ -95,7 +129,8 @@ class Generator(nn.Module):
         device, drawn = self.noise.device, []
         for start in range(0, len(labels), _BATCH):
             part = labels[start : start + _BATCH]
-            code = torch.randn(len(part), self.latent, generator=generator).to(device)
+            drawn_code = torch.randn(len(part), self.latent, generator=generator).to(device)
+            code = self.centre[part.to(device)] + self.spread[part.to(device)] * drawn_code
             label = functional.one_hot(part, self.n_classes).float().to(device)
             drawn.append(self.decode(code, label))
         return torch.cat(drawn)
@@ -118,7 +153,7 @@ class EvidenceBound(Capturable):
         built, mean, log_variance = network(x, y, indices)
         # KL(N(μ, σ²) ‖ N(0, 1)) = ½ (μ² + σ² − log σ² − 1)
         divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum(1).mean() / 2
-        loss: Tensor = functional.mse_loss(built, x) + 2 * divergence / x[0].numel()
+        loss: Tensor = functional.mse_loss(built, x) + 2 * _VARIANCE * divergence / x[0].numel()
         return loss
 
 
