@@ -18,8 +18,10 @@ from acil.methods.mnemonics import class_means, to_pixels, trained_exemplars
 from acil.methods.podnet import PODNet
 from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split
 from acil.training.batches import Batches
+from acil.training.convolution import eligible
 from acil.training.recipes import RECIPES
 from acil.training.settings import Training
+from acil.training.shadow import halved
 from acil.vision.backbones import build, normalise
 
 
@@ -80,6 +82,23 @@ def test_scaled_convolution_starts_as_it_was_and_trains_one_number_a_kernel():
         network.stage1[0].scale[3] = 0.0
     assert bool((network.stage1[0](x)[:, 3] == 0).all())
     assert has_scales(network)
+
+
+def test_half_precision_copies_of_scaled_convolutions_get_our_kernels():
+    network = build("resnet32")
+    scale_kernels_(network)
+    fast, _ = halved(network)
+    chosen = [module for module in fast.modules() if eligible(module)]
+    # All but the stem, whose three channels do not fit.
+    assert len(chosen) == 30
+    assert not any(eligible(module) for module in network.modules())
+    convolution = network.stage2[1].conv1
+    x = torch.randn(2, 32, 8, 8, generator=torch.Generator().manual_seed(0))
+    before = convolution(x)
+    convolution.__class__ = ScaledConv2d.fast_class
+    # Where our kernels do not fit, such as here, it computes as before, and is not changed again.
+    torch.testing.assert_close(convolution(x), before)
+    assert not eligible(convolution.half())
 
 
 def test_branches_are_mixed_after_each_stage():
