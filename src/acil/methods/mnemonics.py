@@ -104,30 +104,29 @@ class Mnemonics(IncrementalNetwork):
             self._train_exemplars(phase)
 
     def _train_exemplars(self, phase: Phase) -> None:
-        kept, first = self.exemplars, phase.classes[0]
-        old, new = (
-            torch.nonzero(mask).flatten() for mask in (kept.labels < first, kept.labels >= first)
-        )
+        kept, device = self.exemplars, self.context.device
+        is_old = kept.labels < phase.classes[0]
+        old, old_labels = kept.pixels[is_old], kept.labels[is_old]
         backbone = self.network.backbone
-        data = torch.cat([phase.images.pixels(), kept.pixels[old]])
-        labels = torch.cat([phase.labels, kept.labels[old]])
-        seed = derived_seed(self.context.seed, "mnemonics", phase.n_seen)
-        device, preprocessing = self.context.device, backbone.preprocessing
-        batches = Batches(data, labels, self.training, preprocessing, seed, device)
-        found = network_features(backbone, kept.pixels[old], device) if len(old) else None
-        means = [] if found is None else class_means(found, kept.labels[old])
-        pixels = kept.pixels[new]
+        preprocessing: Preprocessing = backbone.preprocessing
+        old_means = None
+        if len(old):
+            found = network_features(backbone, old, device)
+            old_means = torch.stack(class_means(found, old_labels)).to(device)
+        batches = Batches(
+            torch.cat([phase.images.pixels(), old]),
+            torch.cat([phase.labels, old_labels]),
+            self.training,
+            preprocessing,
+            derived_seed(self.context.seed, "mnemonics", phase.n_seen),
+            device,
+        )
+        new = torch.nonzero(~is_old).flatten()
+        start = normalise(kept.pixels[new].to(device), preprocessing)
         with full_float32():
-            trained = trained_exemplars(
-                backbone,
-                normalise(pixels.to(device), preprocessing),
-                kept.labels[new],
-                torch.stack(means).to(device) if len(means) else None,
-                batches,
-                self.rate,
-            )
+            trained = trained_exemplars(backbone, start, kept.labels[new], old_means, batches, self.rate)
         written = to_pixels(trained, preprocessing).cpu()
-        moved = float((written != pixels).float().mean())
+        moved = float((written != kept.pixels[new]).float().mean())
         logger.info("%s: %.3g of the exemplars' pixels have moved.", self.name, moved)
         kept.rewrite(new, written)
 
