@@ -135,6 +135,12 @@ def test_interrupted_training_of_a_generator_goes_on_with_the_same_noise(tmp_pat
     assert all(torch.equal(value, state[name]) for name, value in whole.state_dict().items())
 
 
+def test_trainings_of_the_generator_are_counted_by_their_cost():
+    method = dgr.DGR(make_context(settings={"dgr_generator_epochs": 50, "dgr_drawn": 8}))
+    # Two epochs and ten for the generator: on 48 base images, and on 32 new and 24 drawn ones
+    assert method.trained_images([48, 32], [3, 5]) == 10 * 48 + 12 * 56
+
+
 def test_generator_is_counted_and_no_image_is_kept():
     method = dgr.DGR(make_context())
     for phase in make_phases((3, 2)):

@@ -157,6 +157,12 @@ class DGR(IncrementalNetwork):
             images = self.generator_network.draw(labels, self.generator("drawn images", phase))
         return to_pixels(images, preprocessing).cpu(), labels
 
+    @property
+    def own_base_epochs(self) -> int:
+        """Epochs of the generator's training on the base phase, as epochs of the network's."""
+        epochs: int = self.settings.generator_epochs // _CHEAPER
+        return epochs
+
     def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images one increment trains on; for the generator an image counts less."""
         images: int = sizes[index] + self.settings.drawn * seen[index - 1]
