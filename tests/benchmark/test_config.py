@@ -5,9 +5,10 @@ import tomllib
 import pytest
 
 from acil.benchmark.config import check_resumable, make_config, read_config, to_toml
-from acil.benchmark.suites import variants
+from acil.benchmark.published import published
+from acil.benchmark.suites import has_column, variants
 from acil.errors import InputError
-from acil.methods import available
+from acil.methods import available, resolve
 
 
 def stored(config, tmp_path, resolved=None):
@@ -77,6 +78,19 @@ def test_compare_takes_all_methods_unless_told_otherwise():
     assert make_config({"suite": "compare"}).methods == available()
     assert make_config({"suite": "compare", "methods": "acil"}).methods == ("acil",)
     assert make_config({}).methods == ("acil",)
+
+
+def test_table1_is_the_papers_table_unless_told_otherwise():
+    table = make_config({"suite": "table1"})
+    assert (table.dataset, table.recipe, table.order) == ("cifar100", "paper", "seed1993")
+    assert (table.phases, table.seeds) == ((5, 10, 25, 50), (0,))
+    rows = {method for method in table.methods if published("cifar100", method, 5) is not None}
+    assert rows == set(table.methods)
+    # Every row of the paper for K = 50 and no other is there.
+    at_fifty = {method for method in rows if published("cifar100", method, 50) is not None}
+    assert {method for method in rows if has_column("table1", method, 50)} == at_fifty
+    assert all(callable(resolve(method)) for method in table.methods)
+    assert make_config({"suite": "table1", "phases": "5", "order": "podnet1"}).phases == (5,)
 
 
 def test_memory_suite_varies_what_a_method_keeps():

@@ -12,10 +12,19 @@ KILLING = Path(__file__).with_name("killing.py").read_text()
 #: Methods that train nothing after the base phase; the others take minutes.
 QUICK = ("acil", "ncm", "slda", "lda", "fecam", "fetril", "ds-al")
 #: Makes what other methods train in each phase short.
-SHORT = ("--set", "settings.increment.epochs=1")
+SHORT = [
+    part
+    for setting in (
+        "increment.epochs",
+        "podnet_balanced_epochs",
+        "eeil_balanced_epochs",
+        "dgr_generator_epochs",
+    )
+    for part in ("--set", f"settings.{setting}=1")
+]
 METHODS = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in available()
+    for name in (*available(), "lucir+mnemonics", "podnet+aanets+rmm")
     if name != "acil"
 ]
 #: Where the first job of a seed on digits is killed, in the order in which it passes there.

@@ -21,6 +21,12 @@ REPLAY_METHODS = (
     "ewc",
     "bic",
     "lucir",
+    "podnet",
+    "lucir+mnemonics",
+    "podnet+aanets",
+    "eeil",
+    "lfl",
+    "dgr",
 )
 
 
@@ -53,7 +59,15 @@ def make_phases(sizes=(3, 2, 1), per_class=16, first_index=0):
 
 
 def make_context(checkpoint=None, *, training=TRAINING, seed=0, **options):
-    settings = {"memory_rule": "4 per class", "bic_correction_epochs": 5, **options.pop("settings", {})}
+    settings = {
+        "memory_rule": "4 per class",
+        "bic_correction_epochs": 5,
+        "podnet_balanced_epochs": 2,
+        "eeil_balanced_epochs": 2,
+        "dgr_generator_epochs": 2,
+        "dgr_drawn": 8,
+        **options.pop("settings", {}),
+    }
     return Context(
         recipe=Recipe(name="test", backbone="smallcnn", training=training),
         seed=seed,

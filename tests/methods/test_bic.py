@@ -63,18 +63,44 @@ def test_beta_is_held_back_by_its_decay():
 
 def test_hold_out_takes_as_many_of_every_class():
     labels = torch.tensor([0] * 20 + [1] * 20 + [2] * 300)
-    held = hold_out(labels, 2, 0.1, torch.Generator().manual_seed(0))
+    held = hold_out(labels, 2, 2, torch.Generator().manual_seed(0))
     assert torch.bincount(labels[held]).tolist() == [2, 2, 2]
-    again = hold_out(labels, 2, 0.1, torch.Generator().manual_seed(0))
-    other = hold_out(labels, 2, 0.1, torch.Generator().manual_seed(1))
+    again = hold_out(labels, 2, 2, torch.Generator().manual_seed(0))
+    other = hold_out(labels, 2, 2, torch.Generator().manual_seed(1))
     assert torch.equal(held, again)
+    # Exemplars are held out by their rank, whatever is drawn.
+    assert torch.nonzero(held).flatten()[:4].tolist() == [0, 1, 20, 21]
     assert not torch.equal(held, other)
 
 
 def test_hold_out_never_takes_all():
-    assert hold_out(torch.tensor([0, 0, 1, 1]), 1, 0.1, torch.Generator()).sum() == 2
+    assert hold_out(torch.tensor([0, 0, 1, 1]), 1, 1, torch.Generator()).sum() == 2
     with pytest.raises(InputError, match="at least two exemplars"):
-        hold_out(torch.tensor([0, 1, 1]), 1, 0.1, torch.Generator())
+        hold_out(torch.tensor([0, 1, 1]), 1, 1, torch.Generator())
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("10 per class", [3, 3]), ("30 in total", [4, 2])])
+def test_what_is_held_out_has_never_been_trained_on(rule, expected, monkeypatch):
+    trained, held = set(), []
+    fit, features = bic.BiC.fit, bic.network_features
+
+    def collect(self, network, data, phase, objective):
+        trained.update(image.numpy().tobytes() for image in data[0])
+        return fit(self, network, data, phase, objective)
+
+    def choosing(backbone, images, device):
+        assert not trained & {image.numpy().tobytes() for image in images}
+        held.append(len(images))
+        return features(backbone, images, device)
+
+    monkeypatch.setattr(bic.BiC, "fit", collect)
+    monkeypatch.setattr(bic, "network_features", choosing)
+    method = bic.BiC(make_context(settings={"memory_rule": rule, "bic_held_out": 0.3}))
+    for phase in make_phases((2, 2, 2)):
+        method.learn(phase)
+        # Herding has chosen the others.
+        assert len(method.exemplars) == method.n_seen * method.exemplars.rule.quota(method.n_seen)
+    assert held == [4 * expected[0], 6 * expected[1]]
 
 
 def test_one_exemplar_per_class_is_refused_and_changes_nothing():

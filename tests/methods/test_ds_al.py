@@ -10,9 +10,11 @@ from acil.errors import InputError, NotFittedError
 
 GROUPS = [(0, 1, 2), (3,), (4, 5)]
 GAMMA, WIDTH = 0.5, 24
+#: Deviation of U(± 1/√8), from which the authors draw projections of 8 features.
+SCALE = 1 / np.sqrt(3 * 8)
 
 
-def reference(all_phases, queries, compensation=0.6, gamma_second=GAMMA, n_classes=6):
+def reference(all_phases, queries, compensation=0.6, gamma_second=GAMMA * SCALE**2, n_classes=6):
     """Both streams as the formulas have them: all sums, explicit inverses, plain residuals."""
     projection = Expansion.draw(8, WIDTH, "relu", 0).projection.double().numpy()
     gram = second_gram = np.zeros((WIDTH, WIDTH))
@@ -20,7 +22,7 @@ def reference(all_phases, queries, compensation=0.6, gamma_second=GAMMA, n_class
     seen = set()
     for one in all_phases:
         raw = one.images.features(None).double().numpy() @ projection
-        X, Z, Y = np.maximum(raw, 0), np.tanh(raw), np.eye(n_classes)[one.labels.numpy()]
+        X, Z, Y = np.maximum(raw, 0), np.tanh(SCALE * raw), np.eye(n_classes)[one.labels.numpy()]
         gram, moment = gram + X.T @ X, moment + X.T @ Y
         W = np.linalg.inv(gram + GAMMA * np.eye(WIDTH)) @ moment
         left_over = Y - X @ W
@@ -30,7 +32,7 @@ def reference(all_phases, queries, compensation=0.6, gamma_second=GAMMA, n_class
         second_gram, second_moment = second_gram + Z.T @ Z, second_moment + Z.T @ left_over
     V = np.linalg.inv(second_gram + gamma_second * np.eye(WIDTH)) @ second_moment
     raw = queries.double().numpy() @ projection
-    return np.maximum(raw, 0) @ W + compensation * np.tanh(raw) @ V
+    return np.maximum(raw, 0) @ W + compensation * np.tanh(SCALE * raw) @ V
 
 
 @pytest.mark.parametrize("settings", [{}, {"ds_al_compensation": 1.5, "ds_al_gamma": 3.0}])
@@ -39,10 +41,22 @@ def test_scores_are_those_of_the_formulas(settings):
     all_phases, (queries, _) = phases(features, labels, GROUPS), gaussians(seed=1)
     model = learnt("ds-al", all_phases, **settings)
     expected = reference(
-        all_phases, queries, settings.get("ds_al_compensation", 0.6), settings.get("ds_al_gamma", GAMMA)
+        all_phases,
+        queries,
+        settings.get("ds_al_compensation", 0.6),
+        settings.get("ds_al_gamma", GAMMA * SCALE**2),
     )
     np.testing.assert_allclose(model.scores(queries.double()).numpy(), expected, rtol=1e-8, atol=1e-8)
     assert model.predict(vectors(queries)).tolist() == expected.argmax(axis=1).tolist()
+
+
+def test_second_stream_does_not_saturate():
+    features, labels = gaussians()
+    model = learnt("ds-al", phases(features, labels, GROUPS))
+    rows = 3 * torch.randn(200, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    saturated = float((model._second_rows(rows).abs() > 0.99).double().mean())
+    unscaled = model._model().expansion.project(rows).tanh()
+    assert saturated < 0.15 < 0.6 < float((unscaled.abs() > 0.99).double().mean())
 
 
 def test_blocks_of_rows_do_not_matter(monkeypatch):

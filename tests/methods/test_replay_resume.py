@@ -103,6 +103,11 @@ DIGITS = {
     "settings.increment.epochs": "2",
     "settings.memory_rule": "5 per class",
     "settings.bic_correction_epochs": "5",
+    "settings.podnet_balanced_epochs": "2",
+    "settings.eeil_balanced_epochs": "2",
+    "settings.dgr_generator_epochs": "2",
+    "settings.dgr_drawn": "8",
+    "settings.rmm_actions": "[0.5, 0.5, 0.5]",
 }
 
 
@@ -114,7 +119,7 @@ def timeless(folder):
     ]
 
 
-@pytest.mark.parametrize("name", REPLAY_METHODS)
+@pytest.mark.parametrize("name", [*REPLAY_METHODS, "podnet+aanets+rmm"])
 def test_interrupted_run_resumes_to_the_same_records(name, tmp_path, monkeypatch, often):
     monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
     config = make_config({**DIGITS, "methods": name})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from acil.benchmark.orders import canonical_order
+from acil.benchmark.suites import DEFAULTS
 from acil.errors import InputError
 
 #: Method settings that have flags of their own.
@@ -39,7 +40,7 @@ class RunConfig:
     classes : int or None
         Use only the first classes of the order.
     suite : str
-        ``main``, ``compare``, ``ablation``, ``width`` or ``memory``.
+        ``main``, ``compare``, ``table1``, ``ablation``, ``width`` or ``memory``.
     backbone : str or None
         File of a trained network, instead of base training.
     settings : dict
@@ -100,6 +101,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         Field names; ``settings.NAME``, ``recipe.KEY`` and ``data.NAME`` set one method setting, change
         the recipe or set an option of the data set. Lists may be comma-separated text.
     """
+    values = {**DEFAULTS.get(str(values.get("suite")), {}), **values}
     known = {item.name: item for item in dataclasses.fields(RunConfig)}
     result: dict[str, Any] = {name: {} for name in _GROUPS.values()}
     for name, value in values.items():

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from acil.benchmark.plan import Job, ends
-from acil.benchmark.task import Task, context
+from acil.benchmark.task import Task, context, phase_sizes
 from acil.errors import InputError
 from acil.methods.registry import resolve
 from acil.training.network import Network
@@ -137,8 +137,7 @@ def later_trained_images(task: Task, job: Job) -> int:
     method: Any = resolve(job.method)
     if not hasattr(method, "trained_images"):
         return 0
-    counts = torch.bincount(task.train_labels, minlength=task.n_classes)
-    sizes = [int(counts[list(classes)].sum()) for classes in job.grouping]
+    sizes = phase_sizes(task, job)
     return int(method(context(task, job, None)).trained_images(sizes, ends(job.grouping)))
 
 

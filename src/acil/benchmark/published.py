@@ -61,9 +61,9 @@ _AVERAGE_ACCURACY: dict[str, dict[str, tuple[float, ...]]] = {
         "icarl": (57.12, 52.66, 48.22),
         "lucir": (63.17, 60.14, 57.54),
         "podnet": (64.83, 63.19, 60.72, 57.98),
-        "lucir-mnemonics": (64.95, 63.25, 63.70),
-        "podnet-aanets": (66.31, 64.31, 62.31),
-        "podnet-aanets-rmm": (68.36, 66.67, 64.12),
+        "lucir+mnemonics": (64.95, 63.25, 63.70),
+        "podnet+aanets": (66.31, 64.31, 62.31),
+        "podnet+aanets+rmm": (68.36, 66.67, 64.12),
         "acil": (66.30, 66.07, 65.95, 66.01),
     },
     "imagenet-subset": {
@@ -72,9 +72,9 @@ _AVERAGE_ACCURACY: dict[str, dict[str, tuple[float, ...]]] = {
         "icarl": (65.44, 59.88, 52.97),
         "lucir": (70.84, 68.32, 61.44),
         "podnet": (75.54, 74.33, 68.31, 62.48),
-        "lucir-mnemonics": (73.30, 72.17, 71.50),
-        "podnet-aanets": (76.96, 75.58, 71.78),
-        "podnet-aanets-rmm": (79.50, 78.11, 75.01),
+        "lucir+mnemonics": (73.30, 72.17, 71.50),
+        "podnet+aanets": (76.96, 75.58, 71.78),
+        "podnet+aanets+rmm": (79.50, 78.11, 75.01),
         "acil": (74.81, 74.76, 74.59, 74.13),
     },
     "imagenet-full": {
@@ -83,8 +83,8 @@ _AVERAGE_ACCURACY: dict[str, dict[str, tuple[float, ...]]] = {
         "icarl": (51.50, 46.89, 43.14),
         "lucir": (64.45, 61.57, 56.56),
         "podnet": (66.95, 64.13, 59.17),
-        "lucir-mnemonics": (66.15, 63.12, 63.08),
-        "podnet-aanets": (67.73, 64.85, 61.78),
+        "lucir+mnemonics": (66.15, 63.12, 63.08),
+        "podnet+aanets": (67.73, 64.85, 61.78),
         "acil": (65.34, 64.84, 64.63, 64.35),
     },
 }
@@ -95,7 +95,7 @@ _FORGETTING: dict[str, dict[str, tuple[float, ...]]] = {
         "icarl": (57.12, 34.10, 36.48),
         "bic": (31.42, 32.50, 34.60),
         "lucir": (18.70, 21.34, 26.46),
-        "lucir-mnemonics": (11.64, 10.90, 9.96),
+        "lucir+mnemonics": (11.64, 10.90, 9.96),
         "acil": (9.00, 9.72, 9.28, 9.32),
     },
     "imagenet-subset": {
@@ -103,7 +103,7 @@ _FORGETTING: dict[str, dict[str, tuple[float, ...]]] = {
         "icarl": (43.40, 45.84, 47.60),
         "bic": (27.04, 31.04, 37.88),
         "lucir": (31.88, 33.48, 35.40),
-        "lucir-mnemonics": (10.20, 9.88, 11.76),
+        "lucir+mnemonics": (10.20, 9.88, 11.76),
         "acil": (3.91, 3.40, 3.20, 3.43),
     },
     "imagenet-full": {
@@ -111,7 +111,7 @@ _FORGETTING: dict[str, dict[str, tuple[float, ...]]] = {
         "icarl": (26.03, 33.76, 38.80),
         "bic": (25.06, 28.34, 33.17),
         "lucir": (24.08, 27.29, 30.30),
-        "lucir-mnemonics": (13.63, 13.45, 14.40),
+        "lucir+mnemonics": (13.63, 13.45, 14.40),
         "acil": (2.75, 3.45, 3.31, 3.40),
     },
 }
@@ -127,7 +127,7 @@ _NOTES: dict[tuple[str | None, str, int | None], str] = {
         None,
     ): "The paper's row repeats that of iCaRL: probably an error.",
     ("cifar100", "icarl", 5): "The paper's F at K = 5 (57.12) repeats its Ā: an error.",
-    (None, "podnet-aanets-rmm", None): (
+    (None, "podnet+aanets+rmm", None): (
         "Strict memory: old exemplars and new data share one budget, unlike in the other rows."
     ),
     (None, "acil", None): (
@@ -159,7 +159,7 @@ _ELSEWHERE: tuple[tuple[str, dict[int, float], str, bool, tuple[str, ...]], ...]
     ("icarl", {5: 58.08, 10: 53.78}, "PODNet paper", False, ()),
     ("bic", {5: 56.9, 10: 53.2, 25: 49.0}, "PODNet paper", True, ()),
     ("lucir", {5: 64.0, 10: 61.2, 25: 57.6}, "PODNet paper", True, ()),
-    ("lucir-mnemonics", {5: 63.3, 10: 62.3, 25: 61.0}, "later work", True, ()),
+    ("lucir+mnemonics", {5: 63.3, 10: 62.3, 25: 61.0}, "later work", True, ()),
     ("podnet", {5: 64.4, 10: 62.8, 25: 59.8, 50: 56.5}, "PyCIL", False, ()),
     ("fetril", {5: 66.3, 10: 65.2}, _NOT_NAMED, False, ("ResNet-18.",)),
     ("fetril", {5: 65.8, 10: 64.9}, "PyCIL", False, ("ResNet-32.",)),

@@ -7,10 +7,11 @@ from typing import Any
 
 from acil.errors import InputError
 
-#: Suite → settings of each variant. "main" and "compare" run the methods as they are.
+#: Suite → settings of each variant. "main", "compare" and "table1" run the methods as they are.
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "main": [{}],
     "compare": [{}],
+    "table1": [{}],
     # The paper's ablation: no expansion; then γ from 1e-1 to 0
     "ablation": [
         {"expansion_size": None, "gamma": 0.1},
@@ -25,6 +26,30 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
 }
 
 SUITES = tuple(_VARIANTS)
+#: Suite → settings of a run that hold where the user names no others. The paper's main table for
+#: CIFAR-100: its rows, in the class order that such tables use.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "table1": {
+        "dataset": "cifar100",
+        "recipe": "paper",
+        "order": "seed1993",
+        "phases": (5, 10, 25, 50),
+        "seeds": (0,),
+        "methods": (
+            "lwf-exemplars",
+            "icarl",
+            "bic",
+            "lucir",
+            "lucir+mnemonics",
+            "podnet",
+            "podnet+aanets",
+            "podnet+aanets+rmm",
+            "acil",
+        ),
+    },
+}
+#: The rows of the paper's table that have a column for K = 50.
+_TO_FIFTY = ("acil", "podnet")
 #: Exemplars of each class that a method with a memory of samples keeps, in the suite "memory".
 _BUDGETS = (5, 10, 20, 50)
 #: The setting that says how many samples a method keeps.
@@ -65,6 +90,17 @@ def variants(
     elif suite in ("width", "memory") and "widths" in settings:
         varied = [{"expansion_size": width} for width in _numbers("widths", settings["widths"])]
     return [{**fixed, **variant} for variant in varied]
+
+
+def has_column(suite: str, method: str, phases: int) -> bool:
+    """Say whether a suite has a result of a method for K phases: the paper's table leaves out some.
+
+    Examples
+    --------
+    >>> has_column("table1", "bic", 50), has_column("table1", "bic", 25), has_column("main", "bic", 50)
+    (False, True, True)
+    """
+    return suite != "table1" or phases != 50 or method in _TO_FIFTY
 
 
 def _numbers(name: str, values: Any) -> list[int]:

@@ -17,7 +17,7 @@ from acil.benchmark.config import RunConfig, data_options
 from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.plan import Job, plan_jobs
-from acil.benchmark.suites import variants
+from acil.benchmark.suites import has_column, variants
 from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
@@ -159,7 +159,8 @@ def planned(task: Task) -> list[Job]:
     given = config.settings
     own = {m: variants(config.suite, given, method_settings(m, given), m) for m in config.methods}
     methods = [(name, resolve(name)) for name in config.methods]
-    return plan_jobs(methods, own, config.seeds, config.phases, task.n_classes, task.base)
+    jobs = plan_jobs(methods, own, config.seeds, config.phases, task.n_classes, task.base)
+    return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
 
 
 def dataset_name(dataset: str) -> str:
@@ -215,7 +216,14 @@ def context(task: Task, job: Job, checkpoint: Callable[[str], Path] | None) -> C
         checkpoint=None if checkpoint is None else checkpoint(digest(identity)),
         progress=task.progress,
         group=task.group,
+        phase_sizes=phase_sizes(task, job),
     )
+
+
+def phase_sizes(task: Task, job: Job) -> tuple[int, ...]:
+    """Return the number of training images of each phase of a job."""
+    counts = torch.bincount(task.train_labels, minlength=task.n_classes)
+    return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
 
 
 def base_identity(task: Task, seed: int) -> dict[str, Any]:

@@ -24,7 +24,9 @@ def run(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Methods, comma-separated; package.module:Class too (compare: all)."),
+        typer.Option(
+            help="Methods, comma-separated; HOST+WRAPPER and package.module:Class too (compare: all)."
+        ),
     ] = None,
     phases: Annotated[str | None, typer.Option(help="Numbers K of phases, comma-separated.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, comma-separated.")] = None,
@@ -40,7 +42,9 @@ def run(
         list[str] | None,
         typer.Option("--set", help="key=value, e.g. recipe.training.epochs=3 or data.size=64"),
     ] = None,
-    suite: Annotated[str | None, typer.Option(help="main, compare, ablation, width or memory.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="main, compare, table1, ablation, width or memory.")
+    ] = None,
     backbone: Annotated[
         Path | None, typer.Option(help="Trained network, instead of base training.")
     ] = None,
@@ -159,8 +163,10 @@ class RunProgress:
     def __call__(self, event: Any) -> None:
         """Show one event: a finished phase, or an epoch of training."""
         if hasattr(event, "epochs"):
+            # A generator of images has no accuracy.
+            accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.1f} %  "
             note = (
-                f"loss {event.loss:.3f}  accuracy {event.accuracy:.1f} %  "
+                f"loss {event.loss:.3f}  {accuracy}"
                 f"{event.images_per_second:,.0f} images/s  {event.seconds_left:.0f} s left"
             )
             self._show("training", event.epoch, event.epochs, note)
@@ -335,11 +341,13 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
     from acil.benchmark.orders import PODNET_ORDERS
     from acil.benchmark.suites import SUITES
     from acil.methods import available
+    from acil.methods.wrappers import HOSTS, WRAPPERS
     from acil.training.recipes import RECIPES
 
     found = {
         "datasets": sorted(DATASETS),
         "methods": list(available()),
+        "wrappers": [f"{'|'.join(HOSTS)}+{wrapper}" for wrapper in WRAPPERS],
         "recipes": sorted(RECIPES),
         "orders": ["natural", "seed1993", *PODNET_ORDERS, "any seed"],
         "suites": list(SUITES),

@@ -91,6 +91,8 @@ class Context:
         Told about long work, see `acil.training.loop`.
     group : Group or None
         Processes that do this job together, for a method that takes shards.
+    phase_sizes : tuple of int
+        Number of training images of each phase, for a method that plans ahead; empty if not known.
     """
 
     recipe: Recipe
@@ -105,6 +107,7 @@ class Context:
     checkpoint: Path | None = None
     progress: Callable[[Any], None] | None = None
     group: Group | None = None
+    phase_sizes: tuple[int, ...] = ()
 
 
 class Method(Protocol):

@@ -100,35 +100,37 @@ class CorrectionLoss(Capturable):
         return functional.cross_entropy(scores, y) + self.decay * beta.square(), scores
 
 
-def hold_out(labels: Tensor, n_old: int, share: float, generator: torch.Generator) -> Tensor:
-    """Choose as many samples of every class, a share of the smallest set of exemplars.
+def hold_out(labels: Tensor, n_old: int, wanted: int, generator: torch.Generator) -> Tensor:
+    """Choose as many samples of every class: of old classes the first ones, of new ones at random.
 
     Parameters
     ----------
     labels : Tensor of shape (n,), int64
-        Of new images and exemplars.
+        Of new images and exemplars, those in the order of their rank.
     n_old : int
         Classes below it are old.
-    share : float
+    wanted : int
+        Samples of each class.
     generator : torch.Generator
 
     Returns
     -------
     Tensor of shape (n,), bool
-        True for what is held out: at least one sample of each class, and never all of them.
+        True for what is held out: never all samples of a class.
     """
     counts = torch.bincount(labels)
-    wanted = max(1, round(share * int(counts[:n_old].min())))
-    if int(counts.min()) <= wanted:
+    if int(counts[counts > 0].min()) <= wanted:
         raise InputError(
-            f"BiC holds out {wanted} sample(s) of each class and trains on the others, but class "
-            f"{int(counts.argmin())} has {int(counts.min())}. Keep at least two exemplars of each class "
-            "(memory_rule), or lower held_out."
+            f"BiC holds out {wanted} sample(s) of each class and trains on the others, but a class has "
+            f"{int(counts[counts > 0].min())}. Keep at least two exemplars of each class (memory_rule), "
+            "or lower held_out."
         )
     held = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(len(counts)):
         members = torch.nonzero(labels == label).flatten()
-        held[members[torch.randperm(len(members), generator=generator)[:wanted]]] = True
+        if label >= n_old:
+            members = members[torch.randperm(len(members), generator=generator)]
+        held[members[:wanted]] = True
     return held
 
 

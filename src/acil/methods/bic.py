@@ -8,8 +8,9 @@ With n old and m new classes, scores z, and ẑ the corrected scores of the netw
     stage 2:  z_c ← α z_c + β for new classes c, the network fixed;  L = CE + 0.05 β²
 
 Stage 1 sees new images and exemplars but for a balanced tenth: of 20 exemplars a class, 18 train and 2
-choose α and β, and as many new images of each class are taken out. One pair (α, β) counts, that of the
-newest classes; the teacher of the next phase has it, the classes' own scores do not any more.
+choose α and β, and as many new images of each class are taken out. Those stay apart: they are the
+exemplars of first rank, and no later stage 1 sees them. One pair (α, β) counts, that of the newest
+classes; the teacher of the next phase has it, the classes' own scores do not any more.
 
 Settings: ``memory_rule`` = "20 per class", ``bic_temperature`` = T = 2, ``bic_held_out`` = 0.1,
 ``bic_beta_decay`` = 0.05. Stage 2: ``bic_correction_epochs`` = 200, ``bic_correction_milestones`` = 60,
@@ -21,9 +22,9 @@ the recipe's training. ``increment.NAME`` changes stage 1.
 Differences from the original:
 
 1. Stage 2 sees the held-out images without augmentation, so that their scores are computed once.
-2. The base network is the shared one, trained by the recipe.
+2. The base network is the shared one, trained by the recipe on all images of the base classes, those
+   that are held out from then on included.
 3. ImageNet's weight decay is the same in all phases (there it shrinks with the phase's number).
-4. The held-out exemplars are drawn anew at each phase.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class BiC(IncrementalNetwork):
     def increment(self, phase: Phase) -> Any:
         """Return the network after stage 1; its correction is learnt on what stage 1 did not see."""
         images, labels = self.data(phase)
-        held = hold_out(labels, self.n_seen, self.settings.held_out, self.generator("held out", phase))
+        held = self._held_out(phase, labels)
         student = self.grown_student(phase)
         share = self.n_seen / phase.n_seen
         objective = Distilling(
@@ -80,6 +81,23 @@ class BiC(IncrementalNetwork):
             scores, labels[held], self.n_seen, self.settings, self.training, self.context
         )
         return student
+
+    def first_exemplars(self, phase: Phase) -> Tensor:
+        """Return the images of a phase that were held out: they are kept, and never trained on."""
+        labels = torch.cat([phase.labels, self.exemplars.labels])
+        held = self._held_out(phase, labels)[: len(phase.labels)]
+        return torch.nonzero(held).flatten()
+
+    def _held_out(self, phase: Phase, labels: Tensor) -> Tensor:
+        """Say which of new images and exemplars, with these labels, stage 1 does not see."""
+        counts = torch.bincount(labels)
+        # As many as a share of the exemplars of an old class; in the base phase, of those to come.
+        quota = self.exemplars.rule.quota(phase.n_seen) or 0
+        smallest = int(counts[: self.n_seen].min()) if self.n_seen else quota
+        wanted = max(1, round(self.settings.held_out * smallest))
+        if not self.n_seen:
+            wanted = min(wanted, int(counts.min()) - 1)
+        return hold_out(labels, self.n_seen, wanted, self.generator("held out", phase))
 
     def teacher(self) -> nn.Module:
         """Return the network with the correction of its newest classes."""

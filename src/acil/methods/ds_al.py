@@ -3,15 +3,16 @@
 Paper: Zhuang et al., *DS-AL: A Dual-Stream Analytic Learning for Exemplar-Free Class-Incremental
 Learning*, AAAI 2024.
 
-Main stream: ACIL on X = relu(X_cnn W_fe), with weights W. Compensation stream: Z = tanh(X_cnn W_fe),
-the same projection, regressed onto what W, as it is after the phase, leaves over of the phase's own
-targets, with the columns of classes of earlier phases set to zero ("previous label cleansing"):
+Main stream: ACIL on X = relu(X_cnn W_fe), with weights W. Compensation stream: Z = tanh(s X_cnn W_fe),
+the same projection at the scale s = 1 / √(3 features) of the authors' code, regressed onto what W, as it
+is after the phase, leaves over of the phase's own targets, with the columns of classes of earlier phases
+set to zero ("previous label cleansing"):
 
     V = (Σ_k Z_kᵀ Z_k + γ_C I)⁻¹ Σ_k Z_kᵀ Ỹ_k,    Ỹ_k = [0, (Y_k − X_k W)_new],    scores X W + C Z V.
 
 Settings: those of ACIL (``expansion_size``, ``gamma``, ``solver``, ``dtype``) for the main stream;
 ``ds_al_compensation`` C = 0.6, the paper's on CIFAR-100 (it has 1.5 on ImageNet); ``ds_al_gamma`` γ_C
-(None: the main stream's γ).
+(None: the main stream's γ at this scale, s² γ).
 
 The targets depend on the weights of the moment, so the result depends on the grouping into phases:
 unlike ACIL, it can be neither merged nor made to forget.
@@ -27,6 +28,7 @@ Differences from the original:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +60,7 @@ class DSALSettings:
     ds_al_compensation : float
         C, the weight of the second stream; 0 is ACIL.
     ds_al_gamma : float or None
-        γ of the second stream; None is that of the first.
+        γ of the second stream; None is that of the first, at the scale of the second.
     """
 
     ds_al_compensation: float = 0.6
@@ -143,7 +145,7 @@ class DSAL(FrozenMethod):
 
     def _solve(self) -> None:
         gamma = self.settings.ds_al_gamma
-        gamma = self.main.gamma_ if gamma is None else gamma
+        gamma = self.main.gamma_ * self._scale() ** 2 if gamma is None else gamma
         L = self.gram.clone()
         L.diagonal().add_(gamma)
         cholesky_(L, gamma)
@@ -162,7 +164,12 @@ class DSAL(FrozenMethod):
             yield block.to(device=model.device, dtype=model.precision.products)
 
     def _second_rows(self, rows: Tensor) -> Tensor:
-        return torch.tanh(self._model().expansion.project(rows))
+        return torch.tanh(self._scale() * self._model().expansion.project(rows))
+
+    def _scale(self) -> float:
+        """Return s: the authors draw W_fe from U(± 1/√features); at our N(0, 1) tanh saturates."""
+        expansion = self._model().expansion
+        return 1.0 if expansion.projection is None else 1 / math.sqrt(3 * expansion.in_features)
 
     def _model(self) -> AnalyticModel:
         return self.main._require_state().model

@@ -9,9 +9,10 @@ With n old and m new classes, weights θ, their values θ* before the phase and 
     F_new = mean over batches of (gradient of the batch's CE over all classes)², at most 1e-4
     F ← α F + (1 − α) F_new with α = n / (n + m); entries of new class weights are F_new
 
-Settings: ``ewc_penalty`` = λ = 1000, ``ewc_clip`` = 1e-4 (PyCIL's values). Training: with the recipe
-``paper`` 180 epochs, rate 0.1 divided by 10 at 70, 120 and 150, weight decay 2e-4 (PyCIL's, for CIFAR);
-otherwise the recipe's. ``increment.NAME`` changes it.
+Settings: ``ewc_penalty`` = λ = 1000, ``ewc_clip`` = 1e-4 (PyCIL's values), ``ewc_new_only`` = true
+(false takes CE over the scores of all classes). Training: with the recipe ``paper`` 180 epochs, rate 0.1
+divided by 10 at 70, 120 and 150, weight decay 2e-4 (PyCIL's, for CIFAR); otherwise the recipe's.
+``increment.NAME`` changes it.
 
 Differences from the original:
 
@@ -48,10 +49,13 @@ class EWCSettings:
         λ.
     clip : float
         Largest entry of the Fisher information.
+    new_only : bool
+        Whether the cross entropy is over the new classes' scores only.
     """
 
     penalty: float = 1000.0
     clip: float = 1e-4
+    new_only: bool = True
 
     def __post_init__(self) -> None:
         if not (0 <= self.penalty < float("inf") and self.clip > 0):
@@ -91,7 +95,8 @@ class EWC(IncrementalNetwork):
         """Return the network trained on new images and held by the penalty."""
         student = self.grown_student(phase)
         anchors = [parameter.detach() for parameter in self.network.parameters()]
-        objective = Anchored(self.fisher, anchors, self.n_seen, self.settings.penalty)
+        first = self.n_seen if self.settings.new_only else 0
+        objective = Anchored(self.fisher, anchors, first, self.settings.penalty)
         return self.fit(student, self.data(phase), phase, objective)
 
     def memory(self) -> MemoryUse:

@@ -78,7 +78,12 @@ class IncrementalNetwork(ABC):
     @classmethod
     def _setting(cls, field: str) -> str:
         """Return what the user calls a setting; the memory rule is the same for all methods of a run."""
-        return field if field == "memory_rule" else f"{cls.name.replace('-', '_')}_{field}"
+        return field if field == "memory_rule" else f"{cls.host().replace('-', '_')}_{field}"
+
+    @classmethod
+    def host(cls) -> str:
+        """Return the method's name without those of its wrappers, see `acil.methods.wrappers`."""
+        return cls.name.partition("+")[0]
 
     @property
     def n_seen(self) -> int:
@@ -116,13 +121,17 @@ class IncrementalNetwork(ABC):
             Number of classes seen after each phase.
         """
         base_epochs = self.own_base_epochs if self.context.backbone is None else 0
-        total, learnt = base_epochs * sizes[0], sizes[0]
-        for size, n_old in zip(sizes[1:], seen, strict=False):
-            quota = self.exemplars.rule.quota(n_old)
-            kept = learnt if quota is None else min(learnt, quota * n_old)
-            total += self.training.epochs * (size + kept)
-            learnt += size
-        return total
+        increments = range(1, len(sizes))
+        return base_epochs * sizes[0] + sum(self.increment_images(k, sizes, seen) for k in increments)
+
+    def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        """Return how many images one increment trains on, each as often as it is seen."""
+        return self.training.epochs * (sizes[index] + self.kept_images(index - 1, sizes, seen))
+
+    def kept_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        """Return how many exemplars there are after a phase."""
+        learnt, quota = sum(sizes[: index + 1]), self.exemplars.rule.quota(seen[index])
+        return learnt if quota is None else min(learnt, quota * seen[index])
 
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its own data, and from the exemplars."""
@@ -132,9 +141,14 @@ class IncrementalNetwork(ABC):
         features = None
         if self.exemplars.rule.count:
             features = network_features(network.backbone, phase.images, self.context.device)
-        self.exemplars.update(phase.images, phase.labels, features, phase.n_seen)
+        first = self.first_exemplars(phase)
+        self.exemplars.update(phase.images, phase.labels, features, phase.n_seen, first)
         self.network = network
         self.history.append(phase.n_seen)
+
+    def first_exemplars(self, phase: Phase) -> Tensor | None:
+        """Return positions of images that become exemplars of first rank; None leaves all to herding."""
+        return None
 
     def predict(self, images: ImageSet) -> Tensor:
         """Return the label of each image: the class of the largest score."""
@@ -229,7 +243,8 @@ class IncrementalNetwork(ABC):
 
     def _digest(self, phase: Phase) -> str:
         """Tell the trainings of this run from those of other K and settings in the same folder."""
-        facts = f"{self.settings} {self.training} {self.history} {phase.n_seen}"
+        settings = self.recorded_settings(self.context.settings)
+        facts = f"{settings} {self.training} {self.history} {phase.n_seen}"
         if self.training.auxiliary.active:
             facts += f" {self.training.auxiliary}"
         return hashlib.sha256(facts.encode()).hexdigest()[:16]

@@ -61,7 +61,7 @@ class LUCIR(IncrementalNetwork):
         return own_base_network(
             self.context,
             phase,
-            self.name,
+            self.host(),
             lambda backbone, generator: CosineNetwork(backbone, 0, len(phase.classes), generator),
             {"option": "B", "last_relu": False},
             self.context.recipe.training,

@@ -99,7 +99,14 @@ class ExemplarMemory:
             return pixels, labels
         return torch.cat([pixels, self.pixels]), torch.cat([labels, self.labels])
 
-    def update(self, images: ImageSet, labels: Tensor, features: Tensor | None, n_seen: int) -> None:
+    def update(
+        self,
+        images: ImageSet,
+        labels: Tensor,
+        features: Tensor | None,
+        n_seen: int,
+        first: Tensor | None = None,
+    ) -> None:
         """Take exemplars of new classes and shrink the sets of the old ones to the quota.
 
         Parameters
@@ -113,6 +120,8 @@ class ExemplarMemory:
             rule keeps everything or nothing.
         n_seen : int
             Classes seen, the new ones included.
+        first : Tensor of shape (k,), int64, optional
+            Positions of images that get the first ranks of their classes; herding chooses the others.
         """
         again = sorted(set(labels.tolist()) & set(self.labels.tolist()))
         if again:
@@ -121,11 +130,24 @@ class ExemplarMemory:
                 "Learn each class in one phase."
             )
         quota = self.rule.quota(n_seen)
-        new = _chosen(labels, features, quota)
+        first = torch.empty(0, dtype=torch.int64) if first is None else first
+        new = _chosen(labels, features, quota, first)
         old = _first_ranks(self.labels, quota)
         chosen = images.subset(new).pixels()
         kept = chosen if self._pixels is None else torch.cat([self._pixels[old], chosen])
         self._pixels, self.labels = kept, torch.cat([self.labels[old], labels[new]])
+
+    def rewrite(self, places: Tensor, pixels: Tensor) -> None:
+        """Put other images of the same classes in the place of some exemplars.
+
+        Parameters
+        ----------
+        places : Tensor of shape (k,), int64
+        pixels : Tensor of shape (k, channels, height, width), uint8
+        """
+        kept = self.pixels.clone()
+        kept[places] = pixels
+        self._pixels = kept
 
     def state_dict(self) -> dict[str, Any]:
         """Return pixels and labels; nothing while the memory is empty."""
@@ -169,7 +191,7 @@ def herd(features: Tensor, count: int) -> Tensor:
     return torch.tensor(ranked[:count], dtype=torch.int64)
 
 
-def _chosen(labels: Tensor, features: Tensor | None, quota: int | None) -> Tensor:
+def _chosen(labels: Tensor, features: Tensor | None, quota: int | None, first: Tensor) -> Tensor:
     """Return the positions of the exemplars of each class, classes in order."""
     parts = [torch.empty(0, dtype=torch.int64)]
     for label in sorted(set(labels.tolist())) if quota != 0 else []:
@@ -177,7 +199,9 @@ def _chosen(labels: Tensor, features: Tensor | None, quota: int | None) -> Tenso
         if quota is not None:
             if features is None:
                 raise InputError("Choosing exemplars needs the features of the images. Give them.")
-            members = members[herd(features[members], quota)]
+            ahead = first[labels[first] == label][:quota]
+            members = members[~torch.isin(members, ahead)]
+            members = torch.cat([ahead, members[herd(features[members], quota - len(ahead))]])
         parts.append(members)
     return torch.cat(parts)
 

@@ -27,6 +27,10 @@ _BUILT_IN = {
     "ewc": "acil.methods.ewc:EWC",
     "bic": "acil.methods.bic:BiC",
     "lucir": "acil.methods.lucir:LUCIR",
+    "podnet": "acil.methods.podnet:PODNet",
+    "eeil": "acil.methods.eeil:EEIL",
+    "lfl": "acil.methods.lfl:LFL",
+    "dgr": "acil.methods.dgr:DGR",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
@@ -52,10 +56,14 @@ def resolve(name: str) -> type[Method]:
     Parameters
     ----------
     name : str
-        A registered name, or ``package.module:Class``.
+        A registered name, ``HOST+WRAPPER…`` or ``package.module:Class``.
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
+    if "+" in name:
+        from acil.methods.wrappers import wrapped
+
+        return wrapped(name)
     target = _BUILT_IN.get(name, name)
     module_name, separator, class_name = target.partition(":")
     if not separator:

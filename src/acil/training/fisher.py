@@ -15,7 +15,7 @@ from acil.vision.exact import exact_inference
 
 @dataclass(frozen=True, eq=False)
 class Anchored(Capturable):
-    """Cross entropy over new classes, and the quadratic penalty.
+    """Cross entropy over the classes from ``n_old`` on, and the quadratic penalty.
 
     Attributes
     ----------

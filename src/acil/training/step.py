@@ -22,7 +22,8 @@ from acil.vision.backbones import Backbone
 #: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). These attributes are
 #: looked at: ``capturable`` (True allows a CUDA graph: no shape and no branch may depend on values, and
 #: nothing but the network may keep state), ``identity`` (a text that a checkpoint remembers), ``views``
-#: and ``draws`` (see :class:`acil.training.batches.Batches`; draws come as a fifth argument).
+#: and ``draws`` (see :class:`acil.training.batches.Batches`; draws come as a fifth argument), and
+#: ``gradient_limit`` (each entry of a gradient is clamped to ± this number).
 Objective = Callable[..., "Tensor | tuple[Tensor, Tensor]"]
 
 #: cuDNN chooses its algorithms and the optimiser makes its state before a graph is recorded.
@@ -31,7 +32,7 @@ _WARMUP_STEPS = 3
 #: is halved when a gradient overflows (that step is left out), and doubled after 2,000 good steps.
 _FIRST_LOSS_SCALE = 1024.0
 #: Forms of blocks that a process may compile.
-_COMPILED_FORMS = 64
+_COMPILED_FORMS = 128
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ class Step:
                 use_fast_convolutions(self._model, device)
             compile_parts(self._model)
         self._objective = _with_fast_teacher(objective, half, self._compiled_size is not None, device)
+        self._limit: float | None = getattr(objective, "gradient_limit", None)
         self._totals = torch.zeros(2, device=device)
         self._scored = False
         self._graphs: dict[int, _Graph] | None = None
@@ -252,6 +254,7 @@ class Step:
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if self._shadow is not None:
             self._shadow.collect()
+        self._clamp()
         self._scaler.step(self._optimizer)
         self._scaler.update()
         if self._shadow is not None:
@@ -262,6 +265,16 @@ class Step:
             if scores is not None:
                 self._scored = True
                 self._totals[1] += (scores.argmax(1) == y).sum()
+
+    def _clamp(self) -> None:
+        if self._limit is None:
+            return
+        # Before clamping, which would hide that a gradient has overflowed.
+        self._scaler.unscale_(self._optimizer)
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_clamp_min_(gradients, -self._limit)
+        torch._foreach_clamp_max_(gradients, self._limit)
 
     def _stance(self, size: int) -> AbstractContextManager[Any]:
         if self._compiled_size in (None, size):

@@ -64,6 +64,10 @@ class SmallCNN(Backbone):
         """Return "stage1" (8 x 8 places) and "stage2" (4 x 4)."""
         return {"stage1": self.stage1, "stage2": self.stage2}
 
+    def stages(self) -> list[list[nn.Module]]:
+        """Return the two stages."""
+        return [[self.stage1], [self.pool, self.stage2]]
+
 
 #: Name to constructor, which takes a generator and options. A new backbone is one line here.
 BACKBONES: dict[str, Callable[..., Backbone]] = {

@@ -149,6 +149,22 @@ class Backbone(nn.Module):
         """Return, from input to output, the modules whose output maps may be tapped, by name."""
         return {}
 
+    def stages(self) -> list[list[nn.Module]]:
+        """Return, from input to output, the modules of each stage; all of them in turn are the network.
+
+        The features are the mean of the last stage's map over all places.
+        """
+        raise InputError(f"The backbone {self.name!r} has no stages. Take a ResNet.")
+
+    def maps(self, x: Tensor) -> list[Tensor]:
+        """Return the map that each stage ends with, of shape (n, channels, height, width)."""
+        found = []
+        for stage in self.stages():
+            for module in stage:
+                x = module(x)
+            found.append(x)
+        return found
+
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:

@@ -116,6 +116,9 @@ class ResNet32(Backbone):
     init : {"fan_out", "fan_in"}
     size : int, default=32
         Height and width of images.
+    plain_sums : bool, default=False
+        PODNet's network: no ReLU follows a sum, blocks start as their shortcuts (the last normalisation
+        at zero), and the last block is a stage of its own.
     """
 
     def __init__(
@@ -126,16 +129,24 @@ class ResNet32(Backbone):
         last_relu: bool = True,
         init: Init = "fan_out",
         size: int = 32,
+        plain_sums: bool = False,
     ) -> None:
         if option not in ("A", "B"):
             raise InputError(f"The shortcut option of ResNet-32 must be 'A' or 'B'. Got {option!r}.")
         options = {"option": option, "last_relu": last_relu, "init": init, "size": size}
+        if plain_sums:
+            # Named only where it differs: options are part of the identity of weights stored before.
+            options["plain_sums"] = True
         super().__init__("resnet32", 64, Preprocessing(CIFAR_MEAN, CIFAR_STD, size), options)
         self.stem = nn.Sequential(convolution(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
         self.stage1 = _stage(16, 16, 5, 1, option)
         self.stage2 = _stage(16, 32, 5, 2, option)
         self.stage3 = _stage(32, 64, 5, 2, option, last_relu)
         draw_weights_(self, generator, init)
+        if plain_sums:
+            for block in (*self.stage1, *self.stage2, *self.stage3):
+                block.last_relu = False
+                nn.init.zeros_(block.bn2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the average of the last map over all places, (n, 64)."""
@@ -145,6 +156,12 @@ class ResNet32(Backbone):
     def taps(self) -> dict[str, nn.Module]:
         """Return "stem" and the blocks "stage1.0" … "stage3.4"."""
         return {"stem": self.stem, **_block_taps([self.stage1, self.stage2, self.stage3])}
+
+    def stages(self) -> list[list[nn.Module]]:
+        """Return the three stages, the stem in the first; of PODNet's network four."""
+        first: list[list[nn.Module]] = [[self.stem, *self.stage1], [*self.stage2]]
+        last = [*self.stage3]
+        return [*first, last[:-1], last[-1:]] if "plain_sums" in self.options else [*first, last]
 
 
 class ResNet18(Backbone):
@@ -201,3 +218,8 @@ class ResNet18(Backbone):
         """Return "stem" (after its pooling, if any) and the blocks "stage1.0" … "stage4.1"."""
         stages = [self.layer1, self.layer2, self.layer3, self.layer4]
         return {"stem": self.maxpool, **_block_taps(stages)}
+
+    def stages(self) -> list[list[nn.Module]]:
+        """Return the four stages, the stem in the first."""
+        stem = [self.conv1, self.bn1, nn.ReLU(inplace=True), self.maxpool]
+        return [[*stem, *self.layer1], [*self.layer2], [*self.layer3], [*self.layer4]]

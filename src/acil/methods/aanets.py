@@ -1,0 +1,123 @@
+"""AANets, around a host method: a stable and a plastic copy of the base network, mixed stage by stage.
+
+Paper: Liu et al., *Adaptive Aggregation Networks for Class-Incremental Learning*, CVPR 2021.
+
+From the first increment on the network has two branches, both of which start as the base network. In
+the plastic one everything is trained. In the stable one the kernels of convolutions are those of the
+base for good, and one scale for each kernel is trained (beside normalisation). Stage l takes the mixed
+map of the stage before and returns
+
+    h_l = α · stable_l(h_{l−1}) + (1 − α) · plastic_l(h_{l−1}).
+
+Loss, exemplars, classifier and read-out are the host's: ``podnet+aanets``, ``lucir+aanets``. The stages
+of PODNet's network are four, those of LUCIR's three.
+
+Settings: ``aanets_share`` = α = 0.5; the others are the host's.
+
+Differences from the original:
+
+1. α is fixed. There it is learnt on balanced data at rate 1e-8, which leaves it at 0.5 (and the authors'
+   code for PODNet has 0.5 written in).
+2. On ImageNet the host's training is kept (there rate 0.05, weight decay 5e-4, cosine).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acil.errors import InputError
+from acil.methods.base import Context
+from acil.methods.incremental import IncrementalNetwork
+from acil.methods.kernelscales import scale_kernels_
+from acil.methods.settings import read_settings
+from acil.training.fields import to_values
+from acil.vision.backbones import Backbone
+
+
+@dataclass(frozen=True)
+class AANetsSettings:
+    """What can be set beside the settings of the host.
+
+    Attributes
+    ----------
+    aanets_share : float
+        α, the share of the stable branch.
+    """
+
+    aanets_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.aanets_share <= 1:
+            raise InputError(f"aanets_share must be from 0 to 1. Got {self.aanets_share}.")
+
+
+class TwoBranches(Backbone):
+    """A network and its copy with frozen kernels, whose maps are mixed after each stage.
+
+    Parameters
+    ----------
+    base : Backbone
+        Both branches start as it is; it stays the caller's.
+    share : float
+        Of the stable branch.
+    """
+
+    def __init__(self, base: Backbone, share: float) -> None:
+        super().__init__(base.name, base.num_features, base.preprocessing, base.options)
+        self.share = share
+        self.stable = copy.deepcopy(base)
+        self.plastic = copy.deepcopy(base)
+        scale_kernels_(self.stable)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the average of the last map over all places."""
+        return self.maps(x)[-1].mean(dim=(2, 3))
+
+    def maps(self, x: Tensor) -> list[Tensor]:
+        """Return the mixed map after each stage."""
+        found = []
+        for stages in zip(self.stable.stages(), self.plastic.stages(), strict=True):
+            stable = plastic = x
+            for fixed, free in zip(*stages, strict=True):
+                stable, plastic = fixed(stable), free(plastic)
+            # α · stable + (1 − α) · plastic
+            x = torch.lerp(plastic, stable, self.share)
+            found.append(x)
+        return found
+
+
+class AANets(IncrementalNetwork):
+    """Train a host method on two branches."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.share = read_settings(AANetsSettings, context.settings).aanets_share
+
+    @classmethod
+    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the host's settings and the wrapper's."""
+        own = to_values(read_settings(AANetsSettings, settings))
+        return {**super().recorded_settings(settings), **own}
+
+    def student(self) -> Any:
+        """Return a copy of the network, in the first increment with two branches."""
+        network = super().student()
+        if not isinstance(network.backbone, TwoBranches):
+            network.backbone = TwoBranches(network.backbone, self.share)
+        return network
+
+    def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        """Return the host's count twice: each image goes through two networks."""
+        return 2 * super().increment_images(index, sizes, seen)
+
+    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Any:
+        """Return a network that saved weights fit into."""
+        if any(name.startswith("backbone.stable.") for name in weights):
+            backbone = TwoBranches(backbone, self.share)
+        return super().rebuilt(backbone, weights)

@@ -1,0 +1,118 @@
+"""LFL: the old class weights stay, and features are held near those of the network before.
+
+Paper: Jung et al., *Less-forgetting Learning in Deep Neural Networks*, arXiv 1607.00122, 2016; in its
+class-incremental form.
+
+With features f, f̂ those of the network before the phase, and scores z over all classes:
+
+    L = CE(z, y) + λ · ½ ‖f − f̂‖²     on the new images alone
+
+The weights and biases of old classes are frozen, so that the boundaries between them stay where they
+are as long as features do. Those of new classes are trained.
+
+Settings: ``lfl_distance`` = λ = 3.9e-4, the paper's on CIFAR-10. Training: the recipe's, which
+``increment.NAME`` changes.
+
+Differences from the original:
+
+1. There the classes stay the same and the images change, so that the whole last layer is frozen. Here
+   new classes come, and need weights of their own.
+2. The base network is the shared one, trained by the recipe; the rate of increments is the recipe's,
+   too (there a smaller one than that of the first training).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.methods.base import Phase
+from acil.methods.incremental import IncrementalNetwork
+from acil.training.network import Network
+from acil.training.objectives import Capturable
+
+
+@dataclass(frozen=True)
+class LFLSettings:
+    """Settings of LFL.
+
+    Attributes
+    ----------
+    distance : float
+        λ, weight of the distance between features.
+    """
+
+    distance: float = 3.9e-4
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.distance < float("inf"):
+            raise InputError(f"distance must be at least 0. Got {self.distance}.")
+
+
+@dataclass(frozen=True, eq=False)
+class HeldFeatures(Capturable):
+    """Cross entropy with frozen weights of old classes, and the distance to old features.
+
+    The network's own classifier has the new classes alone, and labels count from the first of them.
+
+    Attributes
+    ----------
+    teacher : Network
+        Of the phase before, in evaluation mode; its classifier scores the old classes.
+    distance : float
+        λ.
+    """
+
+    teacher: Network = field(repr=False)
+    distance: float
+
+    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the scores of the new classes."""
+        features = network.features(x).float()
+        with torch.no_grad():
+            before = self.teacher.features(x).float()
+        old, new = self.teacher.classifier(features).float(), network.classifier(features).float()
+        # λ · ½ ‖f − f̂‖², mean over the images
+        distance = (features - before).square().sum(1).mean() / 2
+        ce = functional.cross_entropy(torch.cat([old, new], dim=1), y + old.shape[1])
+        return ce + self.distance * distance, new
+
+
+class LFL(IncrementalNetwork):
+    """Freeze the old class weights and hold the features; keep no image."""
+
+    name = "lfl"
+    settings_type = LFLSettings
+
+    def increment(self, phase: Phase) -> Any:
+        """Return the network trained on new images, the present one being the teacher."""
+        student = self.grown_student(phase)
+        grown = student.classifier
+        # Only the rows of new classes are a parameter of the training.
+        student.classifier = _linear(grown.weight[self.n_seen :], grown.bias[self.n_seen :])
+        for parameter in self.network.classifier.parameters():
+            parameter.requires_grad_(False)
+        images, labels = self.data(phase)
+        objective = HeldFeatures(self.network, self.settings.distance)
+        self.fit(student, (images, labels - self.n_seen), phase, objective)
+        old, new = self.network.classifier, student.classifier
+        student.classifier = _linear(
+            torch.cat([old.weight, new.weight]), torch.cat([old.bias, new.bias])
+        )
+        return student
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """Return a linear layer with copies of these weights."""
+    made: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
+        nn.Linear, weight.shape[1], weight.shape[0], device=weight.device
+    )
+    with torch.no_grad():
+        made.weight.copy_(weight)
+        made.bias.copy_(bias)
+    return made

@@ -1,0 +1,194 @@
+"""Mnemonics, around a host method: exemplars are trained, and of the network only kernel scales.
+
+Paper: Liu et al., *Mnemonics Training: Multi-Class Incremental Learning without Forgetting*, CVPR 2020.
+
+After each phase the exemplars of the new classes, chosen by the host, become parameters. With f the
+network's features, μ_c the mean of f over the exemplars of class c (for new classes a function of their
+pixels), one epoch over the data of the phase, augmented, minimises
+
+    L = CE(cos(f(x), μ), y)
+
+by changing these pixels alone; then they are rounded to 8 bits. From the first increment on, kernels of
+convolutions are those of the base network, and one scale for each kernel is trained ("weight transfer");
+normalisation and classifier are trained as by the host. With AANets, whose stable branch is such a
+network, its two branches stay as they are.
+
+Settings: ``mnemonics_rate`` = 1e-5 (momentum 0.9, weight decay 5e-4), for normalised pixels; the others
+are the host's, and so are batches.
+
+Differences from the original:
+
+1. Exemplars of old classes are not adjusted again.
+2. The published training code covers CIFAR and hosts other than LUCIR: the same is done here for LUCIR.
+
+At this rate pixels hardly move, and rounding takes most of that back: the log has the share that moved.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.methods.base import Context, Phase
+from acil.methods.incremental import IncrementalNetwork
+from acil.methods.kernelscales import has_scales, scale_kernels_
+from acil.methods.readout import network_features
+from acil.methods.schedule import derived_seed
+from acil.methods.settings import read_settings
+from acil.training.batches import Batches
+from acil.training.fields import to_values
+from acil.vision.backbones import Backbone, Preprocessing, normalise
+from acil.vision.exact import full_float32
+
+logger = logging.getLogger(__name__)
+
+_MOMENTUM = 0.9
+_WEIGHT_DECAY = 5e-4
+
+
+@dataclass(frozen=True)
+class MnemonicsSettings:
+    """What can be set beside the settings of the host.
+
+    Attributes
+    ----------
+    mnemonics_rate : float
+        Learning rate of normalised pixels; 0 leaves the exemplars as they are.
+    """
+
+    mnemonics_rate: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mnemonics_rate < float("inf"):
+            raise InputError(f"mnemonics_rate must be at least 0. Got {self.mnemonics_rate}.")
+
+
+class Mnemonics(IncrementalNetwork):
+    """Train the exemplars of a host method."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.rate = read_settings(MnemonicsSettings, context.settings).mnemonics_rate
+
+    @classmethod
+    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the host's settings and the wrapper's."""
+        own = to_values(read_settings(MnemonicsSettings, settings))
+        return {**super().recorded_settings(settings), **own}
+
+    def student(self) -> Any:
+        """Return a copy of the network, from the first increment on with scaled kernels."""
+        network = super().student()
+        if not has_scales(network.backbone):
+            scale_kernels_(network.backbone)
+        return network
+
+    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Any:
+        """Return a network that saved weights fit into."""
+        scaled = any(name.endswith(".scale") for name in weights)
+        if scaled and not any(name.startswith("backbone.stable.") for name in weights):
+            scale_kernels_(backbone)
+        return super().rebuilt(backbone, weights)
+
+    def learn(self, phase: Phase) -> None:
+        """Learn one phase, then train the exemplars of its classes."""
+        super().learn(phase)
+        if self.rate:
+            self._train_exemplars(phase)
+
+    def _train_exemplars(self, phase: Phase) -> None:
+        kept, device = self.exemplars, self.context.device
+        is_old = kept.labels < phase.classes[0]
+        old, old_labels = kept.pixels[is_old], kept.labels[is_old]
+        backbone = self.network.backbone
+        preprocessing: Preprocessing = backbone.preprocessing
+        old_means = None
+        if len(old):
+            found = network_features(backbone, old, device)
+            old_means = torch.stack(class_means(found, old_labels)).to(device)
+        batches = Batches(
+            torch.cat([phase.images.pixels(), old]),
+            torch.cat([phase.labels, old_labels]),
+            self.training,
+            preprocessing,
+            derived_seed(self.context.seed, "mnemonics", phase.n_seen),
+            device,
+        )
+        new = torch.nonzero(~is_old).flatten()
+        start = normalise(kept.pixels[new].to(device), preprocessing)
+        with full_float32():
+            trained = trained_exemplars(backbone, start, kept.labels[new], old_means, batches, self.rate)
+        written = to_pixels(trained, preprocessing).cpu()
+        moved = float((written != kept.pixels[new]).float().mean())
+        logger.info("%s: %.3g of the exemplars' pixels have moved.", self.name, moved)
+        kept.rewrite(new, written)
+
+
+def trained_exemplars(
+    backbone: Backbone,
+    exemplars: Tensor,
+    labels: Tensor,
+    old_means: Tensor | None,
+    batches: Batches,
+    rate: float,
+) -> Tensor:
+    """Return exemplars moved along the gradient of the loss of batches, one step for each.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        In evaluation mode; it is not changed.
+    exemplars : Tensor of shape (n, channels, height, width), float32
+        Normalised, on the device of the backbone.
+    labels : Tensor of shape (n,), int64
+        Each class that the batches have and ``old_means`` does not, in rising order.
+    old_means : Tensor of shape (old classes, features) or None
+    batches : Batches
+        Their first epoch is used.
+    rate : float
+
+    Returns
+    -------
+    Tensor of the same shape, float32, not rounded
+    """
+    pixels = nn.Parameter(exemplars.clone())
+    optimizer = torch.optim.SGD([pixels], lr=rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+    for x, y, _ in batches.epoch(0):
+        with torch.no_grad():
+            queries = functional.normalize(backbone(x))
+        means = torch.stack(class_means(backbone(pixels), labels))
+        means = means if old_means is None else torch.cat([old_means, means])
+        loss = functional.cross_entropy(queries @ functional.normalize(means).T, y)
+        # Not backward(): the network's parameters get no gradient.
+        (pixels.grad,) = torch.autograd.grad(loss, pixels)
+        optimizer.step()
+    return pixels.detach()
+
+
+def class_means(features: Tensor, labels: Tensor) -> list[Tensor]:
+    """Return the mean feature of each class, classes in rising order."""
+    return [
+        features[labels.to(features.device) == label].mean(0) for label in sorted(set(labels.tolist()))
+    ]
+
+
+def to_pixels(normalised: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Return the nearest 8-bit images of normalised ones.
+
+    Examples
+    --------
+    >>> import torch
+    >>> preprocessing = Preprocessing(mean=(0.5,), std=(0.25,), size=1)
+    >>> to_pixels(torch.tensor([-3.0, 0.0, 2.0]).reshape(3, 1, 1, 1), preprocessing).flatten()
+    tensor([  0, 128, 255], dtype=torch.uint8)
+    """
+    mean = torch.tensor(preprocessing.mean, device=normalised.device).reshape(-1, 1, 1)
+    std = torch.tensor(preprocessing.std, device=normalised.device).reshape(-1, 1, 1)
+    return ((normalised * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)

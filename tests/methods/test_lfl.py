@@ -1,0 +1,64 @@
+"""LFL: frozen class weights and held features."""
+
+import dataclasses
+
+import pytest
+import torch
+from replay_problem import TRAINING, make_context, make_phases
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.methods import resolve
+from acil.methods.lfl import HeldFeatures, LFLSettings
+from acil.methods.readout import network_features
+from acil.training.network import Network
+from acil.vision.backbones import build
+
+CPU = torch.device("cpu")
+
+
+def test_loss_is_cross_entropy_over_all_classes_and_half_the_squared_distance():
+    generator = torch.Generator().manual_seed(0)
+    student = Network(build("smallcnn", generator), 2, generator).eval()
+    teacher = Network(build("smallcnn", torch.Generator().manual_seed(1)), 3, generator).eval()
+    x, y = torch.randn(6, 1, 8, 8, generator=generator), torch.arange(6) % 2
+    loss, scores = HeldFeatures(teacher, 0.1)(student, x, y, torch.arange(6))
+    features, before = student.features(x), teacher.features(x)
+    everything = torch.cat([teacher.classifier(features), student.classifier(features)], 1)
+    distances = [0.5 * (a - b).dot(a - b).item() for a, b in zip(features, before, strict=True)]
+    expected = functional.cross_entropy(everything, y + 3) + 0.1 * sum(distances) / 6
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert scores.shape == (6, 2)
+
+
+def test_old_class_weights_do_not_move():
+    method = resolve("lfl")(make_context())
+    phases = make_phases((3, 2, 1))
+    method.learn(phases[0])
+    base = {name: p.detach().clone() for name, p in method.network.named_parameters()}
+    for phase in phases[1:]:
+        method.learn(phase)
+    after = method.network.classifier
+    assert torch.equal(after.weight[:3], base["classifier.weight"])
+    assert torch.equal(after.bias[:3], base["classifier.bias"])
+    assert after.weight.shape == (6, 64)
+    moved = method.network.backbone.stage1[0].weight
+    assert not torch.equal(moved, base["backbone.stage1.0.weight"])
+
+
+def test_distance_holds_features():
+    phases, drift = make_phases((3, 2)), []
+    longer = dataclasses.replace(TRAINING, epochs=8)
+    for weight in (0.0, 1.0):
+        method = resolve("lfl")(make_context(training=longer, settings={"lfl_distance": weight}))
+        method.learn(phases[0])
+        before = network_features(method.network.backbone, phases[1].images, CPU)
+        method.learn(phases[1])
+        after = network_features(method.network.backbone, phases[1].images, CPU)
+        drift.append(float((after - before).square().mean()))
+    assert drift[1] < 0.3 * drift[0]
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(InputError, match="distance"):
+        LFLSettings(distance=-1.0)

@@ -1,0 +1,237 @@
+"""PODNet: classifier by proxies, its loss, pooled distances, imprinting, the balanced stage."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from replay_problem import make_context, make_phases
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.methods import podnet
+from acil.methods.podnet_loss import (
+    PODNetSettings,
+    PooledOutputs,
+    neighbourhood_loss,
+    pooled_distance,
+)
+from acil.methods.proxies import ProxyClassifier, ProxyNetwork, imprinted_proxies
+from acil.methods.readout import network_features
+from acil.methods.schedule import increment_training
+from acil.training.loop import train
+from acil.training.recipes import RECIPES
+from acil.training.settings import Training
+from acil.vision.backbones import build
+
+CPU = torch.device("cpu")
+
+
+def test_similarity_is_the_one_computed_by_hand():
+    head = ProxyClassifier(2, 0, 2, 2)
+    with torch.no_grad():
+        head.new.copy_(torch.tensor([[[1.0, 0.0], [0.0, 3.0]], [[-2.0, 0.0], [-1.0, 0.0]]]))
+        head.eta.fill_(3.0)
+    # f = (2, 0) at length 1 is at squared distances 0 and 2 from class 0, 4 and 4 from class 1.
+    weight = 1 / (1 + math.exp(-2))
+    expected = [(1 - weight) * -2.0, -4.0]
+    features = torch.tensor([[2.0, 0.0]])
+    assert head.similarities(features)[0].tolist() == pytest.approx(expected, abs=1e-6)
+    assert head(features)[0].tolist() == pytest.approx([3 * s for s in expected], abs=1e-6)
+
+
+def test_loss_is_the_one_computed_by_hand():
+    scores = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+    # Label 0 is the largest: the cross entropy. Label 2 is not: 1 stands for itself, z = (0, −1, −2).
+    right = math.log(1 + math.exp(-1) + math.exp(-2))
+    wrong = math.log(1 + 1 + math.exp(-1)) + 2
+    assert neighbourhood_loss(scores[:1], torch.tensor([0])).item() == pytest.approx(right)
+    assert neighbourhood_loss(scores, torch.tensor([0, 2])).item() == pytest.approx((right + wrong) / 2)
+    ce = functional.cross_entropy(scores[:1], torch.tensor([0]))
+    assert right == pytest.approx(ce.item())
+
+
+def test_margin_on_every_score_changes_nothing():
+    scores, y = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 4
+    moved = neighbourhood_loss(scores - 0.6, y)
+    torch.testing.assert_close(moved, neighbourhood_loss(scores, y))
+
+
+def test_pooled_distance_on_known_maps():
+    a = torch.tensor([[[[3.0, 0.0], [0.0, 0.0]]]])
+    b = torch.tensor([[[[0.0, 0.0], [0.0, 2.0]]]])
+    c = torch.tensor([[[[0.0, 5.0], [0.0, 0.0]]]])
+    # Rows and columns of a: (9, 0, 9, 0); of b: (0, 4, 0, 4); of c: (25, 0, 0, 25).
+    assert pooled_distance([a], [b]).item() == pytest.approx(math.sqrt(2))
+    assert pooled_distance([a], [c]).item() == pytest.approx(1.0)
+    assert pooled_distance([a, a], [b, c]).item() == pytest.approx((math.sqrt(2) + 1) / 2)
+    # The sign and the size of a map do not matter, and equal maps have a finite gradient.
+    same = (-2 * a).requires_grad_()
+    distance = pooled_distance([same], [a])
+    distance.backward()
+    assert distance.item() == 0.0
+    assert torch.isfinite(same.grad).all()
+
+
+def test_distance_is_a_mean_over_images():
+    maps = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(0))
+    old = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(1))
+    each = [pooled_distance([maps[i : i + 1]], [old[i : i + 1]]) for i in range(4)]
+    torch.testing.assert_close(pooled_distance([maps], [old]), torch.stack(each).mean())
+
+
+def test_objective_is_the_sum_of_its_parts():
+    generator = torch.Generator().manual_seed(0)
+    network = ProxyNetwork(build("smallcnn", generator), 3, 2, 4, generator).eval()
+    teacher = build("smallcnn", torch.Generator().manual_seed(1)).eval()
+    x, y = torch.randn(10, 1, 8, 8, generator=generator), torch.arange(10) % 5
+    loss, scores = PooledOutputs(teacher, 7.0, 2.0, 5.0)(network, x, y, torch.arange(10))
+    torch.testing.assert_close(scores, network(x))
+    directions = functional.cosine_similarity(network.features(x), teacher(x)).mean()
+    expected = (
+        neighbourhood_loss(scores, y)
+        + 7 * pooled_distance(network.backbone.maps(x), teacher.maps(x))
+        + 2 * (1 - directions)
+    )
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    loss.backward()
+    assert network.classifier.old.grad is None
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+
+
+@pytest.mark.parametrize(("limit", "moved"), [(None, 0.3), (1e-3, 1e-4)])
+def test_gradients_are_clamped_entry_by_entry(limit, moved):
+    class Steep:
+        gradient_limit = limit
+
+        def __call__(self, network, x, y, indices):
+            return 3 * network.weight.sum()
+
+    network = torch.nn.Linear(2, 1, bias=False)
+    before = network.weight.detach().clone()
+    plan = Training(epochs=1, batch_size=4, learning_rate=0.1, weight_decay=0.0)
+    inputs, labels = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
+    train(network, inputs, labels, plan, preprocessing=None, seed=0, device="cpu", objective=Steep())
+    torch.testing.assert_close(before - network.weight.detach(), torch.full((1, 2), moved))
+
+
+def test_proxies_are_centres_of_the_class_at_the_mean_length():
+    generator = torch.Generator().manual_seed(0)
+    directions = functional.normalize(torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0], [1.0, 1, 0]]))
+    noise = 0.01 * torch.randn(80, 3, generator=generator)
+    features = 5 * (directions.repeat(20, 1) + noise)
+    labels = torch.tensor([7, 7, 8, 8]).repeat(20)
+    old = torch.tensor([[[3.0, 0, 0], [0, 5.0, 0]]])
+    found = imprinted_proxies(features, labels, [7, 8], old, seed=0)
+    assert found.shape == (2, 2, 3)
+    for proxies, wanted in zip(found, (directions[:2], directions[2:]), strict=True):
+        nearest = (functional.normalize(proxies, dim=1) @ wanted.T).argmax(1)
+        assert sorted(nearest.tolist()) == [0, 1]
+        torch.testing.assert_close(proxies, 4 * wanted[nearest], atol=0.05, rtol=0)
+
+
+def test_class_of_few_images_repeats_its_centres():
+    old = torch.ones(1, 10, 3)
+    rows = torch.eye(3)[:2]
+    found = imprinted_proxies(rows, torch.tensor([1, 1]), [1], old, seed=0)
+    assert found.shape == (1, 10, 3)
+    assert len(found[0].unique(dim=0)) == 2
+
+
+def test_training_starts_from_imprinted_proxies(monkeypatch):
+    method = podnet.PODNet(make_context(settings={"podnet_balanced_epochs": 0}))
+    phases = make_phases((3, 2))
+    method.learn(phases[0])
+    started = []
+    monkeypatch.setattr(
+        podnet.PODNet, "fit", lambda self, network, *rest: started.append(network) or network
+    )
+    seeds = []
+
+    def collect(*arguments):
+        seeds.append(arguments[-1])
+        return imprinted_proxies(*arguments)
+
+    monkeypatch.setattr(podnet, "imprinted_proxies", collect)
+    features = network_features(method.network.backbone, phases[1].images, CPU)
+    old = method.network.classifier.weight
+    method.learn(phases[1])
+    expected = imprinted_proxies(features, phases[1].labels, [3, 4], old, seeds[0])
+    assert torch.equal(started[0].classifier.new, expected)
+
+
+def test_old_proxies_do_not_move_in_the_main_stage_and_all_do_in_the_balanced_one():
+    phases = make_phases((3, 2))
+    main = podnet.PODNet(make_context(settings={"podnet_balanced_epochs": 0}))
+    both = podnet.PODNet(make_context(settings={"podnet_balanced_epochs": 2}))
+    for method in (main, both):
+        method.learn(phases[0])
+    base = main.network.classifier.weight.detach().clone()
+    for method in (main, both):
+        method.learn(phases[1])
+    first, second = (method.network.classifier for method in (main, both))
+    assert torch.equal(first.weight[:3], base)
+    moved = (second.weight - first.weight).abs().amax(dim=(1, 2))
+    assert bool((moved > 0).all())
+    assert torch.equal(first.eta, second.eta)
+    for name, value in main.network.backbone.named_parameters():
+        assert torch.equal(value, both.network.backbone.get_parameter(name)), name
+    assert all(parameter.requires_grad for parameter in both.network.backbone.parameters())
+    assert both.network.classifier.eta.requires_grad
+
+
+def test_distances_grow_with_the_share_of_old_classes(monkeypatch):
+    made = []
+
+    def collect(*arguments):
+        made.append(PooledOutputs(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(podnet, "PooledOutputs", collect)
+    method = podnet.PODNet(make_context(settings={"podnet_flat": 2.0, "podnet_balanced_epochs": 0}))
+    for phase in make_phases((3, 2, 1)):
+        method.learn(phase)
+    found = [(o.spatial, o.flat) for o in made if o.teacher is not None]
+    growth = [math.sqrt(5 / 2), math.sqrt(6)]
+    assert found == [pytest.approx((3 * g, 2 * g)) for g in growth]
+
+
+def test_settings_of_the_authors_for_cifar():
+    context = dataclasses.replace(make_context(), recipe=RECIPES["paper"], settings={})
+    found = increment_training(context, podnet.PODNet.schedules)
+    assert (found.epochs, found.schedule, found.learning_rate) == (160, "cosine", 0.1)
+    assert (found.weight_decay, found.augment) == (5e-4, ("crop", "flip", "jitter"))
+    method = podnet.PODNet(dataclasses.replace(context, settings={"increment.epochs": 3}))
+    assert (method.own_base_epochs, method.training.epochs) == (160, 3)
+    # 160 · (200 + 60) images and 20 · 100 balanced ones, beside 160 · 300 of the base.
+    assert podnet.PODNet(context).trained_images([300, 200], [3, 5]) == 48_000 + 41_600 + 2_000
+
+
+def test_resnet_of_podnet_has_plain_sums_and_four_stages():
+    network = build("resnet32", option="A", last_relu=False, plain_sums=True).eval()
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    maps = network.maps(x)
+    assert [tuple(m.shape[1:]) for m in maps] == [
+        (16, 32, 32),
+        (32, 16, 16),
+        (64, 8, 8),
+        (64, 8, 8),
+    ]
+    torch.testing.assert_close(maps[-1].mean((2, 3)), network(x))
+    # Blocks start as their shortcuts: every second pixel of the stem, and zeros around its channels.
+    torch.testing.assert_close(maps[1][:, 8:24], network.stem(x)[:, :, ::2, ::2])
+    torch.testing.assert_close(maps[2], maps[3])
+    with torch.no_grad():
+        network.stage1[0].bn2.bias.fill_(-10.0)
+    assert bool((network.maps(x)[0] < 0).any())
+    assert len(build("resnet32").maps(x)) == 3
+    assert "plain_sums" not in build("resnet32").options
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"proxies": 0}, {"balanced_epochs": -1}, {"spatial": -1.0}, {"gradient_limit": 0.0}],
+)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        PODNetSettings(**wrong)

@@ -1,0 +1,299 @@
+"""AANets, Mnemonics and RMM around LUCIR and PODNet."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from replay_problem import image_set, images_of, make_context, make_phases, same_state
+from torch.nn import functional
+
+from acil.errors import InputError
+from acil.methods import resolve
+from acil.methods.aanets import TwoBranches
+from acil.methods.kernelscales import ScaledConv2d, has_scales, scale_kernels_
+from acil.methods.lucir import LUCIR
+from acil.methods.memory import MemoryRule
+from acil.methods.mnemonics import class_means, to_pixels, trained_exemplars
+from acil.methods.podnet import PODNet
+from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split
+from acil.training.batches import Batches
+from acil.training.convolution import eligible
+from acil.training.recipes import RECIPES
+from acil.training.settings import Training
+from acil.training.shadow import halved
+from acil.vision.backbones import build, normalise
+
+
+def learnt(name, phases, **options):
+    method = resolve(name)(make_context(**options))
+    for phase in phases:
+        method.learn(phase)
+    return method
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("acil+aanets", "cannot be wrapped. Hosts: lucir, podnet"),
+        ("aanets+podnet", "'aanets' cannot be wrapped"),
+        ("podnet+lucir", "'lucir' is no wrapper"),
+        ("podnet+", "'' is no wrapper"),
+        ("podnet+aanets+aanets", "Write 'podnet[+]aanets'"),
+        ("podnet+rmm+aanets", "Write 'podnet[+]aanets[+]rmm'"),
+    ],
+)
+def test_combinations_without_sense_are_refused(name, said):
+    with pytest.raises(InputError, match=said):
+        resolve(name)
+
+
+def test_wrapped_method_is_the_host_with_its_settings():
+    found = resolve("podnet+aanets+rmm")
+    assert issubclass(found, PODNet)
+    assert found is resolve("podnet+aanets+rmm")
+    recorded = found.recorded_settings({"podnet_flat": 2, "aanets_share": 0.25})
+    assert (recorded["podnet_flat"], recorded["aanets_share"]) == (2.0, 0.25)
+    assert recorded["rmm_actions"] == []
+    assert issubclass(resolve("lucir+mnemonics"), LUCIR)
+    with pytest.raises(InputError, match="aanets_share"):
+        resolve("lucir+aanets")(make_context(settings={"aanets_share": 2}))
+    with pytest.raises(InputError, match="mnemonics_rate"):
+        resolve("lucir+mnemonics")(make_context(settings={"mnemonics_rate": -1}))
+
+
+def test_base_network_is_shared_with_the_host(tmp_path):
+    phase = make_phases((3,))[0]
+    for name in ("lucir", "lucir+aanets", "lucir+mnemonics"):
+        resolve(name)(make_context(tmp_path)).learn(phase)
+    assert len(list(tmp_path.glob("lucir*base*"))) == 1
+
+
+def test_scaled_convolution_starts_as_it_was_and_trains_one_number_a_kernel():
+    network = build("smallcnn").eval()
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    before, count = network(x), sum(p.numel() for p in network.parameters())
+    scale_kernels_(network)
+    torch.testing.assert_close(network(x), before)
+    trained = {name for name, p in network.named_parameters() if p.requires_grad}
+    assert trained == {f"stage{i}.{n}" for i in (1, 2) for n in ("0.scale", "1.weight", "1.bias")}
+    assert sum(p.numel() for p in network.parameters()) == count + 32 + 32 * 64
+    with torch.no_grad():
+        network.stage1[0].scale[3] = 0.0
+    assert bool((network.stage1[0](x)[:, 3] == 0).all())
+    assert has_scales(network)
+
+
+def test_half_precision_copies_of_scaled_convolutions_get_our_kernels():
+    network = build("resnet32")
+    scale_kernels_(network)
+    fast, _ = halved(network)
+    chosen = [module for module in fast.modules() if eligible(module)]
+    # All but the stem, whose three channels do not fit.
+    assert len(chosen) == 30
+    assert not any(eligible(module) for module in network.modules())
+    convolution = network.stage2[1].conv1
+    x = torch.randn(2, 32, 8, 8, generator=torch.Generator().manual_seed(0))
+    before = convolution(x)
+    convolution.__class__ = ScaledConv2d.fast_class
+    # Where our kernels do not fit, such as here, it computes as before, and is not changed again.
+    torch.testing.assert_close(convolution(x), before)
+    assert not eligible(convolution.half())
+
+
+def test_branches_are_mixed_after_each_stage():
+    base = build("smallcnn").eval()
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    both = TwoBranches(base, 0.25).eval()
+    torch.testing.assert_close(both(x), base(x))
+    with torch.no_grad():
+        both.plastic.stage1[1].bias.add_(1.0)
+        both.plastic.stage2[1].bias.add_(-0.5)
+    first = 0.25 * both.stable.stage1(x) + 0.75 * both.plastic.stage1(x)
+    pooled = base.pool(first)
+    second = 0.25 * both.stable.stage2(pooled) + 0.75 * both.plastic.stage2(pooled)
+    torch.testing.assert_close(both.maps(x)[0], first)
+    torch.testing.assert_close(both.maps(x)[1], second)
+    torch.testing.assert_close(both(x), second.mean((2, 3)))
+
+
+@pytest.mark.parametrize("host", ["lucir", "podnet"])
+def test_stable_branch_changes_only_its_kernel_scales(host):
+    phases = make_phases((3, 2, 1))
+    method = resolve(f"{host}+aanets")(make_context())
+    method.learn(phases[0])
+    assert not isinstance(method.network.backbone, TwoBranches)
+    base = copy.deepcopy(method.network.backbone)
+    for phase in phases[1:]:
+        method.learn(phase)
+        found = method.network.backbone
+        for name, module in base.named_modules():
+            if isinstance(module, torch.nn.Conv2d):
+                stable, plastic = (b.get_submodule(name) for b in (found.stable, found.plastic))
+                assert isinstance(stable, ScaledConv2d)
+                assert torch.equal(stable.weight, module.weight)
+                assert not torch.equal(stable.scale, torch.ones_like(stable.scale))
+                assert not torch.equal(plastic.weight, module.weight)
+    # Beside the scales, only normalisation is trained.
+    trained = {
+        type(m).__name__ for m in found.stable.modules() for p in m.parameters(False) if p.requires_grad
+    }
+    assert trained == {"ScaledConv2d", "BatchNorm2d"}
+
+
+def test_aanets_counts_two_networks():
+    plain, both = (
+        resolve(name)(dataclasses.replace(make_context(), recipe=RECIPES["paper"], settings={}))
+        for name in ("podnet", "podnet+aanets")
+    )
+    sizes, seen = [300, 200], [3, 5]
+    base = 160 * 300
+    assert both.trained_images(sizes, seen) - base == 2 * (plain.trained_images(sizes, seen) - base)
+
+
+def test_mnemonics_trains_scales_and_leaves_kernels():
+    phases = make_phases((3, 2))
+    method = resolve("lucir+mnemonics")(make_context())
+    method.learn(phases[0])
+    assert not has_scales(method.network.backbone)
+    base = copy.deepcopy(method.network.backbone)
+    method.learn(phases[1])
+    for i in ("stage1", "stage2"):
+        before, after = (b.get_submodule(i)[0] for b in (base, method.network.backbone))
+        assert torch.equal(before.weight, after.weight)
+        assert not torch.equal(after.scale, torch.ones_like(after.scale))
+
+
+def test_exemplars_move_along_the_gradient_before_rounding():
+    backbone = build("smallcnn", torch.Generator().manual_seed(3)).eval()
+    pixels, labels = images_of((0, 1, 2), per_class=8)
+    plan = Training(epochs=1, batch_size=24)
+    batches = Batches(pixels, labels, plan, backbone.preprocessing, 0, torch.device("cpu"))
+    chosen = torch.tensor([8, 9, 16, 17])
+    start = normalise(pixels[chosen], backbone.preprocessing)
+    old = backbone(normalise(pixels[:4], backbone.preprocessing)).detach().mean(0, keepdim=True)
+
+    def loss(exemplars):
+        ((x, y, _),) = batches.epoch(0)
+        means = torch.cat([old, torch.stack(class_means(backbone(exemplars), labels[chosen]))])
+        cosines = functional.normalize(backbone(x)) @ functional.normalize(means).T
+        return functional.cross_entropy(cosines, y)
+
+    free = start.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(free), free)
+    moved = trained_exemplars(backbone, start, labels[chosen], old, batches, 0.5)
+    torch.testing.assert_close(start - moved, 0.5 * (gradient + 5e-4 * start), atol=1e-7, rtol=1e-4)
+    assert loss(moved) < loss(start)
+    assert all(parameter.grad is None for parameter in backbone.parameters())
+
+
+def test_trained_exemplars_stay_images_of_their_classes():
+    phases = make_phases((3, 2))
+    plain = learnt("lucir+mnemonics", phases, settings={"mnemonics_rate": 0})
+    strong = learnt("lucir+mnemonics", phases, settings={"mnemonics_rate": 100.0})
+    found, before = strong.exemplars, plain.exemplars
+    assert found.pixels.dtype == torch.uint8
+    assert found.pixels.shape == before.pixels.shape
+    assert torch.equal(found.labels, before.labels)
+    assert not torch.equal(found.pixels, before.pixels)
+    assert strong.memory().samples == plain.memory().samples
+    # At the authors' rate what moves is far below a grey level.
+    usual = learnt("lucir+mnemonics", phases[:1])
+    untouched = learnt("lucir", phases[:1])
+    assert torch.equal(usual.exemplars.pixels, untouched.exemplars.pixels)
+
+
+def test_rounding_and_clamping_give_valid_pixels():
+    preprocessing = build("smallcnn").preprocessing
+    pixels, _ = images_of(range(3))
+    assert torch.equal(to_pixels(normalise(pixels, preprocessing), preprocessing), pixels)
+    far = to_pixels(torch.tensor([-1e6, 1e6]).reshape(2, 1, 1, 1), preprocessing)
+    assert far.flatten().tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(("actions", "per_class"), [(ACTIONS, 500), (IMAGENET_ACTIONS, 1300)])
+@pytest.mark.parametrize("k", [5, 10, 25])
+def test_published_budgets_add_up_to_the_strict_memory(actions, per_class, k):
+    n_new = 50 // k * per_class
+    assert len(actions[k]) == k + 1
+    for action in actions[k]:
+        old, new = split(action, n_new, 2000)
+        assert old + new == 2000 + n_new
+        assert new == pytest.approx((1 - action) * n_new)
+        # Equal parts of the new classes, with none left over.
+        assert new % (50 // k) == 0
+
+
+def rmm_context(sizes, actions, **settings):
+    given = {"memory_rule": "4 per class", "rmm_actions": actions, **settings}
+    return dataclasses.replace(make_context(settings=given), phase_sizes=sizes)
+
+
+def test_memory_and_new_images_follow_the_actions(monkeypatch):
+    phases = make_phases((2, 2, 2), per_class=20)
+    method = resolve("lucir+rmm")(rmm_context((40, 40, 40), [0.0, 0.5, 0.25]))
+    trained = []
+    fit = LUCIR.fit
+    monkeypatch.setattr(
+        LUCIR,
+        "fit",
+        lambda self, net, data, *rest: trained.append(data[1]) or fit(self, net, data, *rest),
+    )
+    counts = []
+    for phase in phases:
+        method.learn(phase)
+        counts.append(torch.bincount(method.exemplars.labels).tolist())
+    # B = 4 · 6 = 24. Phase 1: 24 + 20 old images for 2 classes (20 are all there are), 20 new ones;
+    # phase 2: 24 + 10 old for 4 classes, 30 new; after it as many as before, for 6 classes.
+    assert [torch.bincount(labels).tolist() for labels in trained] == [
+        [20, 20, 10, 10],
+        [8, 8, 8, 8, 15, 15],
+    ]
+    assert counts == [[20, 20], [8, 8, 8, 8], [5] * 6]
+    assert all(len(labels) <= 24 + 40 for labels in trained)
+    # Two trainings of two epochs, and two of the base network.
+    assert method.trained_images([40, 40, 40], [2, 4, 6]) == 2 * (40 + 60 + 62)
+
+
+def test_actions_that_do_not_fit_are_refused():
+    make = resolve("podnet+aanets+rmm")
+    with pytest.raises(InputError, match="sizes of all phases"):
+        make(make_context())
+    with pytest.raises(InputError, match="each of 3 phases"):
+        make(rmm_context((10, 10, 10), [0.5]))
+    with pytest.raises(InputError, match="rmm_actions"):
+        make(rmm_context((10, 10), [0.5, 1.0]))
+    found = make(dataclasses.replace(make_context(), phase_sizes=(25_000, *[5000] * 5)))
+    assert found.actions == ACTIONS[5]
+
+
+def test_budget_of_the_paper_is_two_thousand_images():
+    context = dataclasses.replace(
+        make_context(),
+        recipe=RECIPES["paper"],
+        settings={},
+        n_classes=100,
+        phase_sizes=(25_000, *[5000] * 5),
+    )
+    method = resolve("podnet+aanets+rmm")(context)
+    assert method.budget == 2000
+    assert method.exemplars.rule == MemoryRule(20, "per class")
+    # Phase 1 at 0.8: 6,000 exemplars of 50 classes and 1,000 new images.
+    assert method.kept_images(0, context.phase_sizes, [50, 60, 70, 80, 90, 100]) == 6000
+
+
+def test_wrappers_together_go_on_exactly():
+    phases = make_phases((3, 2, 1))
+    sizes = tuple(len(phase.labels) for phase in phases)
+    name, context = "lucir+aanets+mnemonics+rmm", rmm_context(sizes, [0.5, 0.5, 0.5])
+    method = resolve(name)(context)
+    for phase in phases[:2]:
+        method.learn(phase)
+    again = resolve(name)(context)
+    again.load_state_dict(method.state_dict())
+    method.learn(phases[2])
+    again.learn(phases[2])
+    assert same_state(method.state_dict(), again.state_dict())
+    assert method.memory() == again.memory()
+    found = again.predict(image_set(images_of(range(6))[0]))
+    assert set(found.tolist()) <= set(range(6))
