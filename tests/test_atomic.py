@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from acil import ACILClassifier, load, save
-from acil.atomic import replacing
 from acil.errors import ModelFileError
+from acil.modelfile.writing import replacing
 
 KILLED_WHILE_SAVING = """
 import os, random, signal, sys, time
@@ -182,9 +182,9 @@ def test_only_folders_of_dead_processes_are_removed(tmp_path, path, model):
 
 
 def test_folder_taken_for_a_leftover_is_made_again(tmp_path, path, model, monkeypatch):
-    from acil import atomic
+    from acil.modelfile import writing
 
-    honest, taken = atomic._open_locked, []
+    honest, taken = writing._open_locked, []
 
     def taken_once(folder):
         if not taken:
@@ -192,7 +192,7 @@ def test_folder_taken_for_a_leftover_is_made_again(tmp_path, path, model, monkey
             folder.rmdir()
         return honest(folder)
 
-    monkeypatch.setattr(atomic, "_open_locked", taken_once)
+    monkeypatch.setattr(writing, "_open_locked", taken_once)
     save(model, path)
     assert len(taken) == 1
     check_untouched(path, model)

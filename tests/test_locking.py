@@ -9,16 +9,16 @@ import time
 import numpy as np
 import pytest
 
-from acil import ACILClassifier, load, locking, save
+from acil import ACILClassifier, load, save
 from acil.errors import InputError, ModelFileError
-from acil.storage import locked
+from acil.modelfile import locked, writing
 
 SEVERAL_PROCESSES = """
 import os, sys
 from pathlib import Path
 import numpy as np, torch
 from acil import ACILClassifier, load, save
-from acil.storage import locked
+from acil.modelfile import locked
 torch.set_num_threads(1)
 path, workers, steps = Path(sys.argv[1]), 3, 8
 children = []
@@ -38,7 +38,7 @@ print(codes, load(path).class_count_.tolist(), os.listdir(path.parent))
 
 KILLED_WHILE_LOCKING = """
 import os, sys, time
-from acil.locking import locked
+from acil.modelfile import locked
 with locked(sys.argv[1]):
     print("locked", flush=True)
     time.sleep(60)
@@ -168,9 +168,9 @@ def test_places_that_cannot_be_locked(tmp_path):
 
 def test_file_system_without_locks_is_logged(tmp_path, monkeypatch, caplog):
     def fail(*args):
-        raise OSError(locking.errno.ENOLCK, "No locks available")
+        raise OSError(writing.errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(locking.fcntl, "flock", fail)
+    monkeypatch.setattr(writing.fcntl, "flock", fail)
     with locked(tmp_path / "m.acil"):
         save(ACILClassifier(expansion_size=4).fit(np.eye(3), [0, 1, 2]), tmp_path / "m.acil")
     assert "without locks" in caplog.text

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 from acil import ACILClassifier, load, save
 from acil.errors import ModelFileError
-from acil.header import InvalidFileError, parse_header
-from acil.modelfile import checksum, describe
+from acil.modelfile import describe
+from acil.modelfile.header import InvalidFileError, checksum, parse_header
 
 X = np.random.default_rng(0).normal(size=(30, 3))
 
@@ -98,7 +98,7 @@ def test_unreadable_file_says_so(model, monkeypatch):
     def deny(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("acil.modelfile.safe_open", deny)
+    monkeypatch.setattr("acil.modelfile.header.safe_open", deny)
     refused(model, "Permission denied. Check path and permissions")
 
 

@@ -19,7 +19,7 @@ from acil.errors import (
     NotFittedError,
     UnsupportedError,
 )
-from acil.storage import assembly, contents, describe
+from acil.modelfile import describe, saving
 from strategies import correction_rank, same_sums
 
 LABELS = {
@@ -235,13 +235,13 @@ def test_extended_floats_are_stored_as_float64(tmp_path):
 def test_tensors_of_a_loaded_model_are_aligned_and_its_own(tmp_path, monkeypatch, solver, inference):
     X, y = data()
     save(ACILClassifier(expansion_size=7, gamma=0.1, solver=solver).fit(X, y), tmp_path / "m.acil")
-    raw, read = [], assembly.read
+    raw, read = [], saving._read
 
-    def record(file, name, checksums):
-        raw.append(read(file, name, checksums))
+    def record(file, name, header):
+        raw.append(read(file, name, header))
         return raw[-1]
 
-    monkeypatch.setattr(assembly, "read", record)
+    monkeypatch.setattr(saving, "_read", record)
     model = load(tmp_path / "m.acil", inference=inference)._state.model
     tensors = [model.expansion.projection, *model.head.coefficients()]
     if not inference:
@@ -256,9 +256,9 @@ def test_tensors_of_a_loaded_model_are_aligned_and_its_own(tmp_path, monkeypatch
 def test_reading_for_inference_leaves_the_sums_alone(tmp_path, monkeypatch):
     X, y = data()
     save(ACILClassifier(expansion_size=8, class_balance=True).fit(X, y), tmp_path / "m.acil")
-    names, read = [], assembly.read
+    names, read = [], saving._read
     monkeypatch.setattr(
-        assembly, "read", lambda file, name, sums: names.append(name) or read(file, name, sums)
+        saving, "_read", lambda file, name, header: names.append(name) or read(file, name, header)
     )
     load(tmp_path / "m.acil", inference=True)
     assert sorted(names) == ["coef", "intercept", "projection"]
@@ -343,14 +343,14 @@ def test_models_that_cannot_be_saved_are_refused_and_the_file_stays(tmp_path):
 
 def test_header_that_the_library_would_not_read_is_refused(tmp_path, monkeypatch):
     X, y = data()
-    monkeypatch.setattr(contents, "MAX_HEADER_BYTES", 100)
+    monkeypatch.setattr(saving, "MAX_HEADER_BYTES", 100)
     with pytest.raises(InputError, match="shorter names"):
         save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
 
 
 def test_names_are_those_of_the_learner():
-    from acil import header
     from acil.analytic import ACTIVATIONS, PRECISIONS
+    from acil.modelfile import header
 
     assert tuple(ACTIVATIONS) == header._ACTIVATIONS
     assert set(PRECISIONS) == set(header._DTYPES)

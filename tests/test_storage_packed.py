@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 from acil import ACILClassifier, load, save
 from acil.errors import ModelFileError
-from acil.modelfile import checksum
-from acil.storage import pack, unpack
+from acil.modelfile import pack, unpack
+from acil.modelfile.header import checksum
 
 
 def data(n=40, n_features=4):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from acil.analytic import linalg
-from acil.storage.tensors import pack_lower, unpack_lower_
+from acil.modelfile.saving import pack_lower, unpack_lower_
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,7 +1,3 @@
-"""Models in files: saving, loading, looking at them, and taking turns."""
+"""Moved to `acil.modelfile`."""
 
-from acil.locking import locked
-from acil.modelfile import describe
-from acil.storage.files import load, pack, save, unpack
-
-__all__ = ["describe", "load", "locked", "pack", "save", "unpack"]
+from acil.modelfile import describe, load, locked, pack, save, unpack  # noqa: F401

@@ -1,0 +1,21 @@
+"""Model files: save and load, describe without torch, take turns."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from acil.modelfile.header import describe
+from acil.modelfile.writing import locked
+
+if TYPE_CHECKING:
+    from acil.modelfile.saving import load, pack, save, unpack
+
+__all__ = ["describe", "load", "locked", "pack", "save", "unpack"]
+
+
+def __getattr__(name: str) -> Any:
+    # These need torch, which takes seconds to import; `describe` and `locked` do not.
+    if name not in __all__:
+        raise AttributeError(f"module 'acil.modelfile' has no attribute {name!r}")
+    return getattr(importlib.import_module("acil.modelfile.saving"), name)

@@ -1,0 +1,427 @@
+"""Saving and loading models: one safetensors file, no pickle, bit-equal sums."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Collection, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+import acil
+from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
+from acil.analytic.linalg import mirror_, panels
+from acil.analytic.model import balance_factors
+from acil.analytic.ridge import Solution
+from acil.analytic.sums import Matrix
+from acil.classifier import ACILClassifier, State
+from acil.errors import InputError, ModelFileError, UnsupportedError
+from acil.labels import Labels
+from acil.modelfile.header import (
+    CHECKSUM_KEY,
+    FORMAT_VERSION,
+    MAX_HEADER_BYTES,
+    METADATA_KEY,
+    InvalidFileError,
+    Layout,
+    check_header,
+    check_layouts,
+    checksum,
+    is_json,
+    label_array,
+    opened,
+    parse_header,
+)
+from acil.modelfile.writing import write_tensors
+from acil.validation import check_parameters, resolve_device
+
+_HEADER = "header"
+_TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
+#: Numbers that are looked at together.
+_CHUNK = 2**20
+
+
+def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool = False) -> None:
+    """Write a model to one file, completely or not at all.
+
+    The model is solved first, so that the weights in the file belong to the sums in it.
+
+    Parameters
+    ----------
+    clf : ACILClassifier
+        Fitted.
+    path : str or path-like
+        A file there is replaced.
+    inference : bool, default=False
+        Store only what prediction needs. Such a model cannot learn, forget or merge.
+
+    Raises
+    ------
+    ModelFileError
+        If the file cannot be written; a file that was there is unchanged.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> import numpy as np
+    >>> from acil import ACILClassifier, load, save
+    >>> X, y = np.eye(4), np.array(["cat", "dog", "cat", "dog"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.acil")
+    ...     save(ACILClassifier(expansion_size=8).fit(X, y), path)
+    ...     load(path).predict(X[:2])
+    array(['cat', 'dog'], dtype='<U3')
+    """
+    text, tensors = _content(clf, inference)
+    write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(checksum(text.encode()))})
+
+
+def load(
+    path: str | os.PathLike[str], *, inference: bool = False, device: str | None = None
+) -> ACILClassifier:
+    """Read a model from a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+    inference : bool, default=False
+        Read only what prediction needs, which is a small part of a full model.
+    device : str, optional
+        Where to put the model, instead of the ``device`` it was made with.
+
+    Returns
+    -------
+    ACILClassifier
+        Its sums are bit-equal to those saved; it goes on learning as if it had never been saved.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged, hostile or written by a newer version.
+    """
+    with opened(path) as (file, header, found):
+        return _assembled(file, header, found, inference, device, path)
+
+
+def pack(clf: ACILClassifier) -> dict[str, Any]:
+    """Return what a full model file of a model would hold: tensors, and its header as text.
+
+    For keeping a model inside something else; `unpack` makes the model again. Condition number and
+    temperature, which take long to measure, are left out.
+    """
+    text, tensors = _content(clf, inference=False, packed=True)
+    return {**tensors, _HEADER: text}
+
+
+def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassifier:
+    """Make the model again that `pack` described.
+
+    Parameters
+    ----------
+    content : Mapping
+    device : str, optional
+        Where to put the model, instead of the ``device`` it was made with.
+    """
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    try:
+        header = parse_header(content[_HEADER], packed=True)
+        check_layouts(header, _layouts(tensors))
+        return _assembled(_InMemory(tensors), header, tensors, False, device, "a packed model")
+    except (InvalidFileError, KeyError) as error:
+        raise ModelFileError(f"This is not the content of a model: {error}.") from None
+
+
+def pack_lower(matrix: Tensor) -> Tensor:
+    """Return the lower triangle of a matrix row by row, of shape (d (d + 1) / 2,), on the CPU.
+
+    >>> pack_lower(torch.tensor([[1.0, torch.nan], [2.0, 3.0]]))
+    tensor([1., 2., 3.])
+    """
+    d = matrix.shape[0]
+    packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
+    for start, stop in panels(d):
+        panel = matrix[start:stop, :stop].cpu()
+        for row in range(start, stop):
+            packed[_place(row)] = panel[row - start, : row + 1]
+    return packed
+
+
+def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
+    """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
+    for start, stop in panels(matrix.shape[0]):
+        panel = torch.zeros(stop - start, stop, dtype=packed.dtype)
+        for row in range(start, stop):
+            panel[row - start, : row + 1] = packed[_place(row)]
+        matrix[start:stop, :stop] = panel.to(matrix.device)
+    return matrix
+
+
+def _place(row: int) -> slice:
+    first = row * (row + 1) // 2
+    return slice(first, first + row + 1)
+
+
+def _content(
+    clf: ACILClassifier, inference: bool, packed: bool = False
+) -> tuple[str, dict[str, Tensor]]:
+    """Return the header as text and the tensors of a model, solved and checked."""
+    if not isinstance(clf, ACILClassifier):
+        raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
+    check_parameters(clf)
+    with clf._locked() as state:
+        if isinstance(state.model.head, Frozen) and not inference:
+            raise UnsupportedError(
+                "This model was loaded for inference and has no sums to save. Save it with "
+                "inference=True."
+            )
+        state.model.solve_again()
+        tensors = _tensors(state.model, inference)
+        checksums = {} if packed else {name: checksum(t.numpy()) for name, t in tensors.items()}
+        header = _header(clf, state, inference, packed, checksums)
+    if not is_json(header["backbone"]):
+        raise InputError(
+            "backbone_ would not be the same after loading: it must be a dict of strings, numbers, "
+            f"booleans, None, lists and dicts with string keys. Got {header['backbone']!r}."
+        )
+    try:
+        # A file that could not be loaded again must not replace one that can.
+        for name, tensor in tensors.items():
+            _require_finite(name, tensor)
+        check_header(header, packed)
+        check_layouts(header, _layouts(tensors))
+        text = json.dumps(header, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"This model cannot be saved, because it could not be loaded: {error}"
+        ) from None
+    if len(json.dumps(text)) + 10_000 > MAX_HEADER_BYTES:
+        raise InputError(
+            f"The names of classes, features and backbone take {len(text)} bytes, but a file can hold "
+            f"{MAX_HEADER_BYTES}. Use shorter names."
+        )
+    return text, tensors
+
+
+def _header(
+    clf: ACILClassifier, state: State, inference: bool, packed: bool, checksums: dict[str, int]
+) -> dict[str, Any]:
+    model, head = state.model, state.model.head
+    ridge = head if isinstance(head, Ridge) else None
+    names = getattr(clf, "feature_names_in_", None)
+    classes, classes_dtype = _storable(state.classes)
+    gamma = float(model.gamma())
+    unit = None if ridge is None else float(ridge.sums.gram.diagonal().mean())
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": "inference" if inference else "full",
+        "parameters": _parameters(clf, state.seed),
+        "random_state": state.seed,
+        "n_features": model.expansion.in_features,
+        "feature_names": None if names is None else [str(name) for name in names],
+        "size": model.expansion.size,
+        "activation": model.expansion.activation,
+        "solver": clf.solver if isinstance(head, Frozen) else head.solver,
+        "dtype": model.precision.name,
+        "fit_intercept": bool(clf.fit_intercept) if ridge is None else ridge.intercept,
+        "class_balance": model.balanced,
+        "classes": classes,
+        "classes_dtype": classes_dtype,
+        "counts": head.counts.tolist(),
+        "weights": None if inference or isinstance(head, Frozen) else head.weights.tolist(),
+        "gamma": gamma,
+        "gamma_chosen": ridge is not None and ridge.gamma is None,
+        "gamma_relative": None if unit is None else _finite(gamma, unit),
+        "condition": None if packed or ridge is None else _finite(ridge.condition()),
+        "temperature": None if packed else float(model.temperature()),
+        "n_samples": int(head.counts.sum()),
+        "backbone": getattr(clf, "backbone_", None),
+        "images": getattr(clf, "images_", None),
+        "fingerprint": model.expansion.fingerprint(),
+        "checksums": checksums,
+        "versions": _versions(),
+    }
+
+
+def _finite(value: float, unit: float = 1.0) -> float | None:
+    """Return value / unit, or None where that is not a number for JSON."""
+    ratio = value / unit if unit else math.inf
+    return ratio if math.isfinite(ratio) else None
+
+
+def _parameters(clf: ACILClassifier, seed: int) -> dict[str, Any]:
+    """Return the constructor arguments as JSON has them; all are valid, but some may be NumPy's."""
+    size, gamma, device = clf.expansion_size, clf.gamma, clf.device
+    return {
+        "expansion_size": None if size is None else int(size),
+        "gamma": "auto" if isinstance(gamma, str) else float(gamma),
+        "activation": str(clf.activation),
+        "solver": str(clf.solver),
+        "dtype": str(clf.dtype),
+        "random_state": seed,
+        "device": "auto" if device == "auto" else str(torch.device(device)),
+        "fit_intercept": bool(clf.fit_intercept),
+        "class_balance": bool(clf.class_balance),
+    }
+
+
+def _storable(classes: Labels) -> tuple[list[Any], str]:
+    """Return classes as JSON has them and the name of their NumPy type."""
+    labels: list[Any] = classes.tolist()
+    if classes.dtype.kind == "U":
+        # The width may be that of a class that has been forgotten.
+        return labels, f"<U{max(1, max(map(len, labels)))}"
+    if classes.dtype.itemsize > 8:
+        return classes.astype(np.float64).tolist(), "float64"
+    return labels, classes.dtype.name
+
+
+def _versions() -> dict[str, str]:
+    versions = {"acil": acil.__version__}
+    for package in ("torch", "numpy", "scikit-learn"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions
+
+
+def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
+    head, tensors = model.head, {}
+    if inference or isinstance(head, Frozen):
+        # With class balancing, as used for scoring
+        W, intercept, _ = model.weights()
+    else:
+        W, intercept = head.coefficients()
+        if isinstance(head, Recursion):
+            tensors = {"rfaum": pack_lower(head.R)}
+        else:
+            tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
+    tensors |= {"coef": W.mT, "intercept": intercept}
+    if model.expansion.projection is not None:
+        tensors["projection"] = model.expansion.projection
+    return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _assembled(
+    file: Any,
+    header: dict[str, Any],
+    names: Collection[str],
+    inference: bool,
+    device: str | None,
+    path: str | os.PathLike[str],
+) -> ACILClassifier:
+    """Return the model of a checked header and the tensors of an open file, which has these names."""
+    clf = ACILClassifier(**header["parameters"])
+    if device is not None:
+        clf.device = device
+    where = _device(path, clf, header["dtype"], given=device is not None)
+    projection = _read(file, "projection", header).clone() if "projection" in names else None
+    expansion = Expansion(projection, header["activation"], header["n_features"])
+    if expansion.fingerprint() != header["fingerprint"]:
+        raise InvalidFileError(
+            f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
+        )
+    frozen = inference or header["kind"] == "inference"
+    head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, where)
+    model = AnalyticModel(expansion, head, where, header["class_balance"])
+    if header["temperature"] is not None:
+        # Measuring it anew would cost a factorization.
+        model.known_temperature = float(header["temperature"])
+    classes = label_array(header["classes"], header["classes_dtype"])
+    clf._state = State(classes, model, header["random_state"])
+    clf.n_features_in_ = header["n_features"]
+    if header["feature_names"] is not None:
+        clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+    if header["backbone"] is not None:
+        clf.backbone_ = header["backbone"]
+    if header["images"] is not None:
+        clf.images_ = header["images"]
+    return clf
+
+
+def _device(path: str | os.PathLike[str], clf: ACILClassifier, dtype: str, given: bool) -> torch.device:
+    try:
+        return resolve_device(clf.device, dtype)
+    except InputError as error:
+        if given:
+            raise
+        raise ModelFileError(
+            f"Cannot load {path} onto the device {clf.device!r}, where it was saved: {error} Or load it "
+            'with device="cpu".'
+        ) from error
+
+
+def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> Frozen:
+    coef, intercept = _weights(file, header)
+    if header["kind"] == "full" and header["class_balance"]:
+        scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
+        coef, intercept = coef * scale, intercept * scale
+    counts = torch.tensor(header["counts"], dtype=torch.int64)
+    gamma, temperature = float(header["gamma"]), float(header["temperature"])
+    weights = coef.to(device), intercept.to(device)
+    return Frozen(weights, counts, PRECISIONS[header["dtype"]], gamma, temperature)
+
+
+def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> Ridge | Recursion:
+    precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], float(header["gamma"])
+    coef, intercept = (part.to(device) for part in _weights(file, header))
+    counts = torch.tensor(header["counts"], dtype=torch.int64)
+    weights = torch.tensor(header["weights"], dtype=torch.float64)
+    if header["solver"] == "recursive":
+        recursion = Recursion(d, precision, device, gamma)
+        matrix = torch.empty(d, d, dtype=precision.sums, device=device)
+        recursion.matrix = Matrix(mirror_(unpack_lower_(_read(file, "rfaum", header), matrix)))
+        recursion.coef, recursion.counts, recursion.weights = coef, counts, weights
+        return recursion
+    sums = Sums(d, len(counts), precision.sums, device)
+    unpack_lower_(_read(file, "gram", header), sums.gram)
+    sums.moment = _read(file, "moment", header).clone().to(device)
+    sums.counts, sums.weights = counts, weights
+    ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
+    if ridge.intercept:
+        coef = torch.cat([intercept.unsqueeze(0), coef])
+    ridge.solution = Solution(gamma, coef, sums.n_samples)
+    return ridge
+
+
+def _weights(file: Any, header: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Read W of shape (d, classes), in memory column by column as it comes from solving; intercept."""
+    return _read(file, "coef", header).clone().mT, _read(file, "intercept", header).clone()
+
+
+class _InMemory:
+    """Tensors behind the interface of an open file."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def get_tensor(self, name: str) -> npt.NDArray[Any]:
+        return self._tensors[name].cpu().numpy()
+
+
+def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, Layout]:
+    """Return type and shape of tensors, as a model file names them."""
+    return {name: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for name, t in tensors.items()}
+
+
+def _read(file: Any, name: str, header: Mapping[str, Any]) -> Tensor:
+    """Read a tensor into memory that may not be aligned: it is to be copied."""
+    array, checksums = file.get_tensor(name), header["checksums"]
+    if checksums and checksum(array) != checksums.get(name):
+        raise InvalidFileError(f"tensor {name!r} does not have the checksum that it was written with")
+    tensor = torch.from_numpy(array)
+    _require_finite(name, tensor)
+    return tensor
+
+
+def _require_finite(name: str, tensor: Tensor) -> None:
+    # In pieces: asking for all at once would take as much memory again.
+    for piece in torch.split(tensor.reshape(-1), _CHUNK):
+        if not bool(torch.isfinite(piece).all()):
+            raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")

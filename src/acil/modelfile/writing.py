@@ -1,0 +1,330 @@
+"""Files written whole or not at all, and a lock for changing one: flock, which leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError
+
+from acil.errors import InputError, ModelFileError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+_HINTS = {
+    errno.ENOENT: "Create its directory first.",
+    errno.ENOTDIR: "Give a path inside a directory.",
+    errno.ENOSPC: "Free some space, or save somewhere else.",
+    errno.EDQUOT: "Free some of your quota, or save somewhere else.",
+    errno.EACCES: "Choose a directory that you may write in, or change its permissions.",
+    errno.EPERM: "Choose a directory that you may write in, or change its permissions.",
+    errno.EROFS: "Choose a directory on a file system that is not read-only.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+}
+_POLL_SECONDS = 0.02
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_LOCKS_HERE = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    *,
+    make_folder: bool = False,
+) -> None:
+    """Write a safetensors file, whole or not at all: every one that the package writes.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file there is replaced.
+    tensors : mapping of str to Tensor
+        On any device.
+    metadata : mapping of str to str
+    make_folder : bool, default=False
+        Make the folder of the file if there is none.
+
+    Raises
+    ------
+    ModelFileError
+        If the file cannot be written; a file that was there is unchanged.
+    """
+    from safetensors.torch import save_file
+
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        if make_folder:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as draft:
+            save_file(stored, draft, metadata=dict(metadata))
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(path, error) from error
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Write a file so that other processes see the old one or the new one, never a part.
+
+    The new file is written in a private folder beside the old one, flushed to the disk and renamed.
+    On any failure the folder goes and the old file stays. A killed process leaves its folder behind;
+    the next one that writes in the same directory removes it.
+
+    Parameters
+    ----------
+    path : str or path-like
+        File to replace or create. A symbolic link is followed. An existing file keeps its mode.
+
+    Yields
+    ------
+    Path
+        Where to write the new file.
+
+    Raises
+    ------
+    ModelFileError
+        If the file cannot be written.
+    """
+    target = _resolved(path)
+    try:
+        before = _regular_mode(target)
+        with _workspace(target.parent) as folder:
+            draft = folder / "draft"
+            # Creating it here tells which mode the umask gives; a library may create it again.
+            created = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            mode = stat.S_IMODE(os.fstat(created).st_mode) if before is None else before
+            os.close(created)
+            yield draft
+            _put(draft, target, mode)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
+    """Return the error that says why a file could not be written and what to do."""
+    code = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(code) if code else str(error)
+    hint = _HINTS.get(code or 0, "Save somewhere else.")
+    return ModelFileError(f"Cannot write {path}: {reason}. {hint} An existing file was not changed.")
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[None]:
+    """Keep other processes and threads that do the same away from one file.
+
+    For reading a model, changing it and saving it again. Readers need no lock.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file, which need not exist yet.
+    timeout : float, optional
+        Seconds to wait for others; by default as long as it takes.
+
+    Raises
+    ------
+    ModelFileError
+        If the others have not finished in time, or the directory does not exist.
+
+    Notes
+    -----
+    The lock is an flock on the file itself, or on its directory as long as there is no file, so it
+    ends with its process and leaves nothing behind. `replacing` locks the new file before it takes the
+    place of a locked one; whoever waited for the old file then waits for the new one. Locking the
+    directory always would be simpler, but all models in it would wait for each other.
+    """
+    target, me = _resolved(path), threading.get_ident()
+    with _mutex:
+        if target in _held and _held[target].owner == me:
+            raise InputError(f"This thread has already locked {path}. Lock each file once.")
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        while (lock := _try_lock(target, me)) is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise ModelFileError(
+                    f"{path} is being changed by another process (waited {timeout:g} s). Try again "
+                    "when it has finished."
+                )
+            time.sleep(_POLL_SECONDS)
+    except OSError as error:
+        raise ModelFileError(
+            f"Cannot lock {path}: {error.strerror}. Give the path of a file in an existing directory."
+        ) from error
+    try:
+        yield
+    finally:
+        with _mutex:
+            if _held.get(target) is lock:
+                del _held[target]
+            for descriptor in lock.descriptors:
+                _unlock(descriptor)
+
+
+@dataclass
+class _Lock:
+    """What a thread holds: the open files that it has locked, and the directory if that is one."""
+
+    owner: int
+    directory: Path | None = None
+    descriptors: list[int] = field(default_factory=list)
+
+
+_held: dict[Path, _Lock] = {}
+_mutex = threading.Lock()
+
+
+def _try_lock(target: Path, me: int) -> _Lock | None:
+    """Return the lock of a path, None while somebody else has it."""
+    directory = None
+    try:
+        # Network file systems lock exclusively only what is open for writing.
+        descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        directory = target.parent
+        with _mutex:
+            if any(held.owner == me and held.directory == directory for held in _held.values()):
+                return _held.setdefault(target, _Lock(me))
+        descriptor = os.open(directory, _DIRECTORY)
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            raise
+        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    lock = None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever had the lock may have put another file there since we opened this one.
+        if _is_current(target, descriptor, directory):
+            with _mutex:
+                lock = _held[target] = _Lock(me, directory, [descriptor])
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            raise
+        logger.warning("%s is on a file system without locks: not locked.", target)
+        return _Lock(me)
+    finally:
+        if lock is None:
+            _unlock(descriptor)
+    return lock
+
+
+def _is_current(target: Path, descriptor: int, directory: Path | None) -> bool:
+    try:
+        now = target.stat()
+    except FileNotFoundError:
+        return directory is not None
+    return directory is None and os.path.samestat(now, os.fstat(descriptor))
+
+
+def _unlock(descriptor: int) -> None:
+    # Explicitly, because a forked child may still have the same file open.
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _resolved(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path behind symbolic links, of a file that need not exist."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ModelFileError(f"{os.fspath(path)!r} is not a usable path: {error}.") from error
+
+
+def _regular_mode(target: Path) -> int | None:
+    """Return the mode of an existing file, None if there is none; refuse anything else."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise ModelFileError(f"Cannot write {target}: it is {what}. Give the name of a file.")
+    return stat.S_IMODE(mode)
+
+
+def _put(draft: Path, target: Path, mode: int) -> None:
+    """Move a finished file to its place and make both file and name durable."""
+    descriptor = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
+    kept = False
+    try:
+        os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+        with _mutex:
+            lock = _held.get(target)
+            if lock is not None:
+                # Before it gets its name: nobody else can be waiting for it.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            draft.replace(target)
+            if lock is not None:
+                lock.descriptors.append(descriptor)
+                kept = True
+    finally:
+        if not kept:
+            os.close(descriptor)
+    # The new file is in place: not being able to flush its name is no reason to report a failure.
+    with suppress(OSError):
+        directory = os.open(target.parent, _DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+@contextmanager
+def _workspace(parent: Path) -> Iterator[Path]:
+    """Make a private folder, locked as long as its process lives, and remove it in the end."""
+    _remove_leftovers(parent)
+    descriptor = None
+    while descriptor is None:
+        folder = parent / f".acil-{secrets.token_hex(8)}.tmp"
+        folder.mkdir(mode=0o700)
+        descriptor = _open_locked(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    for folder in parent.glob(".acil-*.tmp"):
+        with suppress(OSError):
+            descriptor = os.open(folder, _DIRECTORY)
+            try:
+                # Fails while the process that made it lives, and where there are no locks.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _open_locked(folder: Path) -> int | None:
+    """Open and lock a folder just made; None if another process took it for a leftover."""
+    try:
+        descriptor = os.open(folder, _DIRECTORY)
+    except FileNotFoundError:
+        return None
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if folder.exists():
+        return descriptor
+    os.close(descriptor)
+    return None
