@@ -9,6 +9,8 @@ import pytest
 from running import DIGITS, command, process, records, timeless
 from safetensors import SafetensorError
 
+from acil.modelfile.writing import write_tensors
+
 
 @pytest.fixture(autouse=True, scope="module")
 def without_plots():
@@ -25,8 +27,18 @@ def undisturbed(tmp_path_factory):
     return timeless(folder)
 
 
-def full(*arguments, **options):
-    raise SafetensorError("I/O error: No space left on device (os error 28)")
+def fill_disk(patch, module):
+    """Let one module have no space for the tensors that it writes."""
+
+    def full(*arguments, **options):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    def write(*arguments, **options):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr("safetensors.torch.save_file", full)
+            write_tensors(*arguments, **options)
+
+    patch.setattr(f"{module}.write_tensors", write)
 
 
 def full_from(nth, file_name):
@@ -70,16 +82,16 @@ def test_full_disk_while_records_are_written(undisturbed, tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     "place",
     [
-        "acil.benchmark.rundir.save_file",  # the state of the method
-        "acil.vision.backbones.save_file",  # the base network
-        "acil.training.checkpoint.save_file",  # a checkpoint of base training
+        "acil.benchmark.rundir",  # the state of the method
+        "acil.vision.backbones",  # the base network
+        "acil.training.checkpoint",  # a checkpoint of base training
     ],
 )
 def test_full_disk_while_a_file_of_tensors_is_written(undisturbed, tmp_path, monkeypatch, place):
     folder = tmp_path / "run"
     monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr(place, full)
+        fill_disk(patch, place)
         assert_told(command(*DIGITS, "--out", folder), folder)
     assert not [path for path in folder.rglob("*") if path.name.startswith(".acil-")]
     assert command(*DIGITS, "--out", folder, "--resume").exit_code == 0
@@ -89,7 +101,7 @@ def test_full_disk_while_a_file_of_tensors_is_written(undisturbed, tmp_path, mon
 def test_features_that_cannot_be_cached_cost_time_but_no_result(
     undisturbed, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr("acil.vision.cache.save_file", full)
+    fill_disk(monkeypatch, "acil.vision.cache")
     assert command(*DIGITS, "--out", tmp_path / "run").exit_code == 0
     assert timeless(tmp_path / "run") == undisturbed
     assert "not cached" in caplog.text

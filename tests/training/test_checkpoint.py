@@ -223,7 +223,7 @@ def test_failed_write_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, m
     def full(*_, **__):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("acil.training.checkpoint.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(ModelFileError, match="Free some space"):
         fit(checkpoint)
     assert checkpoint.path.read_bytes() == before

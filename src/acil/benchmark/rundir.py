@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from acil.atomic import cannot_write, replacing
 from acil.benchmark.config import (
     RunConfig,
     check_resumable,
@@ -25,7 +23,7 @@ from acil.benchmark.config import (
 )
 from acil.benchmark.records import Records
 from acil.errors import InputError, ModelFileError
-from acil.locking import locked
+from acil.modelfile.writing import cannot_write, locked, replacing, write_tensors
 
 #: How often the state of a method is written: learning a few phases again is cheaper.
 STATE_SECONDS = 60.0
@@ -92,14 +90,10 @@ class StateFile:
 
     def save(self, phase: int, state: Mapping[str, Any]) -> None:
         """Write the state after a phase."""
-        tensors = {k: v.contiguous() for k, v in state.items() if isinstance(v, Tensor)}
+        tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
         others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         text = json.dumps({"phase": phase, "state": others})
-        with replacing(self.path) as draft:
-            try:
-                save_file(tensors, draft, metadata={"acil_state": text})
-            except SafetensorError as error:
-                raise cannot_write(self.path, error) from error
+        write_tensors(self.path, tensors, {"acil_state": text})
         self._last = time.monotonic()
         # Gathering the state, after the question, counts too.
         self._taken = self._last - self._asked

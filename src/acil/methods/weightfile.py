@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from acil.atomic import cannot_write, replacing
 from acil.errors import ModelFileError
+from acil.modelfile.writing import write_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +29,7 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], owner: str) -> None
     owner : str
         What `read_weights` must be asked for.
     """
-    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    with replacing(path) as draft:
-        try:
-            save_file(stored, draft, metadata={_METADATA_KEY: json.dumps({"owner": owner})})
-        except SafetensorError as error:
-            raise cannot_write(path, error) from error
+    write_tensors(path, weights, {_METADATA_KEY: json.dumps({"owner": owner})}, make_folder=True)
 
 
 def read_weights(path: Path, owner: str) -> dict[str, Tensor] | None:

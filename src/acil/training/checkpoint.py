@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save_file
+from safetensors.torch import load
 from torch import Tensor
 
-from acil.atomic import cannot_write, replacing
 from acil.errors import InputError, ModelFileError
+from acil.modelfile.writing import write_tensors
 from acil.training.identity import digest
 
 logger = logging.getLogger(__name__)
@@ -97,15 +97,7 @@ class Checkpoint:
         content = {"format": _FORMAT, "identity": dict(identity), "position": vars(position)}
         text = json.dumps(content)
         metadata = {_METADATA_KEY: text, _DIGEST_KEY: digest(stored, text)}
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        with replacing(self.path) as draft:
-            try:
-                save_file(stored, draft, metadata=metadata)
-            except SafetensorError as error:
-                raise cannot_write(self.path, error) from error
+        write_tensors(self.path, stored, metadata, make_folder=True)
         self._last = time.monotonic()
 
     def load(

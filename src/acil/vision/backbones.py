@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from acil.atomic import cannot_write, replacing
 from acil.errors import InputError, ModelFileError
+from acil.modelfile.writing import write_tensors
 from acil.vision.base import Backbone, Preprocessing, convolution, draw_weights_, normalise
 from acil.vision.resnet import ResNet18, ResNet32
 
@@ -180,11 +179,7 @@ def save_backbone(
         raise InputError(
             f"The metadata of a backbone must be JSON ({error}). Got {metadata!r}."
         ) from None
-    with replacing(path) as draft:
-        try:
-            save_file(state, draft, metadata={METADATA_KEY: text})
-        except SafetensorError as error:
-            raise cannot_write(path, error) from error
+    write_tensors(path, state, {METADATA_KEY: text})
 
 
 def _halved(name: str, tensor: Tensor) -> Tensor:

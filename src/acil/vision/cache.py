@@ -14,11 +14,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from acil.atomic import replacing
 from acil.errors import ACILError
+from acil.modelfile.writing import write_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -133,10 +132,8 @@ class FeatureCache:
             return
         facts = json.dumps({"key": key, "crc32": _checksum(tensor)})
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as draft:
-                save_file({_TENSOR: tensor}, draft, metadata={METADATA_KEY: facts})
-        except (ACILError, OSError, SafetensorError) as error:
+            write_tensors(path, {_TENSOR: tensor}, {METADATA_KEY: facts}, make_folder=True)
+        except ACILError as error:
             logger.warning("Features are not cached in %s: %s", self.folder, error)
 
 
