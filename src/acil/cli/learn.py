@@ -67,8 +67,10 @@ def learn(
     learnt = _learn_together if several_ranks() else _learn_alone
 
     def listed() -> tuple[Any, Any]:
-        if is_rank_zero() and not model.absolute().parent.is_dir():
-            raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
+        if is_rank_zero():
+            if not model.absolute().parent.is_dir():
+                raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
+            target.check_options()
         return given_images(images, class_name)
 
     with shown_progress("images") as progress, _mentioning_skip_bad():
@@ -123,32 +125,36 @@ class _Target:
             chosen["backbone"] = network
         return ImageClassifier(track=self.track, **chosen)
 
-    def load(self, embedder: Any = None, inference: bool = False) -> Any:
+    def load(self, embedder: Any) -> Any:
         from acil.images import ImageClassifier
 
+        self.check_options()
+        return ImageClassifier.load(self.file, backbone=embedder, track=self.track)
+
+    def check_options(self) -> None:
+        """Raise if options for a new model are given for one that exists."""
         for name, value in self.options.items():
-            if value is not None:
+            if value is not None and self.file.exists():
                 raise InputError(
                     f"{self.file} exists, and its {name} was chosen when it was made. Leave out "
                     f"--{name.replace('_', '-')}, or make a new model."
                 )
-        network = self.backbone if embedder is None else embedder
-        return ImageClassifier.load(self.file, backbone=network, inference=inference, track=self.track)
 
 
 def _learn_alone(
     target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
 ) -> tuple[Any, Any]:
-    from acil.storage import locked
+    from acil.images import ImageClassifier, network_of
+    from acil.modelfile import locked
 
     paths, labels = listed()
     # Before the lock: features take longest, and other processes may change the model meanwhile.
-    classifier = target.load(inference=True) if target.file.exists() else target.new()
-    samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+    exists = target.file.exists()
+    embedder = network_of(target.file, target.backbone)[0] if exists else target.new().embedder
+    samples = ImageClassifier(embedder).prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     with locked(target.file):
         # The file as it is now; another process may have made it or added to it.
-        if target.file.exists():
-            classifier = target.load(classifier.embedder)
+        classifier = target.load(embedder) if target.file.exists() else target.new()
         report = classifier.learn(samples)
         classifier.save(target.file)
     return report, samples
@@ -204,14 +210,14 @@ def forget(
     images and never saw these.
     """
     paths, labels = given_images(images, class_name)
-    from acil.images import ImageClassifier
-    from acil.storage import locked
+    from acil.images import ImageClassifier, network_of
+    from acil.modelfile import locked
 
     with shown_progress("images") as progress:
-        classifier = ImageClassifier.load(model, backbone=backbone, inference=True)
-        samples = classifier.prepare(paths, labels, progress=progress)
+        embedder, _ = network_of(model, backbone)
+        samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
     with locked(model):
-        latest = ImageClassifier.load(model, backbone=classifier.embedder)
+        latest = ImageClassifier.load(model, backbone=embedder)
         report = latest.forget(samples)
         latest.save(model)
     if as_json:

@@ -1,6 +1,6 @@
 """`ImageClassifier`: a frozen network and a closed-form head, for own images."""
 
-from acil.images.classifier import ImageClassifier
+from acil.images.classifier import ImageClassifier, network_of
 from acil.images.results import Evaluation, Prediction, Report, Samples
 from acil.images.snapshot import UNKNOWN_ABOVE
 
@@ -11,4 +11,5 @@ __all__ = [
     "Prediction",
     "Report",
     "Samples",
+    "network_of",
 ]

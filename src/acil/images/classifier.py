@@ -24,7 +24,8 @@ from acil.images.results import (
     name_of,
 )
 from acil.images.snapshot import UNKNOWN_ABOVE, Facts, Snapshot, Tracker
-from acil.storage import load as load_head
+from acil.modelfile import describe
+from acil.modelfile import load as load_head
 from acil.vision.embedder import Embedder, ImageProgress, Source, embed_files
 from acil.vision.listing import check_class_name, first_of
 from acil.vision.networks import DEFAULT, open_network
@@ -107,7 +108,8 @@ class ImageClassifier:
         """The network, opened at first use and compared with the one that the model was learnt with."""
         with self._opening:
             if self._embedder is None:
-                self._embedder = open_network_of(self.source, self._snapshot)
+                learnt = None if self._snapshot is None else self._snapshot.head.backbone_
+                self._embedder = _open_network_of(self.source, learnt)
             if self._snapshot is not None:
                 require_identity(self._embedder.identity, self._snapshot.head.backbone_)
             return self._embedder
@@ -370,18 +372,13 @@ class ImageClassifier:
         name : str
             What to call the model where it is refused.
         """
-        stored = getattr(head, "images_", None)
-        if stored is None or getattr(head, "backbone_", None) is None:
-            raise InputError(
-                f"{name} was learnt from features, not from images: it names no network. Use acil.load."
-            )
+        facts = _facts_of(getattr(head, "images_", None), getattr(head, "backbone_", None), name)
         for label in head.classes_:
             check_class_name(str(label))
-        facts = Facts.read(stored)
         if isinstance(backbone, str):
             facts = replace(facts, source=absolute_name(backbone))
         model = cls(backbone if isinstance(backbone, Embedder) else DEFAULT, track=track)
-        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked")), facts)
+        model._snapshot = Snapshot.of(head, Tracker.from_list(head.images_.get("tracked")), facts)
         if isinstance(backbone, str):
             model._embedder = open_network(backbone)
         if backbone is not None:
@@ -417,19 +414,44 @@ def absolute_name(source: str) -> str:
     return str(Path(source).absolute()) if source.endswith(".safetensors") else source
 
 
-def open_network_of(source: str | None, snapshot: Snapshot | None) -> Embedder:
-    """Open the network of a model.
+def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> tuple[Embedder, str | None]:
+    """Open the network of a model file, of which only the header is read.
 
     Parameters
     ----------
+    path : str or path-like
+    backbone : str, optional
+        As in `ImageClassifier.load`.
+
+    Returns
+    -------
+    embedder : Embedder
+        The network that the model was learnt with.
     source : str or None
-        As a user, or a model file, names it.
-    snapshot : Snapshot or None
-        The model, where there is one already.
+        What the file calls it.
     """
-    name = DEFAULT if snapshot is None else str(snapshot.head.backbone_.get("name"))
+    header = describe(path)
+    facts = _facts_of(header["images"], header["backbone"], os.fspath(path))
+    learnt = header["backbone"]
+    embedder = _open_network_of(facts.source, learnt) if backbone is None else open_network(backbone)
+    require_identity(embedder.identity, learnt)
+    return embedder, facts.source
+
+
+def _facts_of(stored: Any, identity: Any, name: str) -> Facts:
+    """Return how a model was made, or raise if it was not learnt from images."""
+    if stored is None or identity is None:
+        raise InputError(
+            f"{name} was learnt from features, not from images: it names no network. Use acil.load."
+        )
+    return Facts.read(stored)
+
+
+def _open_network_of(source: str | None, learnt: Mapping[str, Any] | None) -> Embedder:
+    """Open the network that a user, or a model file, names; ``learnt`` is its identity in a model."""
+    name = DEFAULT if learnt is None else str(learnt.get("name"))
     spec = source or name
-    stored = snapshot is not None
+    stored = learnt is not None
     if stored and spec.startswith("module:"):
         raise InputError(
             f"This model was learnt with the network {spec!r}, which is Python code. A file does not "

@@ -23,7 +23,7 @@ from acil.classifier import ACILClassifier
 from acil.distributed import Group, partial_fit
 from acil.distributed.collectives import scattered, share
 from acil.errors import InputError
-from acil.images.classifier import ImageClassifier, require_identity
+from acil.images.classifier import ImageClassifier, network_of, require_identity
 from acil.images.results import Report, Samples
 from acil.storage import locked, pack, unpack
 from acil.vision.embedder import Embedder, ImageProgress, Source, embed_readable, require_readable
@@ -126,7 +126,7 @@ def learn_together(
     group: Group,
     *,
     new: Callable[[Embedder | None], ImageClassifier],
-    load: Callable[[Embedder | None, bool], ImageClassifier],
+    load: Callable[[Embedder], ImageClassifier],
     backbone: str | None = None,
     skip_bad: bool = False,
     progress: ImageProgress | None = None,
@@ -143,8 +143,7 @@ def learn_together(
     new : callable
         Makes an empty model, with this network or the one it names itself.
     load : callable
-        Reads the model file, on rank 0: with this network or the one it names, completely or only what
-        prediction needs.
+        Reads the model file, on rank 0.
     backbone : str, optional
         The network, as the user names it; by default that of the model of rank 0.
 
@@ -157,22 +156,18 @@ def learn_together(
     """
     with group.together():
         _require_same(sources, labels, group)
-        first = None
-        if group.leads:
-            first = load(None, True) if model.exists() else new(None)
-        embedder = _same_network(first, backbone, group)
+        embedder = _same_network(model, new, backbone, group)
         # Before the lock: features take longest, and others may learn into the same model meanwhile.
         samples = prepare_share(embedder, sources, labels, group, skip_bad, progress)
         with locked(model) if group.leads else nullcontext():
             # The file as it is now; another process may have made it or added to it.
             if group.leads and model.exists():
-                first = load(embedder, False)
-                share(pack(first.snapshot.head), group)
+                classifier = load(embedder)
+                share(pack(classifier.snapshot.head), group)
+            elif (content := share(None, group)) is not None:
+                classifier = ImageClassifier.from_head(unpack(content), embedder, False, "the model")
             else:
-                content = share(None, group)
-                if content is not None:
-                    first = ImageClassifier.from_head(unpack(content), embedder, False, "the model")
-            classifier = new(embedder) if first is None else first
+                classifier = new(None if group.leads else embedder)
             report = classifier.learn(samples)
             # A rank that has failed says so here: then the file is not written.
             group.exchange()
@@ -196,10 +191,20 @@ def _require_same(sources: Sequence[Source], labels: Sequence[str], group: Group
             )
 
 
-def _same_network(first: ImageClassifier | None, backbone: str | None, group: Group) -> Embedder:
+def _same_network(
+    model: Path,
+    new: Callable[[Embedder | None], ImageClassifier],
+    backbone: str | None,
+    group: Group,
+) -> Embedder:
     """Open the network on every process, and compare it with that of rank 0, which has a model."""
-    embedder = None if first is None else first.embedder
-    known = None if first is None or embedder is None else [first.source, embedder.identity]
+    embedder = source = None
+    if group.leads and model.exists():
+        embedder, source = network_of(model, backbone)
+    elif group.leads:
+        first = new(None)
+        embedder, source = first.embedder, first.source
+    known = None if embedder is None else [source, embedder.identity]
     source, identity = group.exchange(known)[0]
     if embedder is None:
         embedder = open_network(backbone or source or identity["name"])
