@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,13 +24,7 @@ def all_reduce_(tensor: Tensor, group: Group) -> Tensor:
         Of the same shape and type on all processes.
     group : Group
     """
-    if group.tensors is not None:
-        for block in _blocks(tensor.view(-1)):
-            here = block.to(group.carrier)
-            with group.reaching("tensors did not arrive"):
-                dist.all_reduce(here, group=group.tensors)
-            if here.data_ptr() != block.data_ptr():
-                block.copy_(here)
+    _in_blocks(tensor.view(-1), group, dist.all_reduce)
     return tensor
 
 
@@ -72,44 +66,32 @@ def share(content: Mapping[str, Any] | None, group: Group) -> dict[str, Any] | N
     dict or None
         What rank 0 had: there as it was, elsewhere with tensors on the CPU.
     """
-    mine: dict[str, Tensor] = {}
     plan = None
     if group.leads and content is not None:
-        mine = {name: value for name, value in content.items() if isinstance(value, Tensor)}
-        shapes = {name: [_name(value.dtype), *value.shape] for name, value in mine.items()}
-        values = {name: value for name, value in content.items() if name not in mine}
-        plan = {"shapes": shapes, "values": values}
+        tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+        shapes = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
+        plan = [shapes, {name: value for name, value in content.items() if name not in tensors}]
     plan = group.exchange(plan)[0]
     if plan is None:
         return None
-    tensors = {}
-    for name, (dtype, *shape) in plan["shapes"].items():
-        tensor = mine[name] if group.leads else torch.empty(shape, dtype=getattr(torch, dtype))
-        _broadcast_(tensor.detach().contiguous(), group)
-        tensors[name] = tensor
-    return {**tensors, **plan["values"]}
+    shapes, values = plan
+    if not group.leads:
+        tensors = {n: torch.empty(s, dtype=getattr(torch, dtype)) for n, (dtype, *s) in shapes.items()}
+    for name in shapes:
+        # As bytes, because no backend has every type of torch
+        flat = tensors[name].detach().contiguous().view(-1)
+        if len(flat):
+            _in_blocks(flat.view(torch.uint8), group, dist.broadcast, src=0)
+    return {**tensors, **values}
 
 
-def _broadcast_(tensor: Tensor, group: Group) -> None:
-    if group.tensors is None or tensor.numel() == 0:
+def _in_blocks(flat: Tensor, group: Group, act: Any, **options: Any) -> None:
+    """Let an operation of `torch.distributed` change a tensor, block by block where tensors travel."""
+    if group.tensors is None:
         return
-    # As bytes, because no backend has every type of torch.
-    for block in _blocks(tensor.view(-1).view(torch.uint8)):
+    for block in torch.split(flat, BLOCK_BYTES // flat.element_size()) if len(flat) else ():
         here = block.to(group.carrier)
         with group.reaching("tensors did not arrive"):
-            dist.broadcast(here, src=_first(group), group=group.tensors)
-        if not group.leads and here.data_ptr() != block.data_ptr():
+            act(here, group=group.tensors, **options)
+        if here.data_ptr() != block.data_ptr():
             block.copy_(here)
-
-
-def _first(group: Group) -> int:
-    """Return the number of rank 0 in the default group, which may be a larger one."""
-    return dist.get_global_rank(group.tensors, 0)
-
-
-def _blocks(flat: Tensor) -> Iterator[Tensor]:
-    return iter(torch.split(flat, BLOCK_BYTES // flat.element_size()) if flat.numel() else ())
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

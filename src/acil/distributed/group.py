@@ -1,12 +1,11 @@
-"""The processes that learn together: who they are, what they tell each other, how they fail together."""
+"""The processes that learn together: what they tell each other, and how they fail together."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
+import re
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -14,41 +13,43 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
-from acil.distributed.failures import agreed, described, is_agreed, lost
-from acil.distributed.watch import Heartbeat, Watch, say_farewell
-from acil.errors import InputError, ProcessLostError
+from acil import errors
+from acil.errors import ACILError, InputError, ProcessLostError, RemoteError
 from acil.validation import resolve_device
 
-#: Environment variable: seconds without a sign of life after which a process counts as lost.
+#: Environment variable: the most seconds that one process waits for another.
 TIMEOUT_VARIABLE = "ACIL_DISTRIBUTED_TIMEOUT"
-_TIMEOUT = 300.0
-_LONGEST_PAUSE = 0.05
-_STORE_GONE = "the store of the group cannot be reached"
-_numbers = itertools.count()
+#: A day: the others wait while rank 0 trains a network. A process that dies is noticed at once.
+_TIMEOUT = 86_400.0
+#: The most seconds that one block of tensors may be under way with NCCL: then nobody is busy elsewhere.
+_NCCL_TIMEOUT = 600.0
+#: Errors that every process can make from a text.
+_KNOWN = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+_CURE = "Start all processes again; a run of the benchmark goes on with --resume."
 
 
 class Group:
-    """Processes that learn together, one of which is this one.
+    """Processes that learn together, one of which is this one; see `Group.join`.
 
-    Every call of a group is made by all of its processes, in the same order. Control goes through a
-    store, tensors through NCCL if each process has a GPU of its own, else through gloo.
+    Every call of a group is made by all of its processes, in the same order. Messages go through gloo,
+    and so do tensors, unless each process has a GPU of its own: then tensors go through NCCL.
 
     Parameters
     ----------
-    store : torch.distributed.Store or None
-        Shared by all processes; None for a group of one.
-    rank, size : int
-        The number of this process, and how many there are.
     device : torch.device
         Where this process computes.
-    timeout : float
-        Seconds without a sign of life after which a process counts as lost, and the most that moving
-        one block of tensors may take. Waiting for a process that is alive has no limit.
+    timeout : float or None
+        The most seconds to wait for another process; None for a group of one.
 
     Attributes
     ----------
+    rank, size : int
+        The number of this process, and how many there are.
+    tensors : ProcessGroup or None
+        What tensors travel through; None in a group of one.
     carrier : torch.device
         Where tensors have to be to travel: this process's GPU with NCCL, the CPU with gloo.
 
@@ -61,26 +62,19 @@ class Group:
     (0, 1, ['hello'])
     """
 
-    def __init__(
-        self, store: Any, rank: int, size: int, device: torch.device, timeout: float = _TIMEOUT
-    ) -> None:
-        self.rank, self.size, self.device, self.timeout = rank, size, device, timeout
-        self._number, self._store, self._owns_default = 0, store, False
-        self._broken = False
-        self._heartbeat: Heartbeat | None = None
-        self.tensors: Any = None
+    def __init__(self, device: torch.device, timeout: float | None) -> None:
+        self.rank, self.size, self.device = 0, 1, device
         self.carrier = torch.device("cpu")
-        if store is None:
-            return
-        # A process may join one group after another in the same store.
-        self._store = store = dist.PrefixStore(f"acil/{next(_numbers)}", store)  # type: ignore[attr-defined]
-        try:
-            with self.reaching("the processes could not meet"):
-                self._heartbeat = Heartbeat(store, rank, timeout)
-                self.tensors = self._process_group()
-        except ProcessLostError:
-            self._close("It could not join.")
-            raise
+        self.tensors: Any = None
+        self._messages: Any = None
+        self._owns_default = self._broken = False
+        if timeout is not None:
+            try:
+                with self.reaching("the processes could not meet"):
+                    self._meet(timeout)
+            except BaseException:
+                self._leave()
+                raise
 
     @classmethod
     def join(cls, device: str = "auto", timeout: float | None = None) -> Group:
@@ -92,22 +86,23 @@ class Group:
             ``"cuda"`` (and ``"auto"`` where there is CUDA) gives each process of a machine a GPU by its
             local rank; where there are more processes than GPUs, they share.
         timeout : float, optional
-            By default the environment variable ACIL_DISTRIBUTED_TIMEOUT, or 300 seconds.
+            The most seconds to wait for another process: by default the environment variable
+            ACIL_DISTRIBUTED_TIMEOUT, or a day. A process that dies is noticed sooner.
         """
         seconds = _checked_timeout(os.environ.get(TIMEOUT_VARIABLE) if timeout is None else timeout)
+        own = resolve_device(device, "float64")
         if not launched():
-            return cls(None, 0, 1, resolve_device(device, "float64"), seconds)
+            return cls(own, None)
         if not dist.is_available():
             raise InputError(
                 "This torch has no torch.distributed. Install one that has, or use one process."
             )
-        own = _own_device(resolve_device(device, "float64"))
-        try:
-            limit = timedelta(seconds=seconds)
-            store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
-        except (RuntimeError, ValueError) as error:
-            raise lost("the processes could not meet", error) from error
-        return cls(store, rank, size, own, seconds)
+        if own.type not in ("cpu", "cuda"):
+            raise InputError(f"Groups compute on CPUs or CUDA, not on {own.type!r}. Set device='cpu'.")
+        if own.type == "cuda" and own.index is None:
+            local = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+            own = torch.device("cuda", local)
+        return cls(own, seconds)
 
     @property
     def local_size(self) -> int:
@@ -131,7 +126,7 @@ class Group:
         ACILError
             If a process has failed instead of coming here (see `together`); the same on all of them.
         ProcessLostError
-            If a process has ended or given no sign of life for the time-out.
+            If a process has ended, or has not come here within the time-out.
         """
         return self._exchange({"value": value}, None)
 
@@ -139,84 +134,19 @@ class Group:
     def together(self) -> Iterator[None]:
         """Succeed or fail together: what one process raises in here, all raise.
 
-        Errors are told at the next `exchange` of the others, or at the end of their block: between two
-        of these a process that fails makes nobody wait. The message names the lowest rank that failed.
+        Errors are told at the next `exchange` of the others, or at the end of their block. The message
+        names the lowest rank that failed.
         """
         try:
             yield
         except ProcessLostError:
             raise
         except Exception as error:
-            if not is_agreed(error):
-                self._exchange(described(error), error)
-            raise
-        except BaseException as error:
-            # Ctrl-C does not wait for the others to hear it.
-            with self.reaching(_STORE_GONE):
-                self._post(described(error))
+            if not getattr(error, "_told", False):
+                self._exchange(_described(error), error)
             raise
         else:
             self.exchange()
-
-    def close(self) -> None:
-        """Leave the group in good order, when all have come here; at once if one is lost."""
-        try:
-            if not self._broken:
-                self.exchange()
-        finally:
-            self._close(None)
-
-    def __enter__(self) -> Group:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if value is None:
-            self.close()
-        else:
-            self._close(f"{type(value).__name__}: {value}")
-
-    def _exchange(self, message: dict[str, Any], own_error: Exception | None) -> list[Any]:
-        if self._store is None:
-            if own_error is not None:
-                raise own_error
-            return [json.loads(json.dumps(message["value"]))]
-        with self.reaching(_STORE_GONE):
-            number = self._post(message)
-            texts = self._await(number)
-            if number > 1:
-                # All have posted this one, so all have read the one before.
-                self._store.delete_key(self._key(number - 1, self.rank))
-        messages = [json.loads(text) for text in texts]
-        for rank, found in enumerate(messages):
-            if "error" in found:
-                raise agreed(rank, found, own_error)
-        return [found["value"] for found in messages]
-
-    def _post(self, message: dict[str, Any]) -> int:
-        self._number += 1
-        if self._store is not None:
-            self._store.set(self._key(self._number, self.rank), json.dumps(message))
-        return self._number
-
-    def _await(self, number: int) -> list[bytes]:
-        keys = [self._key(number, rank) for rank in range(self.size)]
-        watch, pause = Watch(self._store, self.timeout), 0.0002
-        while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
-            try:
-                watch.require_alive(missing)
-            except ProcessLostError:
-                # It may have posted, and left, since we looked.
-                if not self._store.check([keys[rank] for rank in missing]):
-                    raise
-            time.sleep(pause)
-            pause = min(1.5 * pause, _LONGEST_PAUSE)
-        return [self._store.get(key) for key in keys]
-
-    @staticmethod
-    def _key(number: int, rank: int) -> str:
-        return f"exchange/{number}/{rank}"
 
     @contextmanager
     def reaching(self, what: str) -> Iterator[None]:
@@ -229,37 +159,82 @@ class Group:
         """
         try:
             yield
-        except ProcessLostError:
+        except (RuntimeError, ValueError) as error:
             self._broken = True
-            raise
-        except RuntimeError as error:
-            self._broken = True
-            raise lost(what, error) from error
+            if isinstance(error, ACILError):
+                raise
+            # What torch says, without its own files and its advice
+            reason = re.sub(r"^\[[^]]*\] ", "", str(error)).partition("\n")[0].partition(". ")[0]
+            raise ProcessLostError(
+                f"A process of the group is lost: {what} ({reason}). {_CURE}"
+            ) from error
 
-    def _process_group(self) -> Any:
+    def close(self) -> None:
+        """Leave the group: in good order when all have come here, at once if one is lost."""
+        try:
+            if not self._broken:
+                self.exchange()
+        finally:
+            self._leave()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if value is None:
+            self.close()
+        else:
+            # Closed connections tell the others.
+            self._leave()
+
+    def _meet(self, timeout: float) -> None:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        backend, limit = backend_for(self.exchange(_gpu(self.device))), timedelta(seconds=self.timeout)
-        if backend == "nccl":
-            self.carrier = self.device
+        limit = timedelta(seconds=timeout)
         if dist.is_initialized():
-            return dist.new_group(timeout=limit, backend=backend)
-        dist.init_process_group(
-            backend, store=self._store, rank=self.rank, world_size=self.size, timeout=limit
-        )
-        self._owns_default = True
-        return dist.group.WORLD
+            self._messages = dist.new_group(backend="gloo", timeout=limit)
+        else:
+            dist.init_process_group("gloo", timeout=limit)
+            self._messages, self._owns_default = dist.group.WORLD, True
+        self.rank, self.size = dist.get_rank(self._messages), dist.get_world_size(self._messages)
+        self.tensors = self._messages
+        if backend_for(self.exchange(_gpu(self.device))) == "nccl":
+            limit = timedelta(seconds=min(timeout, _NCCL_TIMEOUT))
+            self.tensors, self.carrier = dist.new_group(backend="nccl", timeout=limit), self.device
 
-    def _close(self, farewell: str | None) -> None:
-        if self._store is not None and farewell is not None:
-            with suppress(RuntimeError):
-                say_farewell(self._store, self.rank, farewell)
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-        if self._owns_default:
-            with suppress(RuntimeError):
-                dist.destroy_process_group()
-        self._store = self._heartbeat = self.tensors = None
+    def _exchange(self, message: dict[str, Any], own_error: Exception | None) -> list[Any]:
+        if self._messages is None:
+            if own_error is not None:
+                raise own_error
+            return [json.loads(json.dumps(message["value"]))]
+        with self.reaching("it did not answer"):
+            messages = [json.loads(text) for text in self._gather(json.dumps(message).encode())]
+        for rank, found in enumerate(messages):
+            if "error" in found:
+                raise _told(rank, found, own_error)
+        return [found["value"] for found in messages]
+
+    def _gather(self, text: bytes) -> list[bytes]:
+        """Return the texts of all processes. torch's own function for objects would unpickle them."""
+        lengths = self._all_gather(torch.tensor([len(text)]))
+        longest = max(int(length) for length in lengths)
+        mine = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
+        return [bytes(part.tolist()) for part in self._all_gather(mine)]
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        found = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(found, tensor, group=self._messages)
+        return found
+
+    def _leave(self) -> None:
+        # All that torch has, or what this group has added to it
+        mine = [None] if self._owns_default else {self.tensors, self._messages} - {None}
+        self._messages = self.tensors = None
+        for group in mine:
+            with suppress(RuntimeError, ValueError):
+                dist.destroy_process_group(group)
 
 
 def launched() -> bool:
@@ -293,14 +268,6 @@ def _gpu(device: torch.device) -> str | None:
     return f"{socket.gethostname()} {device.index}" if unique is None else str(unique)
 
 
-def _own_device(device: torch.device) -> torch.device:
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"Groups compute on CPUs or CUDA, not on {device.type!r}. Set device='cpu'.")
-    if device.type == "cpu" or device.index is not None:
-        return device
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-
-
 def _checked_timeout(value: Any) -> float:
     try:
         seconds = _TIMEOUT if value is None else float(value)
@@ -309,3 +276,30 @@ def _checked_timeout(value: Any) -> float:
     if not 0 < seconds < float("inf"):
         raise InputError(f"The time-out of a group ({TIMEOUT_VARIABLE}) is in seconds, got {value!r}.")
     return seconds
+
+
+def _described(error: Exception) -> dict[str, str]:
+    """Return an error as a message: its text, and the nearest of its classes that all processes have.
+
+    Examples
+    --------
+    >>> _described(errors.InputError("X has no rows."))
+    {'error': 'X has no rows.', 'kind': 'InputError'}
+    >>> _described(MemoryError("too wide"))
+    {'error': 'MemoryError: too wide', 'kind': 'RemoteError'}
+    """
+    kind = next((kind for kind in type(error).__mro__ if kind in _KNOWN.values()), RemoteError)
+    text = str(error) if isinstance(error, ACILError) else f"{type(error).__name__}: {error}"
+    return {"error": text, "kind": (RemoteError if kind is ACILError else kind).__name__}
+
+
+def _told(rank: int, message: dict[str, Any], own: Exception | None) -> Exception:
+    """Return what this process raises for an error of a rank that all processes have heard of.
+
+    An error of its own that is of a class which others do not have is raised as it is.
+    """
+    error = own
+    if error is None or type(error) in _KNOWN.values():
+        error = _KNOWN.get(message["kind"], RemoteError)(f"Rank {rank}: {message['error']}")
+    error.__dict__["_told"] = True
+    return error

@@ -23,6 +23,15 @@ from acil.validation import Rows, check_parameters, new_model, resolve_seed
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
 _OWN_PARAMETERS = ("device", "random_state")
+#: What processes must have the same to learn together.
+_AGREED = {
+    "parameters": "the parameters of the model",
+    "backbone": "the backbone of the features",
+    "model": "what the model has learnt so far",
+    "gamma": "the ridge strength",
+    "features": "the number of features",
+    "names": "the names of the features",
+}
 
 
 def partial_fit(
@@ -124,15 +133,15 @@ def _checked_shard(
 
 def _is_empty(values: Any) -> bool:
     """Say whether there is nothing: None, a sequence of length 0, an array without rows."""
-    if values is None or not hasattr(values, "__len__"):
-        return values is None
-    shape = getattr(values, "shape", None)
-    return bool((len(values) if not shape else shape[0]) == 0)
+    # A sparse matrix has a shape, but no length.
+    shape = getattr(values, "shape", None) or [len(values) if hasattr(values, "__len__") else 1]
+    return values is None or bool(shape[0] == 0)
 
 
 def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
     """Return what the other processes have to know, or must have the same."""
-    fitted = classifier.__sklearn_is_fitted__()
+    state = classifier._require_state() if classifier.__sklearn_is_fitted__() else None
+    gamma = classifier.gamma if state is None else state.model.ridge.gamma
     names = getattr(classifier, "feature_names_in_", None)
     parameters = classifier.get_params()
     kept = shard.classes
@@ -141,37 +150,22 @@ def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
     return {
         "parameters": {k: str(v) for k, v in parameters.items() if k not in _OWN_PARAMETERS},
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
-        "model": _digest(classifier._require_state()) if fitted else None,
-        "gamma": _gamma(classifier, fitted),
-        "seed": None if fitted else resolve_seed(classifier.random_state),
-        "rows": 0 if shard.rows is None else len(shard.rows),
+        "model": None if state is None else _digest(state),
+        # None if it is still to be selected
+        "gamma": None if gamma in ("auto", None) else float(gamma),
+        "seed": None if state is not None else resolve_seed(classifier.random_state),
         "features": None if shard.rows is None else shard.rows.n_features,
         "names": None if names is None or shard.rows is None else [str(name) for name in names],
         "classes": None if kept is None else [kept.dtype.str, kept.tolist()],
     }
 
 
-def _gamma(classifier: ACILClassifier, fitted: bool) -> float | None:
-    """Return γ, or None if it is still to be selected."""
-    if fitted:
-        return classifier._require_state().model.ridge.gamma
-    return None if classifier.gamma == "auto" else float(classifier.gamma)
-
-
 def _require_agreement(facts: Sequence[dict[str, Any]]) -> None:
     """Raise if processes cannot learn together; all of them find the same."""
-    words = {
-        "parameters": "the parameters of the model",
-        "backbone": "the backbone of the features",
-        "model": "what the model has learnt so far",
-        "gamma": "the ridge strength",
-        "features": "the number of features",
-        "names": "the names of the features",
-    }
-    for name, what in words.items():
-        ranks = [
-            r for r, own in enumerate(facts) if name in ("model", "backbone") or own[name] is not None
-        ]
+    for name, what in _AGREED.items():
+        # A process without samples does not know the features.
+        knows = [name in ("model", "backbone") or own[name] is not None for own in facts]
+        ranks = [rank for rank, known in enumerate(knows) if known]
         for rank in ranks[1:]:
             first, other = facts[ranks[0]][name], facts[rank][name]
             if first != other:
@@ -208,9 +202,8 @@ def _state(
     expansion = state.model.expansion
     if expansion.projection is not None:
         # Not drawn from the seed on each: generators may differ between versions of torch.
-        shared = share({"projection": expansion.projection}, group)
-        if shared is not None:
-            expansion.projection = shared["projection"]
+        shared = share({"projection": expansion.projection}, group) or {}
+        expansion.projection = shared["projection"]
     return state
 
 
