@@ -173,7 +173,7 @@ def test_a_rank_that_dies_leaves_the_old_file(place, tmp_path):
     alone.learn(place / "base")
     alone.save(model)
     before = model.read_bytes()
-    survivor, other = start(2, dies, place, model, timeout=3.0)
+    survivor, other = start(2, dies, place, model, timeout=60.0)
     assert isinstance(survivor.result(), ProcessLostError)
     assert other.result() == signal.SIGKILL
     assert model.read_bytes() == before

@@ -76,7 +76,7 @@ def test_a_killed_rank_stops_the_run_and_resuming_ends_with_the_same_records(
     undisturbed, tmp_path, killed_among, resumed_by
 ):
     folder = tmp_path / "run"
-    ranks = start(killed_among, take_part, folder, SETTINGS, False, 4, timeout=3.0)
+    ranks = start(killed_among, take_part, folder, SETTINGS, False, 4, timeout=60.0)
     found = [rank.result() for rank in ranks]
     assert found[1] == signal.SIGKILL
     for error in (found[0], *found[2:]):
@@ -94,7 +94,7 @@ def test_a_killed_rank_stops_the_run_and_resuming_ends_with_the_same_records(
 
 @pytest.mark.slow
 def test_resuming_goes_on_from_the_last_finished_phase(tmp_path):
-    start(2, take_part, tmp_path / "run", SETTINGS, False, 4, timeout=3.0)[0].result()
+    start(2, take_part, tmp_path / "run", SETTINGS, False, 4, timeout=60.0)[0].result()
     (found,) = together(2, count_learning, tmp_path / "run")[:1]
     assert found == 3
 

@@ -24,8 +24,8 @@ from acil.validation import resolve_device
 TIMEOUT_VARIABLE = "ACIL_DISTRIBUTED_TIMEOUT"
 #: A day: the others wait while rank 0 trains a network. A process that dies is noticed at once.
 _TIMEOUT = 86_400.0
-#: The most seconds that one block of tensors may be under way with NCCL: then nobody is busy elsewhere.
-_NCCL_TIMEOUT = 600.0
+#: The most seconds that one block of tensors may be under way: all are there, nobody is busy elsewhere.
+_BLOCK_TIMEOUT = 600.0
 #: Errors that every process can make from a text.
 _KNOWN = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
 _CURE = "Start all processes again; a run of the benchmark goes on with --resume."
@@ -199,10 +199,12 @@ class Group:
             dist.init_process_group("gloo", timeout=limit)
             self._messages, self._owns_default = dist.group.WORLD, True
         self.rank, self.size = dist.get_rank(self._messages), dist.get_world_size(self._messages)
-        self.tensors = self._messages
-        if backend_for(self.exchange(_gpu(self.device))) == "nccl":
-            limit = timedelta(seconds=min(timeout, _NCCL_TIMEOUT))
-            self.tensors, self.carrier = dist.new_group(backend="nccl", timeout=limit), self.device
+        backend = backend_for(self.exchange(_gpu(self.device)))
+        limit = timedelta(seconds=min(timeout, _BLOCK_TIMEOUT))
+        # Apart from messages: a process that fails among tensors can still say so.
+        self.tensors = dist.new_group(backend=backend, timeout=limit)
+        if backend == "nccl":
+            self.carrier = self.device
 
     def _exchange(self, message: dict[str, Any], own_error: Exception | None) -> list[Any]:
         if self._messages is None:
