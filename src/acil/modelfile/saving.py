@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import sklearn
 import torch
 from torch import Tensor
 
@@ -42,6 +41,10 @@ from acil.modelfile.writing import write_tensors
 from acil.validation import check_parameters, resolve_device
 
 _HEADER = "header"
+#: Whose versions a file names.
+_PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
+#: Returns a tensor as a NumPy array, by its name.
+Get = Callable[[str], Any]
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Numbers that are looked at together.
 _CHUNK = 2**20
@@ -106,7 +109,7 @@ def load(
         If the file is missing, damaged, hostile or written by a newer version.
     """
     with opened(path) as (file, header, found):
-        return _assembled(file, header, found, inference, device, path)
+        return _assembled(file.get_tensor, header, found, inference, device, path)
 
 
 def pack(clf: ACILClassifier) -> dict[str, Any]:
@@ -132,7 +135,8 @@ def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassif
     try:
         header = parse_header(content[_HEADER], packed=True)
         check_layouts(header, _layouts(tensors))
-        return _assembled(_InMemory(tensors), header, tensors, False, device, "a packed model")
+        get = lambda name: tensors[name].cpu().numpy()  # noqa: E731
+        return _assembled(get, header, tensors, False, device, "a packed model")
     except (InvalidFileError, KeyError) as error:
         raise ModelFileError(f"This is not the content of a model: {error}.") from None
 
@@ -244,7 +248,7 @@ def _header(
         "images": getattr(clf, "images_", None),
         "fingerprint": model.expansion.fingerprint(),
         "checksums": checksums,
-        "versions": _versions(),
+        "versions": {name: str(module.__version__) for name, module in _PACKAGES.items()},
     }
 
 
@@ -281,16 +285,6 @@ def _storable(classes: Labels) -> tuple[list[Any], str]:
     return labels, classes.dtype.name
 
 
-def _versions() -> dict[str, str]:
-    versions = {"acil": acil.__version__}
-    for package in ("torch", "numpy", "scikit-learn"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "unknown"
-    return versions
-
-
 def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
     head, tensors = model.head, {}
     if inference or isinstance(head, Frozen):
@@ -309,26 +303,26 @@ def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
 
 
 def _assembled(
-    file: Any,
+    get: Get,
     header: dict[str, Any],
     names: Collection[str],
     inference: bool,
     device: str | None,
     path: str | os.PathLike[str],
 ) -> ACILClassifier:
-    """Return the model of a checked header and the tensors of an open file, which has these names."""
+    """Return the model of a checked header and of tensors with these names."""
     clf = ACILClassifier(**header["parameters"])
     if device is not None:
         clf.device = device
     where = _device(path, clf, header["dtype"], given=device is not None)
-    projection = _read(file, "projection", header).clone() if "projection" in names else None
+    projection = _read(get, "projection", header).clone() if "projection" in names else None
     expansion = Expansion(projection, header["activation"], header["n_features"])
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
         )
     frozen = inference or header["kind"] == "inference"
-    head = _frozen_head(file, header, where) if frozen else _learning_head(file, header, where)
+    head = _frozen_head(get, header, where) if frozen else _learning_head(get, header, where)
     model = AnalyticModel(expansion, head, where, header["class_balance"])
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
@@ -357,8 +351,8 @@ def _device(path: str | os.PathLike[str], clf: ACILClassifier, dtype: str, given
         ) from error
 
 
-def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> Frozen:
-    coef, intercept = _weights(file, header)
+def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Frozen:
+    coef, intercept = _weights(get, header)
     if header["kind"] == "full" and header["class_balance"]:
         scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
         coef, intercept = coef * scale, intercept * scale
@@ -368,20 +362,20 @@ def _frozen_head(file: Any, header: dict[str, Any], device: torch.device) -> Fro
     return Frozen(weights, counts, PRECISIONS[header["dtype"]], gamma, temperature)
 
 
-def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> Ridge | Recursion:
+def _learning_head(get: Get, header: dict[str, Any], device: torch.device) -> Ridge | Recursion:
     precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], float(header["gamma"])
-    coef, intercept = (part.to(device) for part in _weights(file, header))
+    coef, intercept = (part.to(device) for part in _weights(get, header))
     counts = torch.tensor(header["counts"], dtype=torch.int64)
     weights = torch.tensor(header["weights"], dtype=torch.float64)
     if header["solver"] == "recursive":
         recursion = Recursion(d, precision, device, gamma)
         matrix = torch.empty(d, d, dtype=precision.sums, device=device)
-        recursion.matrix = Matrix(mirror_(unpack_lower_(_read(file, "rfaum", header), matrix)))
+        recursion.matrix = Matrix(mirror_(unpack_lower_(_read(get, "rfaum", header), matrix)))
         recursion.coef, recursion.counts, recursion.weights = coef, counts, weights
         return recursion
     sums = Sums(d, len(counts), precision.sums, device)
-    unpack_lower_(_read(file, "gram", header), sums.gram)
-    sums.moment = _read(file, "moment", header).clone().to(device)
+    unpack_lower_(_read(get, "gram", header), sums.gram)
+    sums.moment = _read(get, "moment", header).clone().to(device)
     sums.counts, sums.weights = counts, weights
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
@@ -390,19 +384,9 @@ def _learning_head(file: Any, header: dict[str, Any], device: torch.device) -> R
     return ridge
 
 
-def _weights(file: Any, header: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def _weights(get: Get, header: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Read W of shape (d, classes), in memory column by column as it comes from solving; intercept."""
-    return _read(file, "coef", header).clone().mT, _read(file, "intercept", header).clone()
-
-
-class _InMemory:
-    """Tensors behind the interface of an open file."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = tensors
-
-    def get_tensor(self, name: str) -> npt.NDArray[Any]:
-        return self._tensors[name].cpu().numpy()
+    return _read(get, "coef", header).clone().mT, _read(get, "intercept", header).clone()
 
 
 def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, Layout]:
@@ -410,9 +394,9 @@ def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, Layout]:
     return {name: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for name, t in tensors.items()}
 
 
-def _read(file: Any, name: str, header: Mapping[str, Any]) -> Tensor:
+def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
     """Read a tensor into memory that may not be aligned: it is to be copied."""
-    array, checksums = file.get_tensor(name), header["checksums"]
+    array, checksums = get(name), header["checksums"]
     if checksums and checksum(array) != checksums.get(name):
         raise InvalidFileError(f"tensor {name!r} does not have the checksum that it was written with")
     tensor = torch.from_numpy(array)
