@@ -10,7 +10,7 @@ import torch
 from acil import ACILClassifier
 from acil.distributed import Group, collectives, partial_fit
 from acil.errors import InputError, InputTypeError, RemoteError, UnsupportedError
-from acil.storage import pack
+from acil.modelfile import pack
 from ranks import together
 from strategies import blobs, relative
 

@@ -12,7 +12,7 @@ from acil import ImageClassifier, load
 from acil.distributed import collectives
 from acil.errors import InputError, ProcessLostError
 from acil.images.sharded import learn_together
-from acil.storage import describe, pack
+from acil.modelfile import describe, pack
 from acil.vision.listing import list_images
 from pictures import draw, network_file
 from ranks import start, together, torchrun

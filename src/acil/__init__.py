@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from acil.classifier import ACILClassifier
     from acil.images import ImageClassifier
-    from acil.storage import load, save
+    from acil.modelfile import load, save
 
 __version__ = "0.1.0.dev0"
 
@@ -18,8 +18,8 @@ __all__ = ["ACILClassifier", "ImageClassifier", "__version__", "load", "save"]
 _HOMES = {
     "ACILClassifier": "acil.classifier",
     "ImageClassifier": "acil.images",
-    "load": "acil.storage",
-    "save": "acil.storage",
+    "load": "acil.modelfile",
+    "save": "acil.modelfile",
 }
 
 

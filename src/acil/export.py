@@ -15,9 +15,9 @@ from torch.nn import functional
 
 import acil
 from acil.analytic import ACTIVATIONS
-from acil.atomic import replacing
 from acil.classifier import ACILClassifier
 from acil.errors import UnsupportedError
+from acil.modelfile.writing import replacing
 from acil.vision.embedder import Embedder
 from acil.vision.onnx_models import export_module, require_onnx
 

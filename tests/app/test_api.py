@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from acil import ImageClassifier
 from acil.app.api import PAGES
 from acil.app.metrics import Metrics
-from acil.storage import describe, locked
+from acil.modelfile import describe, locked
 from pictures import draw
 from serving import TOKEN, client, images_of, sent, wait_until
 

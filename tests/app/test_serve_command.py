@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from acil import ImageClassifier
 from acil.app.server import listen
 from acil.cli import app
-from acil.storage import describe
+from acil.modelfile import describe
 from serving import LOG, TOKEN, Client, images_of, start, wait_until
 
 

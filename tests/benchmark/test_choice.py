@@ -16,7 +16,7 @@ from acil.benchmark.choice import REFERENCE, Choice, Search, curves, make_split,
 from acil.benchmark.datasets import load
 from acil.cli import app
 from acil.errors import InputError
-from acil.locking import locked
+from acil.modelfile.writing import locked
 
 SHORT = Choice(
     dataset="digits",

@@ -11,7 +11,6 @@ from PIL import Image
 from synthetic_records import ENVIRONMENT, phase_record, run_records, summary_record, write_run
 from typer.testing import CliRunner
 
-from acil import atomic
 from acil.benchmark.environment import environment_record
 from acil.benchmark.records import Records
 from acil.benchmark.report import write_report
@@ -19,6 +18,7 @@ from acil.benchmark.report.collect import collect
 from acil.benchmark.report.page import commands, seconds_taken
 from acil.cli import app
 from acil.errors import ACILError, InputError
+from acil.modelfile import writing
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_failed_writing_keeps_the_old_report(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(atomic.os, "fsync", fail)
+    monkeypatch.setattr(writing.os, "fsync", fail)
     with pytest.raises(ACILError, match="No space left"):
         write_report(run, plots=False)
     assert {path.name: path.read_bytes() for path in (run / "report").iterdir()} == before

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from acil import ImageClassifier, load
 from acil.cli import app
 from acil.cli.shared import aligned, counted
-from acil.storage import describe
+from acil.modelfile import describe
 from pictures import draw, network_file
 
 pytest.importorskip("onnxruntime")

@@ -13,7 +13,7 @@ from acil import ACILClassifier, save
 from acil.cli import app
 from acil.cli.models import inspect
 from acil.errors import ModelFileError
-from acil.storage import describe
+from acil.modelfile import describe
 
 WITHOUT_TORCH = """
 import sys

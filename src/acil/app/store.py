@@ -13,7 +13,7 @@ from pathlib import Path
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.images import ImageClassifier, Report, Samples
 from acil.images.snapshot import Snapshot
-from acil.storage import locked
+from acil.modelfile import locked
 from acil.vision.embedder import Embedder
 
 logger = logging.getLogger(__name__)

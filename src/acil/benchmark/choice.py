@@ -24,15 +24,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from acil.atomic import cannot_write
 from acil.benchmark.datasets import load, restrict
 from acil.benchmark.environment import environment_record
 from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.records import Records
 from acil.benchmark.task import dataset_name
 from acil.errors import InputError, ModelFileError
-from acil.locking import locked
 from acil.methods.standard import Standard
+from acil.modelfile.writing import cannot_write, locked
 from acil.training.checkpoint import Checkpoint
 from acil.training.loop import train
 from acil.training.network import Network

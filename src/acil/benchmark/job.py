@@ -19,8 +19,8 @@ from acil.benchmark.rundir import RunDirectory
 from acil.benchmark.task import Task, base_identity, context, digest, labels
 from acil.distributed.collectives import share
 from acil.errors import ACILError, ModelFileError, ProcessLostError, SingularMatrixError
-from acil.locking import locked
 from acil.methods import Phase, resolve
+from acil.modelfile.writing import locked
 from acil.training.loop import DivergedError
 from acil.vision.imageset import ImageSet
 

@@ -9,11 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from acil.atomic import cannot_write
 from acil.benchmark.orders import canonical_order
 from acil.benchmark.schema import IDENTITY, check_record, encode
 from acil.errors import InputError
-from acil.locking import locked
+from acil.modelfile.writing import cannot_write, locked
 
 #: Name of the file in a run directory.
 FILE_NAME = "records.jsonl"

@@ -184,7 +184,7 @@ def merge(
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
-    from acil.storage import load, locked, save
+    from acil.modelfile import load, locked, save
 
     with locked(out):
         require_free(out, force)

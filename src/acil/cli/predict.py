@@ -149,7 +149,7 @@ def _draw(found: Any, path: Path) -> None:
     """Draw the confusion matrix, in percent of each true class."""
     from matplotlib.figure import Figure
 
-    from acil.atomic import replacing
+    from acil.modelfile.writing import replacing
 
     totals = found.confusion.sum(axis=1, keepdims=True)
     shares = 100 * found.confusion / totals.clip(min=1)

@@ -25,7 +25,7 @@ from acil.distributed.collectives import scattered, share
 from acil.errors import InputError
 from acil.images.classifier import ImageClassifier, network_of, require_identity
 from acil.images.results import Report, Samples
-from acil.storage import locked, pack, unpack
+from acil.modelfile import locked, pack, unpack
 from acil.vision.embedder import Embedder, ImageProgress, Source, embed_readable, require_readable
 from acil.vision.networks import open_network
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from acil.analytic import Frozen
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, ModelFileError, UnsupportedError
-from acil.storage import save
+from acil.modelfile import save
 from acil.vision.listing import UNKNOWN
 
 #: Relative novelty beyond which an image is unknown. Chosen by cross-validation on 300 training

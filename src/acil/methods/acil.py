@@ -25,7 +25,7 @@ from acil.distributed import Group, partial_fit
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen import FrozenMethod
 from acil.methods.sharding import own_images
-from acil.storage import pack, unpack
+from acil.modelfile import pack, unpack
 from acil.vision.imageset import ImageSet
 
 

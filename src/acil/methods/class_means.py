@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from acil.analytic.linalg import add_gram_, mirror_
-from acil.storage.tensors import pack_lower, unpack_lower_
+from acil.modelfile.saving import pack_lower, unpack_lower_
 
 
 class ClassMeans:

@@ -45,8 +45,8 @@ from acil.methods.acil import classifier_memory, learn_phase, new_classifier
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen import FrozenMethod
 from acil.methods.settings import read_settings
-from acil.storage import pack, unpack
-from acil.storage.tensors import pack_lower, unpack_lower_
+from acil.modelfile import pack, unpack
+from acil.modelfile.saving import pack_lower, unpack_lower_
 
 _PREFIX = "compensation."
 

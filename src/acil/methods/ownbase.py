@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from acil.locking import locked
 from acil.methods.base import Context, Phase
 from acil.methods.frozenfit import fit_classifier
 from acil.methods.pretrain import require_base
 from acil.methods.weightfile import read_weights, write_weights
+from acil.modelfile.writing import locked
 from acil.training.checkpoint import Checkpoint
 from acil.training.loop import Objective, train
 from acil.training.settings import Training

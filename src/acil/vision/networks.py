@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acil.atomic import replacing
 from acil.errors import ACILError, InputError, MissingExtraError
-from acil.locking import locked
+from acil.modelfile.writing import locked, replacing
 from acil.vision.backbones import load_backbone
 from acil.vision.base import Backbone, Preprocessing, WrappedBackbone
 from acil.vision.embedder import Embedder, TorchEmbedder

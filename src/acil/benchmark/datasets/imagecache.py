@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acil.atomic import replacing
 from acil.benchmark.datasets import ProgressCallback
 from acil.errors import ACILError, InputError
-from acil.locking import locked
+from acil.modelfile.writing import locked, replacing
 from acil.vision.decode import decode
 from acil.vision.imageset import ImageSet
 

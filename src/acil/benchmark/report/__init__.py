@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from acil.atomic import cannot_write, replacing
 from acil.benchmark.report.collect import BASE, Collection, collect
 from acil.benchmark.report.page import Image, full_page, repeats_base, short_page, slugs, table_files
 from acil.errors import InputError
+from acil.modelfile.writing import cannot_write, replacing
 
 #: Name of a report's directory inside a run's.
 FOLDER = "report"

@@ -1,3 +1,0 @@
-"""Moved to `acil.modelfile`."""
-
-from acil.modelfile.writing import locked  # noqa: F401

@@ -1,3 +1,0 @@
-"""Moved to `acil.modelfile`."""
-
-from acil.modelfile import describe, load, locked, pack, save, unpack  # noqa: F401
