@@ -159,6 +159,11 @@ def test_every_room_has_a_place():
     assert not unknown_rooms(rooms), "\n" + "\n".join(unknown_rooms(rooms))
 
 
+def test_one_place_writes_files_of_tensors():
+    found = [module for module, path in package_files() if "save_file" in path.read_text("utf-8")]
+    assert found == ["acil.modelfile.writing"]
+
+
 def test_new_room_without_a_place_is_found():
     (message,) = unknown_rooms({"errors", "attic"})
     assert "src/acil/attic" in message

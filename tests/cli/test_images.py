@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from acil import ImageClassifier, load
 from acil.cli import app
 from acil.cli.shared import aligned, counted
-from acil.modelfile import describe
+from acil.modelfile import describe, saving
 from pictures import draw, network_file
 
 pytest.importorskip("onnxruntime")
@@ -97,6 +97,18 @@ def test_csv_lists_and_single_files_are_learnt(place, tmp_path):
         "green": 2,
         "red": 3,
     }
+
+
+@pytest.mark.parametrize("command", ["learn", "forget"])
+def test_a_command_that_changes_a_model_reads_its_sums_once(place, model, monkeypatch, command):
+    names, read = [], saving._read
+    monkeypatch.setattr(
+        saving, "_read", lambda get, name, *rest: names.append(name) or read(get, name, *rest)
+    )
+    where = ["--model", model] if command == "learn" else [model]
+    images = [place / "train" / "red", "--class", "red"]
+    acil(command, *(images + where if command == "learn" else where + images))
+    assert sorted(names) == ["coef", "gram", "intercept", "moment"]
 
 
 def test_settings_of_a_model_cannot_be_changed_by_learning_more(place, model):
