@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import safetensors.torch
+
 from acil.benchmark import rundir
 from acil.cli import app
 from acil.training import checkpoint
@@ -33,9 +35,16 @@ def at(nth, real, half):
     return wrapped
 
 
-def half_file(real, tensors, path, **options):
-    real(tensors, path, **options)
-    os.truncate(path, Path(path).stat().st_size // 2)
+def half_file(real, *arguments, **options):
+    whole = safetensors.torch.save_file
+
+    def half(tensors, path, **metadata):
+        whole(tensors, path, **metadata)
+        os.truncate(path, Path(path).stat().st_size // 2)
+        die()
+
+    safetensors.torch.save_file = half
+    real(*arguments, **options)
 
 
 def half_line(nth):
@@ -62,7 +71,7 @@ def aim(place, nth):
         FeatureExtractor._row_features = at(nth, real, lambda *a, **o: None)
     else:
         module = {"state": rundir, "checkpoint": checkpoint, "network": backbones, "features": cache}
-        module[place].save_file = at(nth, module[place].save_file, half_file)
+        module[place].write_tensors = at(nth, module[place].write_tensors, half_file)
 
 
 if __name__ == "__main__":
