@@ -1,7 +1,7 @@
 """Learn scikit-learn's digits class by class, and measure that it equals learning them all at once.
 
 The features are plain pixels (8 x 8, scaled to 0..1): there is no trained backbone in this example, so
-it shows the closed-form head alone. Run it with `make run`.
+it shows the closed-form head alone.
 """
 
 import sys
