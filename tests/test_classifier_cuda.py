@@ -1,13 +1,10 @@
 """On a GPU the classifier gives what it gives on a CPU, which other tests compare with references."""
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 import torch
 
 from acil import ACILClassifier
-from acil.analytic.aside import Aside
 from strategies import relative
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -45,29 +42,6 @@ def test_phases_on_a_gpu_are_joint_learning_on_a_cpu(width, gamma, fit_intercept
     joint = classifier("cpu", width, gamma, fit_intercept=fit_intercept).fit(X, y)
     found = phased("cuda", X, y, width, gamma, fit_intercept=fit_intercept)
     assert relative(found.decision_function(X_test), joint.decision_function(X_test)) <= 1e-9
-
-
-def test_work_aside_changes_no_bit(monkeypatch):
-    X, y = problem(6000, 64)
-    found = [phased("cuda", X, y, 4096, 10.0).decision_function(X[:100]) for _ in range(5)]
-
-    @contextmanager
-    def in_turn(self, *read):
-        yield
-
-    monkeypatch.setattr(Aside, "work", in_turn)
-    expected = phased("cuda", X, y, 4096, 10.0).decision_function(X[:100])
-    assert all(np.array_equal(scores, expected) for scores in found)
-
-
-def test_results_of_work_aside_are_waited_for_even_if_that_work_waited_itself():
-    aside, before = Aside(torch.device("cuda")), torch.zeros(1000, device="cuda")
-    with aside.work(before):
-        torch.cuda._sleep(10**8)
-        aside.join()
-        after = before + 1
-    aside.join()
-    assert after.sum().item() == 1000
 
 
 def test_single_samples_on_a_gpu_are_joint_learning_on_a_cpu():

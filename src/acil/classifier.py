@@ -361,7 +361,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         gammas : array-like of shape (k,), optional
-            Candidates. By default half decades from 1e-6 to 1e4 times trace(gram) / d. Candidates under
+            Candidates. By default half decades from 1e-6 to 10 times trace(gram) / d. Candidates under
             which the model fits its samples all but exactly are left out.
 
         Returns

@@ -85,15 +85,26 @@ def factors(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("intercept", [False, True])
-def test_the_choice_is_the_best_of_the_grid_and_takes_ten_factors(seed, intercept, factors):
+def test_the_choice_is_the_best_of_the_grid_and_takes_eight_factors(seed, intercept, factors):
     X, y = samples(60 + 40 * seed, 30, 3, seed)
     sums, unit = sums_of(X, y, 3), float((X**2).sum()) / 30
-    assert np.allclose(GRID, np.logspace(-6, 4, 21), rtol=1e-12)
+    assert np.allclose(GRID, np.logspace(-6, 1, 15), rtol=1e-12)
     chosen = choose_gamma(sums, intercept)
-    assert 0 < len(factors) <= 10
+    assert 0 < len(factors) <= 8
     assert len(set(factors)) == len(factors)
     found = [criterion(sums, unit * share, intercept) for share in GRID]
-    assert chosen == pytest.approx(unit * GRID[int(np.argmin(found))], rel=1e-12)
+    best = int(np.argmin(found))
+    assert best < len(GRID) - 1
+    assert chosen == pytest.approx(unit * GRID[best], rel=1e-12)
+
+
+def test_where_samples_tell_nothing_the_largest_candidate_is_not_taken():
+    # One sample of each class: without it, nothing is known of its class.
+    sums = sums_of(*samples(4, 20, 4), 4)
+    unit = float(sums.gram.diagonal().mean())
+    found = [criterion(sums, unit * share, False) for share in GRID]
+    assert int(np.argmin(found)) == len(GRID) - 1
+    assert choose_gamma(sums, False) == unit
 
 
 def test_the_choice_depends_on_the_sums_alone():

@@ -53,8 +53,8 @@ def test_run_records_every_phase_and_a_summary(embeddings, tmp_path):
     )
     assert summary["joint_difference"] <= 1e-9
     assert phases[-1]["memory"]["samples"] == 0
-    # One triangle and the moment, each with its low part, and the low parts of the weights
-    assert phases[-1]["memory"]["statistics"] == (2 * (64 * 65 // 2 + 64 * 12) + 12) * 8
+    # One triangle and the moment
+    assert phases[-1]["memory"]["statistics"] == (64 * 65 // 2 + 64 * 12) * 8
 
 
 def test_one_pass_gives_the_same_records_as_one_run_for_each_number_of_phases(embeddings, tmp_path):

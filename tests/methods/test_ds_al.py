@@ -121,8 +121,7 @@ def test_memory_counts_both_streams_and_the_projection_once():
     use = learnt("ds-al", phases(features, labels, GROUPS)).memory()
     triangle = WIDTH * (WIDTH + 1) // 2
     assert use.samples == 0
-    # The first stream keeps its sums as pairs, with those of the weights: half as much again.
-    assert use.statistics == 3 * (triangle + 6 * WIDTH) * 8 + 6 * 8
+    assert use.statistics == 2 * (triangle + 6 * WIDTH) * 8
     assert use.weights == 2 * 6 * WIDTH * 8 + 6 * 8 + 8 * WIDTH * 4
 
 

@@ -11,8 +11,9 @@ from acil.analytic.cholesky import Factor
 from acil.analytic.sums import Sums
 from acil.errors import SingularMatrixError
 
-#: γ relative to trace(gram) / d: half decades from 1e-6 to 1e4.
-GRID = tuple(10 ** (exponent / 2) for exponent in range(-12, 9))
+#: γ relative to trace(gram) / d: half decades from 1e-6 to 10. The last one is never taken: it is best
+#: where nothing can be told, as with one sample of each class.
+GRID = tuple(10 ** (exponent / 2) for exponent in range(-12, 3))
 #: A candidate is judged only if this share of the samples is left over by its degrees of freedom, and
 #: this share of Σ‖y‖² is not explained: below that the criterion is a ratio of small differences.
 _LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
@@ -21,11 +22,10 @@ _LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
 def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0) -> float:
     """Return the candidate in ``GRID`` that is best by `criterion`; trace / d if none can be judged.
 
-    It depends on the sums alone and takes at most ten factorizations: of every fourth candidate, then of
-    the neighbours of the best. Candidates below ``least`` are left out.
+    It depends on the sums alone and takes at most eight factorizations: of every fourth candidate, then
+    of the neighbours of the best. Candidates below ``least`` are left out.
     """
-    unit = float(sums.gram.diagonal().mean())
-    seen: dict[int, float] = {}
+    unit, seen = float(sums.gram.diagonal().mean()), dict[int, float]()
 
     def judge(index: int) -> None:
         if 0 <= index < len(GRID) and index not in seen:
@@ -39,8 +39,9 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0) -> float:
         judge(best - step)
         judge(best + step)
     best = min(seen, key=seen.__getitem__)
-    # Sums of zeros have no scale: any γ gives the weights 0.
-    return GRID[best] * unit if math.isfinite(seen[best]) else max(unit, least) or 1.0
+    if math.isfinite(seen[best]) and best < len(GRID) - 1:
+        return GRID[best] * unit
+    return max(unit, least) or 1.0  # sums of zeros have no scale: any γ gives the weights 0
 
 
 def criterion(sums: Sums, gamma: float, intercept: bool) -> float:

@@ -67,7 +67,7 @@ def partial_fit(
     >>> X, y = np.eye(4), np.array(["cat", "dog", "cat", "dog"])
     >>> with Group.join(device="cpu") as group:
     ...     mine = slice(group.rank, None, group.size)
-    ...     clf = partial_fit(ACILClassifier(expansion_size=8), X[mine], y[mine], group=group)
+    ...     clf = partial_fit(ACILClassifier(expansion_size=8, gamma=1.0), X[mine], y[mine], group=group)
     >>> clf.predict(X[:2])
     array(['cat', 'dog'], dtype='<U3')
     """

@@ -49,7 +49,7 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     >>> X, y = np.eye(4), np.array(["cat", "dog", "cat", "dog"])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "model.acil")
-    ...     save(ACILClassifier(expansion_size=8).fit(X, y), path)
+    ...     save(ACILClassifier(expansion_size=8, gamma=1.0).fit(X, y), path)
     ...     load(path).predict(X[:2])
     array(['cat', 'dog'], dtype='<U3')
     """
