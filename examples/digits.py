@@ -14,7 +14,7 @@ from acil import ACILClassifier
 
 EXPANSION_SIZE = 1000
 BASE_CLASSES = 5
-#: Relative difference of test scores that rounding explains here; anything above is a mistake.
+#: 10·ε·κ with the κ that is printed below: what rounding may change in test scores (docs/guarantees.md).
 TOLERANCE = 1e-9
 
 
