@@ -88,6 +88,7 @@ ACTIONS = {
     "set gamma": (streamed, lambda m: m.set_gamma(50.0)),
     "select gamma": (streamed, lambda m: m.select_gamma()),
     "solve": (lambda: small().set_params(gamma="auto").fit(X, Y), lambda m: m.solve()),
+    "solve a stream": (streamed, lambda m: m.solve()),
     "predict": (lambda: small().partial_fit(X[60:], Y[60:]), lambda m: m.predict(HELD_OUT)),
     "probabilities": (streamed, lambda m: m.predict_proba(HELD_OUT)),
     "novelty": (streamed, lambda m: m.novelty(HELD_OUT)),

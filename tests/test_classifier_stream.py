@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -67,6 +68,17 @@ def test_samples_are_the_same_sums_whether_or_not_weights_are_asked_for_in_betwe
                 model.predict(problem.held_out)
     left, right = (sums_of(model) for model in models)
     assert all(relative(left[name] + 1, right[name] + 1) <= 1e-15 for name in left)
+
+
+def test_rows_that_wait_are_not_memory_of_the_caller():
+    problem = blobs(80, 24, 3, 0)
+    X, y = torch.from_numpy(problem.X), torch.from_numpy(problem.y)
+    model = ACILClassifier(expansion_size=None, gamma=1.0).fit(X[:70], y[:70])
+    row = X[70:71].clone()
+    model.partial_fit(row, y[70:71])
+    row.zero_()
+    joint = ACILClassifier(expansion_size=None, gamma=1.0).fit(X[:71], y[:71])
+    assert relative(model.coef_, joint.coef_) <= EXACT
 
 
 def test_few_rows_wait_and_are_added_together():

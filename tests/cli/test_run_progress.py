@@ -1,8 +1,8 @@
 """What a run shows of itself."""
 
 import pytest
-from acil.cli.progress import RunProgress
 
+from acil.cli.bench import RunProgress
 from acil.training.loop import Progress
 
 

@@ -277,7 +277,7 @@ class ImageClassifier:
         sources : sequence of str, path-like or bytes
         top : int, default=3
             Number of classes to name.
-        unknown_above : float or None, default=1.7
+        unknown_above : float or None, default=1.85
             Images of a larger novelty are unknown; None calls none so.
         progress : callable, optional
         """
@@ -307,7 +307,7 @@ class ImageClassifier:
         ----------
         source, labels, progress
             As in `prepare`.
-        unknown_above : float or None, default=1.7
+        unknown_above : float or None, default=1.85
         """
         sources, names = images_and_labels(source, labels)
         snapshot = self.snapshot

@@ -22,7 +22,7 @@ from acil.vision.listing import UNKNOWN
 
 #: Relative novelty beyond which an image is unknown. Chosen by cross-validation on 300 training
 #: photographs of 1 to 9 classes, the other classes being foreign.
-UNKNOWN_ABOVE = 1.7
+UNKNOWN_ABOVE = 1.85
 _HASH = re.compile(r"[0-9a-f]{32}")
 
 
