@@ -21,11 +21,11 @@ OWN = """
 import os, time
 from pathlib import Path
 from acil.errors import InputError
-from acil.methods import pretrain
+from acil.methods import base_network
 from acil.methods.acil import ACIL
 
 NOTES = Path(os.environ["NOTES"])
-train = pretrain.train
+train = base_network.train
 
 
 def note(text):
@@ -39,7 +39,7 @@ def noted(*arguments, **options):
     return train(*arguments, **options)
 
 
-pretrain.train = noted
+base_network.train = noted
 
 
 class Twin(ACIL):
@@ -79,7 +79,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setattr("acil.benchmark.report._draw", lambda *_: [])
     # What the file replaces when it is imported.
     monkeypatch.setattr(
-        "acil.methods.pretrain.train", __import__("acil.training.loop").training.loop.train
+        "acil.methods.base_network.train", __import__("acil.training.loop").training.loop.train
     )
     yield tmp_path / "notes"
     sys.modules.pop("own_methods", None)

@@ -9,10 +9,9 @@ from frozen_phases import gaussians, learnt, method, phase, phases, vectors
 from sklearn.svm import LinearSVC
 
 from acil.errors import InputError
-from acil.methods import fetril, svc
+from acil.methods import fetril
 from acil.methods.class_means import ClassMeans, by_class
-from acil.methods.fetril import training_rows
-from acil.methods.svc import squared_hinge
+from acil.methods.fetril import squared_hinge, training_rows
 
 GROUPS = [(0, 1, 2), (3,), (4, 5)]
 CPU = torch.device("cpu")
@@ -118,7 +117,7 @@ def test_class_that_comes_back_uses_its_new_samples():
 
 
 def test_solver_that_does_not_converge_is_logged_and_not_raised(caplog, monkeypatch):
-    monkeypatch.setattr(svc, "_MOST_STEPS", 1)
+    monkeypatch.setattr(fetril, "_MOST_STEPS", 1)
     features, labels = gaussians()
     with caplog.at_level(logging.WARNING, "acil.methods.fetril"):
         learnt("fetril", [phase(features, labels)])

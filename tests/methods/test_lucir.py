@@ -10,9 +10,8 @@ from torch.nn import functional
 
 from acil.errors import InputError
 from acil.methods import lucir
-from acil.methods.lucir_loss import LUCIRSettings, Rebalancing, margin_ranking
-from acil.methods.readout import network_features
-from acil.training.cosine import CosineNetwork, imprinted
+from acil.methods.linear_probe import network_features
+from acil.methods.lucir import CosineNetwork, LUCIRSettings, Rebalancing, imprinted, margin_ranking
 from acil.vision.backbones import build
 
 CPU = torch.device("cpu")

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from acil.methods.readout import classifier_scores, exemplar_means, nearest_mean, network_features
+from acil.methods.icarl import exemplar_means, nearest_mean
+from acil.methods.linear_probe import classifier_scores, network_features
 from acil.vision.backbones import Backbone, Preprocessing
 
 CPU = torch.device("cpu")

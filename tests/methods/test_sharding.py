@@ -7,7 +7,7 @@ import torch
 
 from acil.errors import InputError
 from acil.methods.base import Phase
-from acil.methods.sharding import own_phase, own_rows
+from acil.methods.frozen_features import own_phase, own_rows
 from acil.vision.backbones import build
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor

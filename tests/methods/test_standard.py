@@ -7,13 +7,13 @@ from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
 from acil.benchmark.runner import run
 from acil.errors import InputError
-from acil.methods.standard import Standard
+from acil.methods.frozen_features import Standardize
 from acil.vision.backbones import build, save_backbone
 
 
 def test_base_features_are_centred_with_equal_deviations_and_the_same_mean_squared_length():
     features = torch.randn(400, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7) + 3
-    found = Standard(features)(features).double()
+    found = Standardize(features)(features).double()
     assert found.mean(dim=0).abs().max() < 1e-5
     deviations = found.std(dim=0, correction=0)
     torch.testing.assert_close(deviations, deviations.mean().expand(6), rtol=1e-5, atol=0)
@@ -24,9 +24,9 @@ def test_base_features_are_centred_with_equal_deviations_and_the_same_mean_squar
 def test_dimensions_that_never_move_are_left_out():
     features = torch.rand(50, 3, generator=torch.Generator().manual_seed(0))
     features[:, 1] = 2.0
-    standard = Standard(features)
+    standard = Standardize(features)
     assert standard(torch.tensor([[0.0, 1e6, 0.0]]))[0, 1] == 0
-    assert torch.isfinite(Standard(torch.zeros(4, 2))(torch.ones(1, 2))).all()
+    assert torch.isfinite(Standardize(torch.zeros(4, 2))(torch.ones(1, 2))).all()
 
 
 def summaries(folder):

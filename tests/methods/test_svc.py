@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.svm import LinearSVC
 
-from acil.methods.svc import squared_hinge
+from acil.methods.fetril import squared_hinge
 
 
 def problem(n_classes, features=12, rows=400, spread=1.0, seed=0):

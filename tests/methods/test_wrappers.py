@@ -11,9 +11,9 @@ from torch.nn import functional
 from acil.errors import InputError
 from acil.methods import resolve
 from acil.methods.aanets import TwoBranches
+from acil.methods.exemplars import MemoryRule
 from acil.methods.kernelscales import ScaledConv2d, has_scales, scale_kernels_
 from acil.methods.lucir import LUCIR
-from acil.methods.memory import MemoryRule
 from acil.methods.mnemonics import class_means, to_pixels, trained_exemplars
 from acil.methods.podnet import PODNet
 from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from acil.errors import InputError
-from acil.training.cosine import CosineClassifier, CosineNetwork, imprinted
+from acil.methods.lucir import CosineClassifier, CosineNetwork, imprinted
 from acil.training.loop import train
 from acil.training.settings import Training
 from acil.vision.backbones import build

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from acil.training.fisher import Anchored, fisher_information, merged
+from acil.methods.ewc import Anchored, fisher_information, merged
+from acil.methods.icarl import sigmoid_distillation
 from acil.training.network import Network
-from acil.training.objectives import Distilling, distillation, sigmoid_distillation
+from acil.training.objectives import Distilling, distillation
 from acil.vision.backbones import Preprocessing, build
 
 CPU = torch.device("cpu")

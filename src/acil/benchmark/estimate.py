@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -134,11 +133,8 @@ def trained_images(task: Task) -> int:
 
 def later_trained_images(task: Task, job: Job) -> int:
     """Return the same of what the method of a job trains beside the shared base network."""
-    method: Any = resolve(job.method)
-    if not hasattr(method, "trained_images"):
-        return 0
-    sizes = phase_sizes(task, job)
-    return int(method(context(task, job, None)).trained_images(sizes, ends(job.grouping)))
+    method = resolve(job.method)(context(task, job, None))
+    return method.trained_images(phase_sizes(task, job), ends(job.grouping))
 
 
 def longest_first(task: Task, jobs: Sequence[Job]) -> list[Job]:

@@ -20,7 +20,7 @@ from acil.benchmark.task import Task, base_identity, context, digest, labels
 from acil.distributed.collectives import share
 from acil.errors import ACILError, ModelFileError, ProcessLostError, SingularMatrixError
 from acil.locking import locked
-from acil.methods import Phase, resolve
+from acil.methods import Method, Phase, resolve
 from acil.training.loop import DivergedError
 from acil.vision.imageset import ImageSet
 
@@ -165,7 +165,7 @@ def _base_training(task: Task, job: Job, directory: RunDirectory, index: int) ->
         yield
 
 
-def restore(task: Task, job: Job, method: Any, found: tuple[int, dict[str, Any]] | None) -> int:
+def restore(task: Task, job: Job, method: Method, found: tuple[int, dict[str, Any]] | None) -> int:
     """Load the last state of an interrupted job; return the last phase learnt, -1 if none.
 
     Parameters
@@ -181,16 +181,12 @@ def restore(task: Task, job: Job, method: Any, found: tuple[int, dict[str, Any]]
         return -1
     learnt, content = found
     method.load_state_dict(content)
-    if hasattr(method, "resume"):
-        method.resume(phase_of(task, job, 0))
+    method.resume(phase_of(task, job, 0))
     return learnt
 
 
-def compared_with_joint(task: Task, method: Any) -> dict[str, float]:
+def compared_with_joint(task: Task, method: Method) -> dict[str, float]:
     """Return how far a method is from joint learning, if that is asked for and the method can tell."""
-    if not task.config.joint_check or not hasattr(method, "compare_with_joint"):
+    if not task.config.joint_check:
         return {}
-    result: dict[str, float] = method.compare_with_joint(
-        task.data.train, task.train_labels, task.data.test
-    )
-    return result
+    return method.compare_with_joint(task.data.train, task.train_labels, task.data.test)

@@ -58,7 +58,7 @@ def plan_jobs(
     for seed in seeds:
         for name, cls in methods:
             for settings in variants[name]:
-                if getattr(cls, "grouping_free", False):
+                if cls.grouping_free:
                     together = _families(groupings)
                 else:
                     together = [{k: grouping} for k, grouping in groupings.items()]

@@ -88,8 +88,7 @@ def _prepared(config: RunConfig, out: Path, group: Group, progress: Progress | N
 
 
 def _done(task: Task, job: Job, directory: RunDirectory | None) -> Failure | None:
-    takes_shards = getattr(resolve(job.method), "takes_shards", None)
-    if takes_shards is None or not takes_shards(job.settings):
+    if not resolve(job.method).takes_shards(job.settings):
         with task.together():
             if directory is None:
                 return None

@@ -21,7 +21,7 @@ from acil.benchmark.suites import has_column, variants
 from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
-from acil.methods.pretrain import stored_classifier
+from acil.methods.base_network import stored_classifier
 from acil.training.recipes import Recipe, override, recipe, to_dict
 from acil.validation import resolve_device
 from acil.vision.backbones import Backbone, build, load_backbone
@@ -268,17 +268,8 @@ def _settings(task: Task, job: Job) -> dict[str, Any]:
 
 
 def method_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of its own that a method names, defaults included, such as ``memory_rule``.
-
-    Parameters
-    ----------
-    name : str
-        Of the method, which may have a class method ``recorded_settings(settings)``.
-    settings : Mapping
-        What the user set.
-    """
-    own = getattr(resolve(name), "recorded_settings", None)
-    return {} if own is None else dict(own(settings))
+    """Return the settings of its own that a method names, defaults included, such as ``memory_rule``."""
+    return dict(resolve(name).recorded_settings(settings))
 
 
 def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:

@@ -341,7 +341,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
     from acil.benchmark.orders import PODNET_ORDERS
     from acil.benchmark.suites import SUITES
     from acil.methods import available
-    from acil.methods.wrappers import HOSTS, WRAPPERS
+    from acil.methods.registry import HOSTS, WRAPPERS
     from acil.training.recipes import RECIPES
 
     found = {

@@ -23,8 +23,7 @@ from torch import Tensor
 from acil.classifier import ACILClassifier
 from acil.distributed import Group, partial_fit
 from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.frozen import FrozenMethod
-from acil.methods.sharding import own_images
+from acil.methods.frozen_features import FrozenMethod, own_images
 from acil.storage import pack, unpack
 from acil.vision.imageset import ImageSet
 

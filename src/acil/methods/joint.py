@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from acil.methods.base import Phase
+from acil.methods.base_network import new_network
+from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork
-from acil.methods.memory import MemoryRule
-from acil.methods.pretrain import new_network
 
 
 class Joint(IncrementalNetwork):
