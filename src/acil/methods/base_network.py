@@ -1,4 +1,9 @@
-"""Base networks: trained once on the base phase, stored, and shared by all that ask for the same."""
+"""Base networks: trained once on the base phase, stored, and shared by all that ask for the same.
+
+Most methods share one network (`base_backbone`, and with its classifier `base_network`), in the files
+``backbone.safetensors`` and ``classifier.safetensors``. Methods with a base training of their own have a
+file for each of these trainings (`own_base_network`).
+"""
 
 from __future__ import annotations
 
@@ -48,32 +53,7 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
     """
     if context.group is not None:
         return _from_rank_0(context, context.group, phase)
-    return _own_backbone(context, phase)
-
-
-def _from_rank_0(context: Context, group: Group, phase: Phase) -> Backbone:
-    backbone = _own_backbone(context, phase) if group.leads else context.backbone
-    content = share(backbone.state_dict() if group.leads and backbone is not None else None, group)
-    if backbone is None:
-        backbone = build(context.recipe.backbone, **dict(context.recipe.backbone_options))
-    if not group.leads:
-        try:
-            backbone.load_state_dict(content or {})
-        except RuntimeError as error:
-            raise InputError(
-                f"The network of rank 0 is not the one of this process: {error} Give all processes the "
-                "same --backbone."
-            ) from error
-    return backbone.to(context.device).eval()
-
-
-def _own_backbone(context: Context, phase: Phase) -> Backbone:
-    if context.backbone is not None:
-        return context.backbone
-    stored = _stored(context)
-    if stored is not None and stored.exists():
-        return load_backbone(stored, device=context.device)[0]
-    return _train_base(context, phase).backbone
+    return _given_or_trained(context, phase)
 
 
 def base_network(context: Context, phase: Phase) -> Network:
@@ -108,6 +88,13 @@ def base_network(context: Context, phase: Phase) -> Network:
     return network
 
 
+def new_network(context: Context, n_classes: int) -> Network:
+    """Return the recipe's untrained network, drawn from the seed."""
+    generator = torch.Generator().manual_seed(context.seed)
+    backbone = build(context.recipe.backbone, generator, **dict(context.recipe.backbone_options))
+    return Network(backbone, n_classes, generator=generator)
+
+
 def stored_classifier(backbone_file: Path, backbone: Backbone) -> dict[str, Tensor] | None:
     """Return the weights of the linear classifier stored beside a backbone, or None.
 
@@ -120,37 +107,36 @@ def stored_classifier(backbone_file: Path, backbone: Backbone) -> dict[str, Tens
     return read_weights(_classifier_file(backbone_file), fingerprint(backbone))
 
 
-def new_network(context: Context, n_classes: int) -> Network:
-    """Return the recipe's untrained network, drawn from the seed."""
-    generator = torch.Generator().manual_seed(context.seed)
-    backbone = build(context.recipe.backbone, generator, **dict(context.recipe.backbone_options))
-    return Network(backbone, n_classes, generator=generator)
+def _from_rank_0(context: Context, group: Group, phase: Phase) -> Backbone:
+    backbone = _given_or_trained(context, phase) if group.leads else context.backbone
+    content = share(backbone.state_dict() if group.leads and backbone is not None else None, group)
+    if backbone is None:
+        backbone = build(context.recipe.backbone, **dict(context.recipe.backbone_options))
+    if not group.leads:
+        try:
+            backbone.load_state_dict(content or {})
+        except RuntimeError as error:
+            raise InputError(
+                f"The network of rank 0 is not the one of this process: {error} Give all processes the "
+                "same --backbone."
+            ) from error
+    return backbone.to(context.device).eval()
 
 
-def require_base(phase: Phase) -> None:
-    """Raise unless this is a base phase, on which a network can be trained."""
-    if phase.index != 0:
-        raise InputError(
-            "There is no base phase to train a network on. Give a trained one with --backbone, or take "
-            "a base of at least one class."
-        )
+def _given_or_trained(context: Context, phase: Phase) -> Backbone:
+    if context.backbone is not None:
+        return context.backbone
+    stored = _stored(context)
+    if stored is not None and stored.exists():
+        return load_backbone(stored, device=context.device)[0]
+    return _train_base(context, phase).backbone
 
 
 def _train_base(context: Context, phase: Phase) -> Network:
     require_base(phase)
     network = new_network(context, len(phase.classes))
     checkpoint = None if context.checkpoint is None else Checkpoint(context.checkpoint / "training")
-    train(
-        network,
-        phase.images.pixels(),
-        phase.labels,
-        context.recipe.training,
-        preprocessing=network.backbone.preprocessing,
-        seed=context.seed,
-        device=context.device,
-        checkpoint=checkpoint,
-        progress=context.progress,
-    )
+    _train(network, context, phase, context.recipe.training, None, checkpoint)
     stored = _stored(context)
     if stored is None or checkpoint is None:
         return network
@@ -242,6 +228,15 @@ def _train_once(
             network.load_state_dict(weights)
 
 
+def _known(backbone: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those options that the constructor of a backbone takes; log the others."""
+    taken = inspect.signature(BACKBONES[backbone]).parameters if backbone in BACKBONES else {}
+    missing = sorted(set(options) - set(taken))
+    if missing:
+        logger.info("The backbone %s has no option %s: as it is.", backbone, ", ".join(missing))
+    return {name: value for name, value in options.items() if name in taken}
+
+
 def _train(
     network: Any,
     context: Context,
@@ -264,13 +259,13 @@ def _train(
     )
 
 
-def _known(backbone: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return those options that the constructor of a backbone takes; log the others."""
-    taken = inspect.signature(BACKBONES[backbone]).parameters if backbone in BACKBONES else {}
-    missing = sorted(set(options) - set(taken))
-    if missing:
-        logger.info("The backbone %s has no option %s: as it is.", backbone, ", ".join(missing))
-    return {name: value for name, value in options.items() if name in taken}
+def require_base(phase: Phase) -> None:
+    """Raise unless this is a base phase, on which a network can be trained."""
+    if phase.index != 0:
+        raise InputError(
+            "There is no base phase to train a network on. Give a trained one with --backbone, or take "
+            "a base of at least one class."
+        )
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], owner: str) -> None:

@@ -29,7 +29,7 @@ from acil.vision.backbones import Backbone, Preprocessing, build
 from acil.vision.imageset import ImageSet
 
 #: What the user's settings for the increments begin with: ``increment.epochs``.
-PREFIX = "increment."
+_PREFIX = "increment."
 
 #: Recipe → changes of its training that a method's authors give for the data of that recipe.
 Schedules = Mapping[str, Mapping[str, Any]]
@@ -56,9 +56,9 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
         if getattr(given, name) == getattr(usual, name)
     }
     asked = {
-        name.removeprefix(PREFIX): value
+        name.removeprefix(_PREFIX): value
         for name, value in context.settings.items()
-        if name.startswith(PREFIX)
+        if name.startswith(_PREFIX)
     }
     return changed(given, {**own, **asked})
 
