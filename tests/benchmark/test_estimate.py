@@ -12,7 +12,7 @@ from running import command
 
 from acil.benchmark import estimate
 from acil.benchmark.config import make_config
-from acil.benchmark.dryrun import describe_plan
+from acil.benchmark.estimate import describe_plan
 from acil.benchmark.runner import run
 from acil.benchmark.task import planned, prepare
 from acil.errors import InputError

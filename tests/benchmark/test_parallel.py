@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from running import command, records, timeless
 
-from acil.benchmark import parallel
+from acil.benchmark import runner
 from acil.benchmark.config import make_config
 from acil.benchmark.estimate import longest_first
 from acil.benchmark.task import planned, prepare
@@ -135,11 +135,11 @@ def test_the_longest_jobs_begin(monkeypatch, tmp_path):
     def started(spawn, task, job, out):
         begun.append((job.method, len(job.grouping) - 1))
         ended = SimpleNamespace(sentinel=None, is_alive=lambda: False, join=lambda: None, exitcode=0)
-        return parallel._Worker(job, ended, multiprocessing.Pipe()[0], parallel._Ended())
+        return runner._Worker(job, ended, multiprocessing.Pipe()[0], runner._Ended())
 
-    monkeypatch.setattr(parallel, "_started", started)
-    monkeypatch.setattr(parallel, "wait", lambda _: None)
-    assert parallel.run_side_by_side(task, planned(task), tmp_path) == []
+    monkeypatch.setattr(runner, "_started", started)
+    monkeypatch.setattr(runner, "wait", lambda _: None)
+    assert runner.run_side_by_side(task, planned(task), tmp_path) == []
     assert begun == [("joint", 5), ("icarl", 5), ("joint", 1), ("icarl", 1), ("ncm", 5)]
 
 

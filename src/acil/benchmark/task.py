@@ -16,8 +16,7 @@ from torch import Tensor
 from acil.benchmark.config import RunConfig, data_options
 from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
-from acil.benchmark.plan import Job, plan_jobs
-from acil.benchmark.suites import has_column, variants
+from acil.benchmark.plan import Job, has_column, plan_jobs, variants
 from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
@@ -28,7 +27,7 @@ from acil.vision.backbones import Backbone, build, load_backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor
 
-Progress = Callable[[Any], None]
+ProgressListener = Callable[[Any], None]
 #: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
 _SHORT = 12
 _IDENTITY = "identity"
@@ -71,7 +70,7 @@ class Task:
     backbone_name: str | None
     classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
-    progress: Progress | None
+    progress: ProgressListener | None
     group: Group | None = None
 
     @property
@@ -117,7 +116,7 @@ class Task:
         }
 
 
-def prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> Task:
+def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | None) -> Task:
     """Load data and network, and check that they fit the protocol.
 
     Parameters

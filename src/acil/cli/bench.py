@@ -91,7 +91,7 @@ def run(
             _run_share(settings, folder, resume, force)
         return
     if dry_run:
-        from acil.benchmark.dryrun import describe_plan
+        from acil.benchmark.estimate import describe_plan
 
         typer.echo(describe_plan(settings))
         return
@@ -339,7 +339,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
     """Show data sets, methods, recipes, class orders and suites."""
     from acil.benchmark.datasets import DATASETS
     from acil.benchmark.orders import PODNET_ORDERS
-    from acil.benchmark.suites import SUITES
+    from acil.benchmark.plan import SUITES
     from acil.methods import available
     from acil.methods.registry import HOSTS, WRAPPERS
     from acil.training.recipes import RECIPES
