@@ -19,9 +19,9 @@ from acil.methods.podnet import PODNet
 from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split
 from acil.training.batches import Batches
 from acil.training.convolution import eligible
+from acil.training.half_precision import halved
 from acil.training.recipes import RECIPES
 from acil.training.settings import Training
-from acil.training.shadow import halved
 from acil.vision.backbones import build, normalise
 
 
