@@ -27,9 +27,9 @@ from torch.nn import functional
 from acil.atomic import cannot_write
 from acil.benchmark.datasets import load, restrict
 from acil.benchmark.orders import canonical_order, class_order
+from acil.benchmark.prepare import dataset_name
 from acil.benchmark.records import Records
 from acil.benchmark.rundir import environment_record
-from acil.benchmark.task import dataset_name
 from acil.errors import InputError, ModelFileError
 from acil.locking import locked
 from acil.methods.frozen_features import Standardize

@@ -30,8 +30,8 @@ from acil.benchmark.job import (
     is_finished,
 )
 from acil.benchmark.plan import Job
+from acil.benchmark.prepare import PreparedRun, ProgressListener, planned, prepare
 from acil.benchmark.rundir import RunDirectory, environment_record, open_run
-from acil.benchmark.task import ProgressListener, Task, planned, prepare
 from acil.distributed import Group, launched
 from acil.errors import ACILError, InputError, ModelFileError
 from acil.methods import resolve
@@ -102,26 +102,26 @@ def _run_jobs(
         directory: RunDirectory | None = None
         left: list[int] = []
         with nullcontext() if group is None else group.together():
-            task = _prepared(config, out, group, progress)
-            jobs = planned(task)
-            check_memory(task, jobs)
-            if task.leads:
-                directory = stack.enter_context(open_run(out, config, task.resolved, resume, force))
+            prepared = _prepare(config, out, group, progress)
+            jobs = planned(prepared)
+            check_memory(prepared, jobs)
+            if prepared.leads:
+                directory = stack.enter_context(open_run(out, config, prepared.resolved, resume, force))
                 processes = {} if group is None else {"processes": group.size}
-                directory.records.append({**environment_record(task.device), **processes})
-                left = [i for i, job in enumerate(jobs) if not is_finished(task, job, directory)]
+                directory.records.append({**environment_record(prepared.device), **processes})
+                left = [i for i, job in enumerate(jobs) if not is_finished(prepared, job, directory)]
         if group is not None:
             left = group.exchange(left)[0]
         waiting = [jobs[i] for i in left]
         if config.jobs > 1 and len(waiting) > 1:
-            return run_side_by_side(task, waiting, out), len(jobs)
-        failures = [failure for job in waiting if (failure := _attempt(task, job, directory))]
+            return run_side_by_side(prepared, waiting, out), len(jobs)
+        failures = [failure for job in waiting if (failure := _attempt(prepared, job, directory))]
     return failures, len(jobs)
 
 
-def _prepared(
+def _prepare(
     config: RunConfig, out: Path, group: Group | None, progress: ProgressListener | None
-) -> Task:
+) -> PreparedRun:
     if group is None:
         return prepare(config, out, progress)
     if config.jobs > 1:
@@ -130,19 +130,19 @@ def _prepared(
             "each other. Leave out --jobs, or start without torchrun."
         )
     own = dataclasses.replace(config, device=str(group.device))
-    task = prepare(own, out if group.leads else None, progress if group.leads else None)
-    return dataclasses.replace(task, config=config, group=group)
+    prepared = prepare(own, out if group.leads else None, progress if group.leads else None)
+    return dataclasses.replace(prepared, config=config, group=group)
 
 
-def _attempt(task: Task, job: Job, directory: RunDirectory | None) -> Failure | None:
+def _attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:
     """Run a job with all processes of a group, or on rank 0 alone if its method cannot be shared out."""
-    if task.group is None or resolve(job.method).takes_shards(job.settings):
-        return attempt(task, job, directory)
-    with task.together():
+    if prepared.group is None or resolve(job.method).takes_shards(job.settings):
+        return attempt(prepared, job, directory)
+    with prepared.together():
         if directory is None:
             return None
         logger.warning("%s runs on rank 0 alone: it cannot be shared out.", job.title)
-        return attempt(dataclasses.replace(task, group=None), job, directory)
+        return attempt(dataclasses.replace(prepared, group=None), job, directory)
 
 
 def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
@@ -177,12 +177,12 @@ class _Worker:
     ended: _Ended | None = None
 
 
-def run_side_by_side(task: Task, jobs: Sequence[Job], out: Path) -> list[Failure]:
+def run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> list[Failure]:
     """Run jobs in as many processes as the settings say; return those that failed.
 
     Parameters
     ----------
-    task : Task
+    prepared : PreparedRun
     jobs : sequence of Job
     out : Path
         The run directory, which this process has locked.
@@ -195,50 +195,50 @@ def run_side_by_side(task: Task, jobs: Sequence[Job], out: Path) -> list[Failure
     # A forked process could not use a GPU that this one has touched.
     spawn = multiprocessing.get_context("spawn")
     # The longest first, or the last one would run alone in the end.
-    waiting = longest_first(task, jobs)
+    waiting = longest_first(prepared, jobs)
     failures = list[Failure]()
     running: list[_Worker] = []
     try:
         while waiting or running:
-            while waiting and len(running) < task.config.jobs:
-                running.append(_started(spawn, task, waiting.pop(0), out))
+            while waiting and len(running) < prepared.config.jobs:
+                running.append(_started(spawn, prepared, waiting.pop(0), out))
             wait([part for worker in running for part in (worker.connection, worker.process.sentinel)])
             for worker in running:
-                _hear(worker, task)
+                _hear(worker, prepared)
             for worker in [w for w in running if not w.process.is_alive()]:
                 running.remove(worker)
-                failure = _outcome(worker, task)
+                failure = _outcome(worker, prepared)
                 failures += [failure] if failure else []
     finally:
         _stop(running)
     return failures
 
 
-def _started(spawn: Any, task: Task, job: Job, out: Path) -> _Worker:
+def _started(spawn: Any, prepared: PreparedRun, job: Job, out: Path) -> _Worker:
     receiving, sending = spawn.Pipe(duplex=False)
-    arguments = (task.config, out, job, sending, task.progress is not None)
+    arguments = (prepared.config, out, job, sending, prepared.progress is not None)
     process = spawn.Process(target=_work, args=arguments, name=job.title, daemon=True)
     process.start()
     sending.close()
     return _Worker(job, process, receiving)
 
 
-def _hear(worker: _Worker, task: Task) -> None:
+def _hear(worker: _Worker, prepared: PreparedRun) -> None:
     """Take what a process has told so far."""
     try:
         while worker.connection.poll():
             message = worker.connection.recv()
             if isinstance(message, _Ended):
                 worker.ended = message
-            elif task.progress is not None:
-                task.progress(message)
+            elif prepared.progress is not None:
+                prepared.progress(message)
     except EOFError:
         # It has closed its end: only the end of the process is to come.
         worker.process.join()
 
 
-def _outcome(worker: _Worker, task: Task) -> Failure | None:
-    _hear(worker, task)
+def _outcome(worker: _Worker, prepared: PreparedRun) -> Failure | None:
+    _hear(worker, prepared)
     worker.connection.close()
     code, ended = worker.process.exitcode, worker.ended
     if ended is not None and ended.stops_all:
@@ -273,8 +273,8 @@ def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: 
 
     torch.set_num_threads(max(1, torch.get_num_threads() // config.jobs))
     try:
-        task = prepare(config, out, connection.send if tell else None)
-        failure = attempt(task, job, RunDirectory(out))
+        prepared = prepare(config, out, connection.send if tell else None)
+        failure = attempt(prepared, job, RunDirectory(out))
     except ModelFileError as error:
         connection.send(_Ended(str(error), stops_all=True))
     except ACILError as error:

@@ -83,7 +83,7 @@ def run(
             raise InputError(f"--set takes key=value, got {item!r}.")
         values[name.strip()] = value.strip()
     settings = make_config(values)
-    from acil.benchmark.task import dataset_name
+    from acil.benchmark.prepare import dataset_name
 
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
     if not is_rank_zero():
@@ -250,7 +250,7 @@ def choose(
     share out the work.
     """
     from acil.benchmark.choice import DEFAULTS, GAMMAS, Choice, Search, table
-    from acil.benchmark.task import dataset_name
+    from acil.benchmark.prepare import dataset_name
 
     candidates = dict(_candidate(text) for text in try_) if try_ else DEFAULTS
     choice = Choice(
