@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acil.errors import InputError
-from acil.methods.base import Method
+
+if TYPE_CHECKING:
+    # Reports read suites from here, and need no torch.
+    from acil.methods.base import Method
 
 #: Suite → settings of each variant. "main", "compare" and "table1" run the methods as they are.
 _VARIANTS: dict[str, list[dict[str, Any]]] = {

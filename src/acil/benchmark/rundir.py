@@ -1,4 +1,4 @@
-"""The directory of a run: one owner at a time, settings, records, checkpoints."""
+"""The directory of a run: one owner at a time, settings, environment, records, checkpoints."""
 
 from __future__ import annotations
 
