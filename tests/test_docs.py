@@ -33,7 +33,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 #: Modules that cannot be imported without Triton, which not every build of torch brings.
-NEED_TRITON = {"acil.training.kernels", "acil.training.launching"}
+NEED_TRITON = {"acil.training.kernels"}
 
 
 def modules() -> list[str]:

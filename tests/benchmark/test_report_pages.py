@@ -12,11 +12,11 @@ from synthetic_records import ENVIRONMENT, phase_record, run_records, summary_re
 from typer.testing import CliRunner
 
 from acil import atomic
-from acil.benchmark.environment import environment_record
 from acil.benchmark.records import Records
 from acil.benchmark.report import write_report
 from acil.benchmark.report.collect import collect
 from acil.benchmark.report.page import commands, seconds_taken
+from acil.benchmark.rundir import environment_record
 from acil.cli import app
 from acil.errors import ACILError, InputError
 

@@ -1,22 +1,47 @@
-"""Fitting a classifier alone, on features of a backbone that stays as it is."""
+"""Features and scores of a network as it is now, and a classifier fitted on its features."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from acil.methods.base import Context
-from acil.methods.readout import network_features
-from acil.methods.schedule import derived_seed
+from acil.methods.base import Context, derived_seed
 from acil.training.auxiliary import Auxiliary
 from acil.training.loop import Objective, train
 from acil.training.settings import Training
+from acil.vision.backbones import Backbone
+from acil.vision.exact import exact_inference
+from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
 
-def fit_classifier(
+def network_features(backbone: Backbone, images: ImageSet | Tensor, device: torch.device) -> Tensor:
+    """Return the features of images as the network sees them now, float32 on the CPU.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        Moves to the device.
+    images : ImageSet or Tensor of shape (n, channels, height, width), uint8
+    device : torch.device
+    """
+    if isinstance(images, Tensor):
+        images = ImageSet(images, None, "")
+    # No cache: these features are of a network that the next phase changes.
+    return FeatureExtractor(backbone, device=device).features(images)
+
+
+def classifier_scores(classifier: nn.Module, features: Tensor, device: torch.device) -> Tensor:
+    """Return the scores of features, float32 on the CPU; no gradient, no reduced precision."""
+    with exact_inference(classifier, device):
+        scores: Tensor = classifier(features.to(device))
+    return scores.cpu()
+
+
+def linear_probe(
     network: Any,
     images: ImageSet | Tensor,
     labels: Tensor,

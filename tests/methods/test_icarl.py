@@ -1,11 +1,13 @@
-"""Read-outs against values computed by hand."""
+"""iCaRL: the means of exemplars that decide, and the sigmoid loss of the original."""
+
+import math
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from acil.methods.readout import classifier_scores, exemplar_means, nearest_mean, network_features
+from acil.methods.icarl import exemplar_means, nearest_mean, sigmoid_distillation
 from acil.vision.backbones import Backbone, Preprocessing
 
 CPU = torch.device("cpu")
@@ -58,34 +60,30 @@ def test_nearest_mean_is_the_nearest_by_distance_of_directions():
     assert distances.argmin(1).tolist() == [0, 1, 2]
 
 
-def test_network_features_are_those_of_the_present_weights():
-    class Scaled(TwoPixels):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-
-        def forward(self, x):
-            return self.scale * x[:, 0, 0]
-
-    backbone = Scaled()
-    first = network_features(backbone, pixels((5, 0)), CPU)
-    with torch.no_grad():
-        backbone.scale.fill_(2.0)
-    assert (
-        network_features(backbone, pixels((5, 0)), CPU).tolist() == (2 * first).tolist() == [[2.0, 0.0]]
-    )
-
-
-def test_scores_leave_the_mode_of_the_classifier_alone():
-    classifier = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5)).train()
-    features = torch.rand(4, 2)
-    scores = classifier_scores(classifier, features, CPU)
-    torch.testing.assert_close(scores, classifier[0](features).detach())
-    assert classifier[1].training
-    assert not scores.requires_grad
-
-
 @pytest.mark.parametrize("n", [1, 3])
 def test_any_number_of_exemplars_will_do(n):
     _, means = exemplar_means(TwoPixels(), pixels(*[(3, 4)] * n), torch.zeros(n, dtype=torch.int64), CPU)
     torch.testing.assert_close(means.norm(dim=1), torch.ones(1))
+
+
+def test_sigmoid_targets_are_the_teachers_for_old_classes_and_labels_for_new_ones():
+    student = torch.zeros(1, 3)
+    teacher = torch.tensor([[math.log(3.0)]])  # σ = 3/4
+    assert float(sigmoid_distillation(student, teacher, torch.tensor([2]))) == pytest.approx(math.log(2))
+    # −(3/4 ln σ(1) + 1/4 ln σ(−1)) − ln σ(2) − ln σ(−3), where −ln σ(z) = ln(1 + e^−z)
+    student = torch.tensor([[1.0, 2.0, 3.0]])
+    softplus = lambda z: math.log1p(math.exp(z))  # noqa: E731
+    expected = (0.75 * softplus(-1) + 0.25 * softplus(1) + softplus(-2) + softplus(3)) / 3
+    assert float(sigmoid_distillation(student, teacher, torch.tensor([1]))) == pytest.approx(expected)
+    # The label of an old class is not a target: its teacher's sigmoid is.
+    old = float(sigmoid_distillation(student, teacher, torch.tensor([0])))
+    assert old == pytest.approx(
+        (0.75 * softplus(-1) + 0.25 * softplus(1) + softplus(2) + softplus(3)) / 3
+    )
+
+
+def test_sigmoid_loss_without_a_teacher_is_that_of_labels():
+    student = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([0, 2, 1, 1])
+    expected = nn.functional.binary_cross_entropy_with_logits(student, nn.functional.one_hot(y).float())
+    assert float(sigmoid_distillation(student, torch.empty(4, 0), y)) == pytest.approx(float(expected))

@@ -28,7 +28,7 @@ def halved(network: nn.Module) -> tuple[nn.Module, list[tuple[nn.Parameter, nn.P
     return made, pairs
 
 
-class Shadow:
+class HalfPrecisionCopy:
     """Run a network with float16 weights, and train its float32 weights with the gradients.
 
     Autocast alone casts every weight and every gradient in a kernel of its own, some hundred a step for

@@ -11,21 +11,21 @@ from types import SimpleNamespace
 import pytest
 from running import command, records, timeless
 
-from acil.benchmark import parallel
+from acil.benchmark import runner
 from acil.benchmark.config import make_config
 from acil.benchmark.estimate import longest_first
-from acil.benchmark.task import planned, prepare
+from acil.benchmark.prepare import planned, prepare
 
 #: A user's own methods, for which every process imports this file.
 OWN = """
 import os, time
 from pathlib import Path
 from acil.errors import InputError
-from acil.methods import pretrain
+from acil.methods import base_network
 from acil.methods.acil import ACIL
 
 NOTES = Path(os.environ["NOTES"])
-train = pretrain.train
+train = base_network.train
 
 
 def note(text):
@@ -39,7 +39,7 @@ def noted(*arguments, **options):
     return train(*arguments, **options)
 
 
-pretrain.train = noted
+base_network.train = noted
 
 
 class Twin(ACIL):
@@ -79,7 +79,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setattr("acil.benchmark.report._draw", lambda *_: [])
     # What the file replaces when it is imported.
     monkeypatch.setattr(
-        "acil.methods.pretrain.train", __import__("acil.training.loop").training.loop.train
+        "acil.methods.base_network.train", __import__("acil.training.loop").training.loop.train
     )
     yield tmp_path / "notes"
     sys.modules.pop("own_methods", None)
@@ -130,16 +130,16 @@ def test_job_that_fails_in_the_only_process_does_not_stop_the_others_either(own,
 
 def test_the_longest_jobs_begin(monkeypatch, tmp_path):
     config = make_config({"methods": "ncm,icarl,joint", "phases": "1,5", "seeds": "0", "jobs": "2"})
-    task, begun = prepare(config, None, None), []
+    prepared, begun = prepare(config, None, None), []
 
-    def started(spawn, task, job, out):
+    def started(spawn, prepared, job, out):
         begun.append((job.method, len(job.grouping) - 1))
         ended = SimpleNamespace(sentinel=None, is_alive=lambda: False, join=lambda: None, exitcode=0)
-        return parallel._Worker(job, ended, multiprocessing.Pipe()[0], parallel._Ended())
+        return runner._Worker(job, ended, multiprocessing.Pipe()[0], runner._Ended())
 
-    monkeypatch.setattr(parallel, "_started", started)
-    monkeypatch.setattr(parallel, "wait", lambda _: None)
-    assert parallel.run_side_by_side(task, planned(task), tmp_path) == []
+    monkeypatch.setattr(runner, "_started", started)
+    monkeypatch.setattr(runner, "wait", lambda _: None)
+    assert runner.run_side_by_side(prepared, planned(prepared), tmp_path) == []
     assert begun == [("joint", 5), ("icarl", 5), ("joint", 1), ("icarl", 1), ("ncm", 5)]
 
 
@@ -150,8 +150,8 @@ def test_job_that_cannot_be_made_does_not_keep_others_from_beginning():
         "seeds": "0",
         "settings.memory_rule": "3 in total",
     }
-    task = prepare(make_config(bad), None, None)
-    assert [job.method for job in longest_first(task, planned(task))] == ["joint", "icarl-bce"]
+    prepared = prepare(make_config(bad), None, None)
+    assert [job.method for job in longest_first(prepared, planned(prepared))] == ["joint", "icarl-bce"]
 
 
 def alive(pid):

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import dataclasses
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from acil.distributed import Group
 from acil.distributed.collectives import scattered
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.pretrain import base_backbone
-from acil.methods.sharding import own_phase, own_rows
-from acil.methods.standard import Standard
+from acil.methods.base import Context, MemoryUse, Method, Phase
+from acil.methods.base_network import base_backbone
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
 #: Bytes of float64 rows that are worked on together.
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
+#: Deviations below this share of the largest are those of dimensions that hardly move.
+_LEAST = 1e-6
 
 
-class FrozenMethod(ABC):
+class FrozenMethod(Method):
     """A method that learns a head on the features of the base network.
 
     The network is given, or trained on the base phase, or loaded from the checkpoint folder; then it
@@ -33,12 +35,10 @@ class FrozenMethod(ABC):
     context : Context
     """
 
-    grouping_free = False
-
     def __init__(self, context: Context) -> None:
-        self.context = context
+        super().__init__(context)
         self.extractor: FeatureExtractor | None = None
-        self.standard: Standard | None = None
+        self.standardize: Standardize | None = None
 
     def learn(self, phase: Phase) -> None:
         """Train the network if this is the base phase, then add the phase to the head."""
@@ -78,13 +78,13 @@ class FrozenMethod(ABC):
                 cache=context.cache,
                 share=None if context.group is None else (context.group.rank, context.group.size),
             )
-        if self.standard is None and self.context.recipe.features.standardize:
+        if self.standardize is None and self.context.recipe.features.standardize:
             if base.index != 0:
                 raise InputError(
                     "Features are standardized by the base phase, and this run has none. Take a base of "
                     "at least one class, or set features.standardize=false."
                 )
-            self.standard = Standard(self._all_features(base.images))
+            self.standardize = Standardize(self._all_features(base.images))
 
     def features(self, images: ImageSet) -> Tensor:
         """Return features of shape (n, d), float32, on the CPU; not to be changed in place.
@@ -92,7 +92,7 @@ class FrozenMethod(ABC):
         In a group, only of images that are this process's.
         """
         found = images.features(self.extractor)
-        return found if self.standard is None else self.standard(found)
+        return found if self.standardize is None else self.standardize(found)
 
     def _finite_features(self, images: ImageSet) -> Tensor:
         features = self.features(images)
@@ -175,3 +175,68 @@ def _require_finite(features: Tensor, whose: str) -> None:
             f"The features of {whose} have values that are NaN or infinite. Check the backbone or the "
             "file of features."
         )
+
+
+class Standardize:
+    """Centre each dimension, give all the same deviation, and keep the mean squared length.
+
+    Whatever comes later is treated with the base phase's numbers, so that the features of an image do
+    not depend on the phase it arrives in, and sums over images stay sums.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d), float32
+        Of the base phase.
+
+    Examples
+    --------
+    >>> import torch
+    >>> standardize = Standardize(torch.tensor([[1.0, 10.0], [3.0, 30.0]]))
+    >>> standardize(torch.tensor([[3.0, 10.0]])).round(decimals=3)
+    tensor([[ 15.8900, -15.8900]])
+    """
+
+    def __init__(self, features: Tensor) -> None:
+        values = features.double()
+        self._mean = values.mean(dim=0)
+        deviation = (values - self._mean).square().mean(dim=0).sqrt()
+        length = values.square().sum(dim=1).mean().sqrt()
+        least = (_LEAST * deviation.max()).clamp_min(torch.finfo(torch.float32).tiny)
+        # A dimension that never moves in the base phase says nothing about scale: it is left out.
+        moving = deviation > least
+        self._factor = torch.where(moving, length / moving.sum().clamp_min(1).sqrt() / deviation, 0.0)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return features of shape (n, d) on the scale of the base phase, float32."""
+        return ((features.double() - self._mean) * self._factor).float()
+
+
+def own_rows(images: ImageSet, group: Group) -> Tensor:
+    """Return which images of a set are this process's.
+
+    Parameters
+    ----------
+    images : ImageSet
+    group : Group
+
+    Returns
+    -------
+    Tensor of shape (k,), int64
+    """
+    rows = torch.arange(len(images))
+    places = rows if images.indices is None else images.indices
+    return rows[places % group.size == group.rank]
+
+
+def own_images(images: ImageSet, labels: Tensor, group: Group | None) -> tuple[ImageSet, Tensor]:
+    """Return this process's images, and their labels; all of them without a group."""
+    if group is None:
+        return images, labels
+    rows = own_rows(images, group)
+    return images.subset(rows), labels[rows]
+
+
+def own_phase(phase: Phase, group: Group | None) -> Phase:
+    """Return this process's part of a phase, which may be empty; the phase itself without a group."""
+    images, labels = own_images(phase.images, phase.labels, group)
+    return phase if group is None else dataclasses.replace(phase, images=images, labels=labels)

@@ -16,26 +16,25 @@ from torch import Tensor
 from acil.benchmark.config import RunConfig, data_options
 from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
-from acil.benchmark.plan import Job, plan_jobs
-from acil.benchmark.suites import has_column, variants
+from acil.benchmark.plan import Job, has_column, plan_jobs, variants
 from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
-from acil.methods.pretrain import stored_classifier
+from acil.methods.base_network import stored_classifier
 from acil.training.recipes import Recipe, override, recipe, to_dict
 from acil.validation import resolve_device
 from acil.vision.backbones import Backbone, build, load_backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor
 
-Progress = Callable[[Any], None]
+ProgressListener = Callable[[Any], None]
 #: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
 _SHORT = 12
 _IDENTITY = "identity"
 
 
 @dataclass(frozen=True)
-class Task:
+class PreparedRun:
     """Everything that the jobs of one run share.
 
     Attributes
@@ -71,7 +70,7 @@ class Task:
     backbone_name: str | None
     classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
-    progress: Progress | None
+    progress: ProgressListener | None
     group: Group | None = None
 
     @property
@@ -117,7 +116,7 @@ class Task:
         }
 
 
-def prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> Task:
+def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | None) -> PreparedRun:
     """Load data and network, and check that they fit the protocol.
 
     Parameters
@@ -150,16 +149,18 @@ def prepare(config: RunConfig, out: Path | None, progress: Progress | None) -> T
     if data.train.has_pixels:
         _check_fit(data, chosen, backbone, device)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
-    return Task(config, chosen, data, content, base, device, backbone, name, classifier, cache, progress)
+    return PreparedRun(
+        config, chosen, data, content, base, device, backbone, name, classifier, cache, progress
+    )
 
 
-def planned(task: Task) -> list[Job]:
+def planned(prepared: PreparedRun) -> list[Job]:
     """Return the jobs of a run."""
-    config = task.config
+    config = prepared.config
     given = config.settings
     own = {m: variants(config.suite, given, method_settings(m, given), m) for m in config.methods}
     methods = [(name, resolve(name)) for name in config.methods]
-    jobs = plan_jobs(methods, own, config.seeds, config.phases, task.n_classes, task.base)
+    jobs = plan_jobs(methods, own, config.seeds, config.phases, prepared.n_classes, prepared.base)
     return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
 
 
@@ -177,67 +178,67 @@ def dataset_name(dataset: str) -> str:
     return f"{head}:{Path(place).expanduser().resolve().name or 'root'}"
 
 
-def labels(task: Task, job: Job, phases: int) -> dict[str, Any]:
+def labels(prepared: PreparedRun, job: Job, phases: int) -> dict[str, Any]:
     """Return what identifies the records of one job and one number of phases."""
     return {
-        "suite": task.config.suite,
+        "suite": prepared.config.suite,
         "method": job.method,
-        "dataset": task.dataset,
-        "order": task.config.order,
-        "recipe": task.recipe.name,
-        "settings": _settings(task, job),
+        "dataset": prepared.dataset,
+        "order": prepared.config.order,
+        "recipe": prepared.recipe.name,
+        "settings": _settings(prepared, job),
         "seed": job.seed,
         "phases": phases,
     }
 
 
-def context(task: Task, job: Job, checkpoint: Callable[[str], Path] | None) -> Context:
+def context(prepared: PreparedRun, job: Job, checkpoint: Callable[[str], Path] | None) -> Context:
     """Return what a method may use beside the data of the present phase.
 
     Parameters
     ----------
-    task : Task
+    prepared : PreparedRun
     job : Job
     checkpoint : callable
         Gives the folder that belongs to a digest of everything that decides the base network. None
         keeps no files.
     """
-    identity = base_identity(task, job.seed)
+    identity = base_identity(prepared, job.seed)
     return Context(
-        recipe=task.recipe,
+        recipe=prepared.recipe,
         seed=job.seed,
-        device=task.device,
-        n_classes=task.n_classes,
+        device=prepared.device,
+        n_classes=prepared.n_classes,
         settings=job.settings,
-        backbone=task.backbone,
-        classifier=task.classifier,
+        backbone=prepared.backbone,
+        classifier=prepared.classifier,
         identity=identity,
-        cache=task.cache,
+        cache=prepared.cache,
         checkpoint=None if checkpoint is None else checkpoint(digest(identity)),
-        progress=task.progress,
-        group=task.group,
-        phase_sizes=phase_sizes(task, job),
+        progress=prepared.progress,
+        group=prepared.group,
+        phase_sizes=phase_sizes(prepared, job),
     )
 
 
-def phase_sizes(task: Task, job: Job) -> tuple[int, ...]:
+def phase_sizes(prepared: PreparedRun, job: Job) -> tuple[int, ...]:
     """Return the number of training images of each phase of a job."""
-    counts = torch.bincount(task.train_labels, minlength=task.n_classes)
+    counts = torch.bincount(prepared.train_labels, minlength=prepared.n_classes)
     return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
 
 
-def base_identity(task: Task, seed: int) -> dict[str, Any]:
+def base_identity(prepared: PreparedRun, seed: int) -> dict[str, Any]:
     """Return what a trained base network must remember, and no other network shares."""
-    options = data_options(task.config)
+    options = data_options(prepared.config)
     return {
-        "dataset": task.dataset,
-        "order": task.config.order,
-        "classes": task.n_classes,
-        "base_classes": task.base,
+        "dataset": prepared.dataset,
+        "order": prepared.config.order,
+        "classes": prepared.n_classes,
+        "base_classes": prepared.base,
         "seed": seed,
-        "recipe": task.recipe.name,
-        "training": to_dict(task.recipe),
-        **task.content,
+        "recipe": prepared.recipe.name,
+        "training": to_dict(prepared.recipe),
+        **prepared.content,
         **({"data": options} if options else {}),
     }
 
@@ -248,37 +249,28 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _settings(task: Task, job: Job) -> dict[str, Any]:
-    features = task.recipe.features
+def _settings(prepared: PreparedRun, job: Job) -> dict[str, Any]:
+    features = prepared.recipe.features
     return {
-        "expansion_size": task.recipe.expansion_size,
-        "gamma": task.recipe.gamma,
-        "dtype": task.recipe.dtype,
+        "expansion_size": prepared.recipe.expansion_size,
+        "gamma": prepared.recipe.gamma,
+        "dtype": prepared.recipe.dtype,
         "solver": "gram",
         "taps": list(features.taps),
-        "base": task.base,
-        "classes": task.n_classes,
-        "backbone": task.backbone_name or task.recipe.backbone,
-        **{f"recipe.{name}": value for name, value in task.config.recipe_changes.items()},
-        **{f"data.{name}": value for name, value in data_options(task.config).items()},
-        **{f"data.{name}": value for name, value in task.content.items()},
+        "base": prepared.base,
+        "classes": prepared.n_classes,
+        "backbone": prepared.backbone_name or prepared.recipe.backbone,
+        **{f"recipe.{name}": value for name, value in prepared.config.recipe_changes.items()},
+        **{f"data.{name}": value for name, value in data_options(prepared.config).items()},
+        **{f"data.{name}": value for name, value in prepared.content.items()},
         **job.settings,
         **method_settings(job.method, job.settings),
     }
 
 
 def method_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of its own that a method names, defaults included, such as ``memory_rule``.
-
-    Parameters
-    ----------
-    name : str
-        Of the method, which may have a class method ``recorded_settings(settings)``.
-    settings : Mapping
-        What the user set.
-    """
-    own = getattr(resolve(name), "recorded_settings", None)
-    return {} if own is None else dict(own(settings))
+    """Return the settings of its own that a method names, defaults included, such as ``memory_rule``."""
+    return dict(resolve(name).recorded_settings(settings))
 
 
 def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:

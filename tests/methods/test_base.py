@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from acil.errors import InputError
-from acil.methods.settings import read_settings
+from acil.methods.base import read_settings
 
 
 @dataclass(frozen=True)

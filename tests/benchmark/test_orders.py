@@ -1,17 +1,15 @@
-"""Class orders are the published ones; phases lose no class."""
+"""Class orders are the published ones."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import acil.benchmark
 from acil.benchmark.orders import canonical_order, class_order, imagenet_subset
-from acil.benchmark.protocol import base_size, make_protocol, phases
 from acil.errors import InputError
 
 FACTS = json.loads((Path(acil.benchmark.__file__).parent / "orders.json").read_text())
@@ -74,65 +72,3 @@ def test_subsets_are_those_of_their_papers():
     assert imagenet_subset("lucir") == tuple(sorted(chosen))
     with pytest.raises(InputError, match="lucir and podnet"):
         imagenet_subset("tiny")
-
-
-@given(st.data())
-def test_phases_cover_all_classes_once_and_differ_by_at_most_one(data):
-    n_classes = data.draw(st.integers(1, 200))
-    base = data.draw(st.integers(0, n_classes - 1))
-    n_phases = data.draw(st.integers(1, n_classes - base))
-    parts = phases(n_classes, base, n_phases)
-    assert [c for part in parts for c in part] == list(range(n_classes))
-    increments = parts[1:] if base else parts
-    assert len(increments) == n_phases
-    assert not base or len(parts[0]) == base
-    sizes = [len(part) for part in increments]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] - sizes[-1] <= 1
-
-
-@pytest.mark.parametrize(("n_phases", "size"), [(5, 10), (10, 5), (25, 2), (50, 1)])
-def test_cifar_phases_have_the_papers_sizes(n_phases, size):
-    parts = phases(100, 50, n_phases)
-    assert [len(part) for part in parts] == [50] + [size] * n_phases
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((10, 5, 6), "Use at most 5 phases"),
-        ((10, 5, 0), "at least 1"),
-        ((10, 10, 1), "leaves none"),
-        ((10, 11, 1), "between 0 and the 10 classes"),
-        ((10, -1, 1), "between 0 and the 10 classes"),
-    ],
-)
-def test_impossible_phases_are_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        phases(*arguments)
-
-
-def test_named_base_is_a_share():
-    assert [base_size("B50", n) for n in (1000, 100, 20, 7)] == [500, 50, 10, 3]
-    assert base_size("B0", 100) == 0
-    assert base_size("b100", 30) == 30
-    for wrong in ("B101", "half", 2.5, True):
-        with pytest.raises(InputError, match="such as B50"):
-            base_size(wrong, 100)
-
-
-def test_protocol_keeps_the_first_classes_of_the_whole_order():
-    protocol = make_protocol(100, 5, order="podnet1", classes=20)
-    assert protocol.classes == class_order("podnet1", 100)[:20]
-    assert (protocol.base, len(protocol.phases), protocol.order) == (10, 6, "podnet1")
-    with pytest.raises(InputError, match="cannot use 101"):
-        make_protocol(100, 5, classes=101)
-
-
-def test_positions_are_places_in_the_order():
-    protocol = make_protocol(5, 1, order=3, classes=3, base=1)
-    labels = torch.tensor([*range(5), *range(5)])
-    positions = protocol.positions(labels)
-    for label, position in zip(labels.tolist(), positions.tolist(), strict=True):
-        assert position == (protocol.classes.index(label) if label in protocol.classes else -1)
-    assert protocol.positions(torch.empty(0, dtype=torch.int64)).shape == (0,)

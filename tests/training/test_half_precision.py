@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from acil.training.half_precision import HalfPrecisionCopy
 from acil.training.objectives import Distilling
-from acil.training.shadow import Shadow
 from acil.training.step import CrossEntropy, _with_fast_teacher
 
 
@@ -17,7 +17,7 @@ def small_network():
 
 def test_convolutions_and_products_are_halved_and_the_rest_is_shared():
     network = small_network()
-    copy = Shadow(network).network
+    copy = HalfPrecisionCopy(network).network
     assert copy[0].weight.dtype == copy[4].weight.dtype == copy[4].bias.dtype == torch.float16
     assert network[0].weight.dtype == torch.float32
     assert copy[1].weight is network[1].weight
@@ -26,15 +26,15 @@ def test_convolutions_and_products_are_halved_and_the_rest_is_shared():
 
 def test_gradients_reach_the_float32_weights():
     network = small_network()
-    shadow = Shadow(network)
+    half = HalfPrecisionCopy(network)
     x, y = torch.randn(5, 3, 4, 4), torch.tensor([0, 1, 0, 1, 1])
     reference = small_network()
     nn.functional.cross_entropy(reference(x), y).backward()
-    shadow.clear()
+    half.clear()
     with torch.autocast("cpu", torch.float16):
-        scores = shadow.network(x)
+        scores = half.network(x)
     nn.functional.cross_entropy(scores.float(), y).backward()
-    shadow.collect()
+    half.collect()
     for own, expected in zip(network.parameters(), reference.parameters(), strict=True):
         assert own.grad.dtype == torch.float32
         torch.testing.assert_close(own.grad, expected.grad, rtol=2e-2, atol=2e-3)
@@ -42,24 +42,24 @@ def test_gradients_reach_the_float32_weights():
 
 def test_refresh_takes_over_new_weights_and_count_counts():
     network = small_network()
-    shadow = Shadow(network)
+    half = HalfPrecisionCopy(network)
     with torch.no_grad():
         network[4].weight.add_(1)
-    assert not torch.equal(shadow.network[4].weight.float(), network[4].weight)
-    shadow.refresh()
-    torch.testing.assert_close(shadow.network[4].weight.float(), network[4].weight, rtol=1e-3, atol=1e-3)
-    shadow.count()
-    shadow.count()
+    assert not torch.equal(half.network[4].weight.float(), network[4].weight)
+    half.refresh()
+    torch.testing.assert_close(half.network[4].weight.float(), network[4].weight, rtol=1e-3, atol=1e-3)
+    half.count()
+    half.count()
     assert network[1].num_batches_tracked == 2
 
 
 def test_frozen_weights_get_no_gradient():
     network = small_network()
     network[0].weight.requires_grad_(False)
-    shadow = Shadow(network)
+    half = HalfPrecisionCopy(network)
     with torch.autocast("cpu", torch.float16):
-        shadow.network(torch.randn(5, 3, 4, 4)).float().sum().backward()
-    shadow.collect()
+        half.network(torch.randn(5, 3, 4, 4)).float().sum().backward()
+    half.collect()
     assert network[0].weight.grad is None
     assert network[4].weight.grad.abs().sum() > 0
 
