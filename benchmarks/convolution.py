@@ -5,7 +5,7 @@
 
 Each number is one call in a recorded graph of twenty, replayed; inputs stay in the GPU's cache as far as
 it holds them, for both alike. ``--tune`` tries cuts of the work and prints the best lines for
-``acil/training/tilings.py``; other processes compile them first, and ``--budget`` bounds the seconds.
+``acil/training/kernels.py``; other processes compile them first, and ``--budget`` bounds the seconds.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from acil.training import launching
-from acil.training.tilings import SplitTiling, Tiling
+from acil.training import kernels
+from acil.training.kernels import SplitTiling, Tiling
 
 #: (channels, outputs, size of the input, stride) → how often ResNet-32 has it
 SHAPES = {
@@ -61,10 +61,10 @@ def ours(kind: str, shape: Shape, batch: int, cut: Cut | None = None) -> Callabl
     stride = shape[-1]
     if kind == "weight gradient":
         target = torch.empty_like(weight)
-        return lambda: launching.correlate(gradient, x, target, stride, tiling=cut)
+        return lambda: kernels.correlate(gradient, x, target, stride, tiling=cut)
     transposed = kind == "input gradient"
     source, target = (gradient, torch.empty_like(x)) if transposed else (x, torch.empty_like(gradient))
-    return lambda: launching.convolve(source, weight, target, stride, transposed=transposed, tiling=cut)
+    return lambda: kernels.convolve(source, weight, target, stride, transposed=transposed, tiling=cut)
 
 
 def cudnn(kind: str, shape: Shape, batch: int) -> Callable[[], None]:

@@ -1,7 +1,7 @@
 """Learn scikit-learn's digits class by class, and measure that it equals learning them all at once.
 
 The features are plain pixels (8 x 8, scaled to 0..1): there is no trained backbone in this example, so
-it shows the closed-form head alone. Run it with `make run`.
+it shows the closed-form head alone.
 """
 
 import sys
@@ -14,7 +14,7 @@ from acil import ACILClassifier
 
 EXPANSION_SIZE = 1000
 BASE_CLASSES = 5
-#: Relative difference of test scores that rounding explains here; anything above is a mistake.
+#: 10·ε·κ with the κ that is printed below: what rounding may change in test scores (docs/guarantees.md).
 TOLERANCE = 1e-9
 
 

@@ -508,10 +508,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return an independent copy, in the time it takes to copy the sums."""
         with self._locked() as state:
             model = state.model.with_head(state.model.ridge.clone())
-            twin = type(self).__new__(type(self))
-            twin.__dict__.update(self.__dict__)
-            twin._state = State(state.classes.copy(), model, state.seed)
-        return twin
+            new = type(self).__new__(type(self))
+            new.__dict__.update(self.__dict__)
+            new._state = State(state.classes.copy(), model, state.seed)
+        return new
 
     def compact(self, memory: bool = True) -> Self:
         """Give back memory that can be computed again: the factor, and with it half of all memory.

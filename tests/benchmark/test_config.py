@@ -5,8 +5,8 @@ import tomllib
 import pytest
 
 from acil.benchmark.config import check_resumable, make_config, read_config, to_toml
+from acil.benchmark.plan import has_column, variants
 from acil.benchmark.published import published
-from acil.benchmark.suites import has_column, variants
 from acil.errors import InputError
 from acil.methods import available, resolve
 

@@ -12,9 +12,9 @@ from running import command
 
 from acil.benchmark import estimate
 from acil.benchmark.config import make_config
-from acil.benchmark.dryrun import describe_plan
+from acil.benchmark.estimate import describe_plan
+from acil.benchmark.prepare import planned, prepare
 from acil.benchmark.runner import run
-from acil.benchmark.task import planned, prepare
 from acil.errors import InputError
 
 
@@ -52,14 +52,14 @@ def test_memory_error_is_one_line_with_what_to_do(embeddings, tmp_path, monkeypa
 @pytest.mark.parametrize(("gpus", "times"), [(1, 3), (2, 2), (3, 1), (8, 1)])
 def test_processes_that_share_a_gpu_share_its_memory(embeddings, monkeypatch, gpus, times):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    task = prepare(config(embeddings), None, None)
-    alone = dataclasses.replace(task, device=torch.device("cuda"))
+    prepared = prepare(config(embeddings), None, None)
+    alone = dataclasses.replace(prepared, device=torch.device("cuda"))
     together = dataclasses.replace(alone, group=SimpleNamespace(local_size=3))
-    jobs = planned(task)
+    jobs = planned(prepared)
     assert estimate.needed_bytes(together, jobs) == times * estimate.needed_bytes(alone, jobs) > 0
 
 
-def image_task(images, **changes):
+def image_config(images, **changes):
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
         for label in range(4):
@@ -92,21 +92,21 @@ def image_task(images, **changes):
 def test_images_to_train_on_are_known_before(method, images, tmp_path):
     changes = {"settings.increment.epochs": "3", "settings.memory_rule": "2 per class"}
     changes |= {"recipe.training.epochs": "5", "methods": method}
-    task = prepare(image_task(tmp_path, **changes), None, None)
-    (job,) = planned(task)
-    assert estimate.trained_images(task) == 5 * (6 + 8)
-    assert estimate.later_trained_images(task, job) == images
+    prepared = prepare(image_config(tmp_path, **changes), None, None)
+    (job,) = planned(prepared)
+    assert estimate.trained_images(prepared) == 5 * (6 + 8)
+    assert estimate.later_trained_images(prepared, job) == images
 
 
 def test_dry_run_counts_the_inputs_of_auxiliary_tasks(tmp_path):
     changes = {"recipe.training.epochs": "1000", "recipe.training.auxiliary.copies": "3"}
-    text = describe_plan(image_task(tmp_path, **changes))
+    text = describe_plan(image_config(tmp_path, **changes))
     assert "base training: 0.056 million network inputs (all seeds; 1000 epochs, 4 for an image" in text
 
 
 def test_dry_run_tells_what_methods_train(tmp_path):
     text = describe_plan(
-        image_task(tmp_path, methods="acil,finetune", **{"recipe.training.epochs": "1000"})
+        image_config(tmp_path, methods="acil,finetune", **{"recipe.training.epochs": "1000"})
     )
     assert "finetune, seed 0, K = 2: trains on 0.022 million images" in text
     assert "acil, seed 0, K = 2\n" in text
@@ -115,8 +115,11 @@ def test_dry_run_tells_what_methods_train(tmp_path):
 
 def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):
     def needed(**changes):
-        task = prepare(config(embeddings, **changes), None, None)
-        return estimate.needed_bytes(task, planned(task)) - estimate._PROCESS_BYTES * changes["jobs"]
+        prepared = prepare(config(embeddings, **changes), None, None)
+        return (
+            estimate.needed_bytes(prepared, planned(prepared))
+            - estimate._PROCESS_BYTES * changes["jobs"]
+        )
 
     one = needed(expansion_size=1000, joint_check=False, jobs=1)
     assert one == 16_000_000
@@ -136,18 +139,18 @@ def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):
     ],
 )
 def test_wide_heads_that_fit_are_let_through(embeddings, monkeypatch, device, width, there, fits):
-    task = prepare(config(embeddings, expansion_size=width, joint_check=False), None, None)
-    task = dataclasses.replace(task, device=torch.device(device))
+    prepared = prepare(config(embeddings, expansion_size=width, joint_check=False), None, None)
+    prepared = dataclasses.replace(prepared, device=torch.device(device))
     monkeypatch.setattr(estimate, "machine_bytes", lambda device: there)
-    jobs = planned(task)
+    jobs = planned(prepared)
     # The sums and a factor, two matrices of float64 numbers, and on a CPU the process around them
     expected = 16 * width**2 + (estimate._PROCESS_BYTES if device == "cpu" else 0)
-    assert estimate.needed_bytes(task, jobs) == expected
+    assert estimate.needed_bytes(prepared, jobs) == expected
     if fits:
-        estimate.check_memory(task, jobs)
+        estimate.check_memory(prepared, jobs)
     else:
         with pytest.raises(estimate.MemoryTooSmallError, match=f"width {width} needs about"):
-            estimate.check_memory(task, jobs)
+            estimate.check_memory(prepared, jobs)
 
 
 @pytest.mark.parametrize(("content", "expected"), [("1000000", 1_000_000), ("max", None)])
@@ -169,8 +172,8 @@ def test_dry_run_tells_memory_and_time_and_writes_nothing(embeddings, tmp_path):
 
 def test_estimated_time_follows_the_work(embeddings):
     def seconds(**changes):
-        task = prepare(config(embeddings, **changes), None, None)
-        return estimate.head_seconds(task, planned(task)[0])
+        prepared = prepare(config(embeddings, **changes), None, None)
+        return estimate.head_seconds(prepared, planned(prepared)[0])
 
     # Eight times the work of a factor; a busy machine may be twice as slow at one of the two.
     assert seconds(expansion_size=8000) > 3 * seconds(expansion_size=2000)

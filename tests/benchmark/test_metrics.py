@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
 from acil.benchmark import metrics
-from acil.benchmark.protocol import phases
+from acil.benchmark.plan import phases
 from acil.errors import InputError
 
 # Three phases (classes {0, 1}, {2}, {3}), two test images of each class, predictions after each phase.
@@ -36,7 +36,6 @@ def test_known_answers():
     assert curve() == [100.0, pytest.approx(400 / 6), 62.5]
     assert matrix() == [(100.0,), (75.0, 50.0), (50.0, 100.0, 50.0)]
     assert metrics.average_accuracy(curve()) == pytest.approx((100 + 400 / 6 + 62.5) / 3)
-    assert metrics.last_accuracy(curve()) == 62.5
     assert metrics.forgetting([row[0] for row in matrix()]) == 50.0
     # Phase 0 fell from 100 to 50, phase 1 rose from 50 to 100.
     assert metrics.chaudhry_forgetting(matrix()) == pytest.approx((50 - 50) / 2)
@@ -99,7 +98,6 @@ def test_a_model_that_keeps_its_accuracy_forgets_nothing(n_phases, value):
         lambda: metrics.accuracy(torch.tensor([]), torch.tensor([])),
         lambda: metrics.accuracy_by_origin(torch.tensor([0]), torch.tensor([0]), [(0,), (1,)]),
         lambda: metrics.average_accuracy([]),
-        lambda: metrics.last_accuracy([]),
         lambda: metrics.forgetting([]),
         lambda: metrics.chaudhry_forgetting([[1.0], [1.0]]),
         lambda: metrics.chaudhry_forgetting([]),

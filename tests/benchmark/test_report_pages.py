@@ -11,11 +11,11 @@ from PIL import Image
 from synthetic_records import ENVIRONMENT, phase_record, run_records, summary_record, write_run
 from typer.testing import CliRunner
 
-from acil.benchmark.environment import environment_record
 from acil.benchmark.records import Records
 from acil.benchmark.report import write_report
 from acil.benchmark.report.collect import collect
 from acil.benchmark.report.page import commands, seconds_taken
+from acil.benchmark.rundir import environment_record
 from acil.cli import app
 from acil.errors import ACILError, InputError
 from acil.modelfile import writing

@@ -7,10 +7,15 @@ import torch
 from replay_problem import make_context, make_phases
 
 from acil.errors import InputError
-from acil.methods.ownbase import own_base_network
-from acil.methods.pretrain import base_backbone, base_network, stored_classifier
-from acil.methods.weightfile import read_weights, write_weights
-from acil.training.cosine import CosineNetwork
+from acil.methods.base_network import (
+    base_backbone,
+    base_network,
+    own_base_network,
+    read_weights,
+    stored_classifier,
+    write_weights,
+)
+from acil.methods.lucir import CosineNetwork
 from acil.vision.backbones import build
 
 
@@ -111,7 +116,7 @@ def test_own_base_is_trained_once_for_each_method(tmp_path, monkeypatch):
     assert same(first, other)
     assert len(list(tmp_path.glob("*/network.safetensors"))) == 2
     assert not list(tmp_path.glob("*/training.safetensors"))
-    monkeypatch.setattr("acil.methods.ownbase.train", None)
+    monkeypatch.setattr("acil.methods.base_network.train", None)
     assert same(own(make_context(tmp_path), phase), first)
 
 

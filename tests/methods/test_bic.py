@@ -8,8 +8,8 @@ from replay_problem import TRAINING, make_context, make_phases
 
 from acil.errors import InputError
 from acil.methods import bic
-from acil.methods.biascorrection import BiasCorrection, BiCSettings, fit_correction, hold_out
-from acil.methods.readout import classifier_scores, network_features
+from acil.methods.bic import BiasCorrection, BiCSettings, fit_correction, hold_out
+from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.objectives import Distilling
 
 N_OLD = 3

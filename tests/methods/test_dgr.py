@@ -118,7 +118,7 @@ def test_interrupted_training_of_a_generator_goes_on_with_the_same_noise(tmp_pat
             raise Stop
 
     monkeypatch.setattr(Checkpoint, "due", lambda self: True)
-    monkeypatch.setattr("acil.training.progress.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("acil.training.loop.REPORT_SECONDS", 0.0)
     with pytest.raises(Stop):
         train(
             Generator(1, 8, 2, latent=4, seed=0),

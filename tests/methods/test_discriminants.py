@@ -10,7 +10,7 @@ from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from acil.errors import InputError
-from acil.methods.discriminant import oas_covariance
+from acil.methods.slda import oas_covariance
 
 #: Two ways to invert covariances of condition number up to about 1e5.
 SOLVED = 1e-9
@@ -92,7 +92,7 @@ def stream(features, labels, base, epsilon=1e-4):
 @pytest.mark.parametrize("with_base", [True, False])
 @pytest.mark.parametrize("block", [1, 2**24])
 def test_slda_in_batches_is_the_recursion_sample_by_sample(monkeypatch, with_base, block):
-    monkeypatch.setattr("acil.methods.frozen._BLOCK_BYTES", {"cpu": block})
+    monkeypatch.setattr("acil.methods.frozen_features._BLOCK_BYTES", {"cpu": block})
     features, labels = gaussians(per_class=40)
     all_phases = phases(features, labels, GROUPS)
     if not with_base:

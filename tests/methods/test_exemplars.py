@@ -5,7 +5,7 @@ import torch
 from replay_problem import image_set
 
 from acil.errors import InputError, NotFittedError
-from acil.methods.memory import ExemplarMemory, MemoryRule, herd
+from acil.methods.exemplars import ExemplarMemory, MemoryRule, herd
 
 #: Directions a, b, c, d with mean μ = (0.08, 0.34).
 FEATURES = torch.tensor([[0.8, 0.6], [0.6, -0.8], [-0.28, 0.96], [-0.8, 0.6]])

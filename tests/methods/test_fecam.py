@@ -83,7 +83,7 @@ def test_negative_features_are_refused_and_change_nothing():
 
 
 def test_too_little_memory_is_said_before_anything_is_learnt(monkeypatch):
-    monkeypatch.setattr("acil.methods.free_memory.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("acil.methods.fecam.free_bytes", lambda device: 1000)
     features, labels = gaussians()
     model = method("fecam")
     with pytest.raises(InputError, match=r"8 x 8 for each of 6 classes.*lda"):

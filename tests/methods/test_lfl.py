@@ -10,7 +10,7 @@ from torch.nn import functional
 from acil.errors import InputError
 from acil.methods import resolve
 from acil.methods.lfl import HeldFeatures, LFLSettings
-from acil.methods.readout import network_features
+from acil.methods.linear_probe import network_features
 from acil.training.network import Network
 from acil.vision.backbones import build
 

@@ -10,15 +10,17 @@ from torch.nn import functional
 
 from acil.errors import InputError
 from acil.methods import podnet
-from acil.methods.podnet_loss import (
+from acil.methods.incremental import increment_training
+from acil.methods.linear_probe import network_features
+from acil.methods.podnet import (
     PODNetSettings,
     PooledOutputs,
+    ProxyClassifier,
+    ProxyNetwork,
+    imprinted_proxies,
     neighbourhood_loss,
     pooled_distance,
 )
-from acil.methods.proxies import ProxyClassifier, ProxyNetwork, imprinted_proxies
-from acil.methods.readout import network_features
-from acil.methods.schedule import increment_training
 from acil.training.loop import train
 from acil.training.recipes import RECIPES
 from acil.training.settings import Training

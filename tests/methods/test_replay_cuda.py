@@ -10,16 +10,14 @@ from replay_problem import REPLAY_METHODS, image_set, images_of, make_context, m
 
 from acil.methods import resolve
 from acil.methods.aanets import TwoBranches
-from acil.methods.biascorrection import BiasCorrection
+from acil.methods.bic import BiasCorrection
 from acil.methods.dgr import Replaying
 from acil.methods.eeil import GroupDistilling
+from acil.methods.ewc import Anchored
 from acil.methods.generator import EvidenceBound, Generator
-from acil.methods.icarl_bce import SigmoidDistilling
-from acil.methods.lucir_loss import Rebalancing
-from acil.methods.podnet_loss import PooledOutputs
-from acil.methods.proxies import ProxyNetwork
-from acil.training.cosine import CosineNetwork
-from acil.training.fisher import Anchored
+from acil.methods.icarl import SigmoidDistilling
+from acil.methods.lucir import CosineNetwork, Rebalancing
+from acil.methods.podnet import PooledOutputs, ProxyNetwork
 from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.objectives import Distilling

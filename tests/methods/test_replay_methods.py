@@ -18,8 +18,8 @@ from replay_problem import (
 
 from acil.errors import InputError, NotFittedError
 from acil.methods import resolve
-from acil.methods.base import Phase
-from acil.methods.schedule import derived_seed, increment_training
+from acil.methods.base import Phase, derived_seed
+from acil.methods.incremental import increment_training
 from acil.training.recipes import RECIPES, override
 from acil.training.settings import Training
 from acil.vision.backbones import build

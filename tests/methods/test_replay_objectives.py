@@ -5,8 +5,8 @@ import torch
 from replay_problem import make_context, make_phases
 
 from acil.methods import resolve
+from acil.methods.ewc import fisher_information, merged
 from acil.methods.incremental import IncrementalNetwork
-from acil.training.fisher import fisher_information, merged
 
 
 @pytest.fixture

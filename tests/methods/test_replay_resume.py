@@ -26,7 +26,7 @@ def often(monkeypatch):
     """Write a checkpoint after every second step and report after every step."""
     steps = itertools.count(1)
     monkeypatch.setattr(Checkpoint, "due", lambda self: next(steps) % 2 == 0)
-    monkeypatch.setattr("acil.training.progress.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("acil.training.loop.REPORT_SECONDS", 0.0)
 
 
 def stop_in_epoch(epoch):

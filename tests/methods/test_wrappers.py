@@ -11,17 +11,17 @@ from torch.nn import functional
 from acil.errors import InputError
 from acil.methods import resolve
 from acil.methods.aanets import TwoBranches
+from acil.methods.exemplars import MemoryRule
 from acil.methods.kernelscales import ScaledConv2d, has_scales, scale_kernels_
 from acil.methods.lucir import LUCIR
-from acil.methods.memory import MemoryRule
 from acil.methods.mnemonics import class_means, to_pixels, trained_exemplars
 from acil.methods.podnet import PODNet
 from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split
 from acil.training.batches import Batches
 from acil.training.convolution import eligible
+from acil.training.half_precision import halved
 from acil.training.recipes import RECIPES
 from acil.training.settings import Training
-from acil.training.shadow import halved
 from acil.vision.backbones import build, normalise
 
 

@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional
 
 from acil.training.convolution import convolution
-from acil.training.tilings import SplitTiling, Tiling
 
 
 def tensors(case, dtype=torch.float16):
@@ -44,16 +43,16 @@ def errors(x, weight, gradient, stride, run=convolution):
 
 def errors_of_cuts():
     """Return the errors with cuts whose last tiles reach beyond pixels, taps and parts."""
-    from acil.training import launching  # needs Triton, which those who import this file may not have
+    from acil.training import kernels  # needs Triton, which those who import this file may not have
 
     x, weight, gradient = tensors((3, 16, 32, 7, 5, 1))
     leaves = [tensor.double().requires_grad_() for tensor in (x, weight)]
     made = functional.conv2d(*leaves, padding=1)
     true = [made.detach(), *torch.autograd.grad(made, leaves, gradient.double())]
     own = [torch.empty_like(tensor) for tensor in (gradient, x, weight)]
-    launching.convolve(x, weight, own[0], 1, transposed=False, tiling=Tiling(32, 128, 16))
-    launching.convolve(gradient, weight, own[1], 1, transposed=True, tiling=Tiling(16, 64, 16))
-    launching.correlate(gradient, x, own[2], 1, tiling=SplitTiling(32, 128, 3))
+    kernels.convolve(x, weight, own[0], 1, transposed=False, tiling=kernels.Tiling(32, 128, 16))
+    kernels.convolve(gradient, weight, own[1], 1, transposed=True, tiling=kernels.Tiling(16, 64, 16))
+    kernels.correlate(gradient, x, own[2], 1, tiling=kernels.SplitTiling(32, 128, 3))
     return [float((a.double() - b).abs().max() / b.abs().max()) for a, b in zip(own, true, strict=True)]
 
 

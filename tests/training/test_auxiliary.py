@@ -21,8 +21,7 @@ from acil.training.assisted import (
 )
 from acil.training.auxiliary import Auxiliary
 from acil.training.batches import Batches
-from acil.training.checkpoint import Checkpoint
-from acil.training.identity import training_identity
+from acil.training.checkpoint import Checkpoint, training_identity
 from acil.training.loop import train
 from acil.training.recipes import RECIPES, from_dict, override, recipe, to_dict
 from acil.training.step import CrossEntropy

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from acil.errors import InputError, ModelFileError
-from acil.training import progress as progress_module
+from acil.training import loop as progress_module
 from acil.training.checkpoint import Checkpoint, Position
 from acil.training.loop import train
 from acil.training.network import Network

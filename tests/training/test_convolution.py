@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from acil.training.convolution import FastConv2d, convolution, eligible, suits, use_fast_convolutions
+from acil.training.half_precision import HalfPrecisionCopy
 from acil.training.network import Network
 from acil.training.settings import Training
-from acil.training.shadow import Shadow
 from acil.training.step import CrossEntropy, Step
 from acil.vision.backbones import build
 
@@ -97,7 +97,7 @@ def test_what_the_kernels_cannot_hold_does_not_suit():
 
 
 def test_nothing_changes_without_a_gpu():
-    network = Shadow(make_network()).network
+    network = HalfPrecisionCopy(make_network()).network
     assert use_fast_convolutions(network, torch.device("cpu")) == 0
     assert not any(isinstance(module, FastConv2d) for module in network.modules())
 
@@ -106,7 +106,7 @@ def test_the_convolutions_of_the_copy_change_and_those_of_the_network_do_not(mon
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
     network = make_network()
-    copy = Shadow(network).network
+    copy = HalfPrecisionCopy(network).network
     names = list(copy.state_dict())
     # 31 convolutions, one of which takes three channels.
     assert use_fast_convolutions(copy, torch.device("cuda")) == 30

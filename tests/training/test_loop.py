@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from acil.errors import InputError
-from acil.training import progress as progress_module
+from acil.training import loop as progress_module
 from acil.training.loop import DivergedError, train
 from acil.training.network import Network
 from acil.training.settings import Training

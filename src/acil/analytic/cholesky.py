@@ -151,9 +151,9 @@ class Factor:
         largest, failed = torch.stack([leverage, status.to(leverage)]).tolist()
         if failed or not largest <= _MAX_LEVERAGE:
             return None
-        twin = Factor.__new__(Factor)
-        twin.__dict__.update(self.__dict__)
-        twin._rows = self._rows.plus(V)
+        new = Factor.__new__(Factor)
+        new.__dict__.update(self.__dict__)
+        new._rows = self._rows.plus(V)
         # The narrower of the two goes through the triangle.
         narrow = len(X) < inner.shape[1]
-        return twin, self.unwhiten(V.mT) @ inner if narrow else self.unwhiten(V.mT @ inner)
+        return new, self.unwhiten(V.mT) @ inner if narrow else self.unwhiten(V.mT @ inner)

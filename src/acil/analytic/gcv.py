@@ -27,17 +27,17 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0) -> float:
     """
     unit, seen = float(sums.gram.diagonal().mean()), dict[int, float]()
 
-    def judge(index: int) -> None:
+    def try_candidate(index: int) -> None:
         if 0 <= index < len(GRID) and index not in seen:
             gamma = GRID[index] * unit
             seen[index] = criterion(sums, gamma, intercept) if gamma >= least else math.inf
 
     for index in range(0, len(GRID), 4):
-        judge(index)
+        try_candidate(index)
     for step in (2, 1):
         best = min(seen, key=seen.__getitem__)
-        judge(best - step)
-        judge(best + step)
+        try_candidate(best - step)
+        try_candidate(best + step)
     best = min(seen, key=seen.__getitem__)
     if math.isfinite(seen[best]) and best < len(GRID) - 1:
         return GRID[best] * unit

@@ -46,32 +46,32 @@ class Recursion:
 
     def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Recursion:
         """Return the regression that has seen one phase more; see `Ridge.learn`."""
-        twin = copy(self)
-        twin.coef, twin.counts, twin.weights = (
+        new = copy(self)
+        new.coef, new.counts, new.weights = (
             spread(part, places, n_classes) for part in (self.coef, self.counts, self.weights)
         )
         if not self.R.numel():
-            twin._learn_base(blocks)
-            return twin
-        with twin.matrix.changing(self.version) as R:
+            new._learn_base(blocks)
+            return new
+        with new.matrix.changing(self.version) as R:
             for block in blocks:
-                twin._step(R, *block, sign=1)
-        twin.version = twin.matrix.version
-        return twin
+                new._step(R, *block, sign=1)
+        new.version = new.matrix.version
+        return new
 
     def forget(
         self, blocks: Callable[[], Iterator[Block]], declared: Tensor
     ) -> tuple[Recursion, Tensor]:
         """Return the regression that has never seen some samples; see `Ridge.forget`."""
-        twin, R = copy(self), self.R.clone()
-        twin.counts, twin.weights = self.counts.clone(), self.weights.clone()
+        new, R = copy(self), self.R.clone()
+        new.counts, new.weights = self.counts.clone(), self.weights.clone()
         for block in blocks():
-            twin._step(R, *block, sign=-1)
-        twin.matrix, twin.version = Matrix(R, self.matrix.lock), 0
-        kept = (twin.counts > 0) | declared
-        twin.coef = twin.coef[:, kept.to(twin.coef.device)].contiguous()
-        twin.counts, twin.weights = twin.counts[kept], twin.weights[kept]
-        return twin, kept
+            new._step(R, *block, sign=-1)
+        new.matrix, new.version = Matrix(R, self.matrix.lock), 0
+        kept = (new.counts > 0) | declared
+        new.coef = new.coef[:, kept.to(new.coef.device)].contiguous()
+        new.counts, new.weights = new.counts[kept], new.weights[kept]
+        return new, kept
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """Return W of shape (d, n_classes) and zero intercepts of shape (n_classes,)."""

@@ -81,19 +81,19 @@ class Ridge:
         The blocks have ``n_rows`` rows in all. To make room for ``n_classes``, the column of each class
         moves to its place in ``places``.
         """
-        twin = self._grown(places, n_classes)
-        if not twin._can_follow(n_rows):
-            twin.solution = None
+        new = self._grown(places, n_classes)
+        if not new._can_correct(n_rows):
+            new.solution = None
         waiting = int(self.counts.sum()) - self.sums.n_samples
         if n_rows + waiting <= min(_MAX_WAITING, len(self.sums.moment) * _WAITING_SHARE):
             # Copies: without an expansion, rows may be memory of the caller.
-            new = tuple((rows.clone(), c, weights) for rows, c, weights in twin._following(blocks))
-            twin._waiting += new
-            for _, columns, _ in new:
-                twin.counts = twin.counts + torch.bincount(columns, minlength=n_classes)
+            added = tuple((rows.clone(), c, weights) for rows, c, weights in new._correcting(blocks))
+            new._waiting += added
+            for _, columns, _ in added:
+                new.counts = new.counts + torch.bincount(columns, minlength=n_classes)
         else:
-            twin._write(lambda sums: sums.add(chain(twin._together(), twin._following(blocks))))
-        return twin
+            new._write(lambda sums: sums.add(chain(new._together(), new._correcting(blocks))))
+        return new
 
     def forget(self, blocks: Callable[[], Iterator[Block]], declared: Tensor) -> tuple[Ridge, Tensor]:
         """Return the regression that has never seen some samples, and which classes it has.
@@ -105,33 +105,33 @@ class Ridge:
         gone = sum(len(columns) for _, columns, _ in blocks())
         if gone < self.sums.n_samples:
             self._require_possible(blocks())
-        twin = self.with_gamma(self.gamma)
-        twin._write(lambda sums: sums.add(blocks(), sign=-1))
-        kept = (twin.counts > 0) | declared
-        twin.sums.keep(torch.nonzero(kept).flatten())
-        twin.counts = twin.sums.counts
-        return twin, kept
+        new = self.with_gamma(self.gamma)
+        new._write(lambda sums: sums.add(blocks(), sign=-1))
+        kept = (new.counts > 0) | declared
+        new.sums.keep(torch.nonzero(kept).flatten())
+        new.counts = new.sums.counts
+        return new, kept
 
     def merge(self, other: Sums, positions: Tensor, places: Tensor, n_classes: int) -> Ridge:
         """Return the regression that has seen other samples, too; their column i is ``positions[i]``."""
         self.flush()
-        twin = self._grown(places, n_classes)
-        twin.solution = None
-        twin._write(lambda sums: sums.merge(other, positions))
-        return twin
+        new = self._grown(places, n_classes)
+        new.solution = None
+        new._write(lambda sums: sums.merge(other, positions))
+        return new
 
     def with_gamma(self, gamma: float | None) -> Ridge:
         """Return the regression with another γ, or with the same one, to be solved anew."""
-        twin = self._twin(self.sums)
-        twin.gamma, twin.solution, twin._least = gamma, None, 0.0
-        return twin
+        new = self._copy(self.sums)
+        new.gamma, new.solution, new._least = gamma, None, 0.0
+        return new
 
     def clone(self) -> Ridge:
         """Return a regression with the same sums and weights that shares no memory to be written."""
         self.flush()
-        twin = self._twin(self.sums.clone())
-        twin.solution = self.solution and replace(self.solution, factor=None)
-        return twin
+        new = self._copy(self.sums.clone())
+        new.solution = self.solution and replace(self.solution, factor=None)
+        return new
 
     def best_gamma(self, candidates: Tensor | None = None) -> float:
         """Return the best γ by generalized cross-validation over the sums."""
@@ -255,7 +255,7 @@ class Ridge:
             solution = self.solve(solution.gamma)
         return cast(Factor, solution.factor)
 
-    def _can_follow(self, n_rows: int) -> bool:
+    def _can_correct(self, n_rows: int) -> bool:
         """Say whether weights can be corrected for new rows, and that is cheaper than solving anew."""
         solution = self.solution
         if solution is None or solution.factor is None:
@@ -264,7 +264,7 @@ class Ridge:
         due = self.gamma is None and int(self.counts.sum()) + n_rows > 2 * solution.n_samples
         return not due and solution.factor.worth_correcting(n_rows, len(self.sums.counts))
 
-    def _following(self, blocks: Iterable[Block]) -> Iterator[Block]:
+    def _correcting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield blocks after correcting factor and weights for them, as long as that is possible."""
         for rows, columns, weights in blocks:
             solution, self.solution = self.solution, None
@@ -314,20 +314,20 @@ class Ridge:
         write(sums)
         self.sums, self.counts, self._waiting = sums, sums.counts, ()
 
-    def _twin(self, sums: Sums) -> Ridge:
-        twin = Ridge.__new__(Ridge)
-        twin.__dict__.update(self.__dict__, sums=sums)
-        return twin
+    def _copy(self, sums: Sums) -> Ridge:
+        new = Ridge.__new__(Ridge)
+        new.__dict__.update(self.__dict__, sums=sums)
+        return new
 
     def _grown(self, places: Tensor, n_classes: int) -> Ridge:
         """Return the regression with room for more classes."""
         if n_classes == len(places):
-            return self._twin(self.sums)
-        twin = self._twin(self.sums.draft(places, n_classes))
-        twin.counts = spread(self.counts, places, n_classes)
-        twin._waiting = tuple((rows, places[c], weights) for rows, c, weights in self._waiting)
+            return self._copy(self.sums)
+        new = self._copy(self.sums.draft(places, n_classes))
+        new.counts = spread(self.counts, places, n_classes)
+        new._waiting = tuple((rows, places[c], weights) for rows, c, weights in self._waiting)
         if self.solution is not None:
             # A class without samples has the weights 0.
             coef = spread(self.solution.coef, places, n_classes)
-            twin.solution = replace(self.solution, coef=coef)
-        return twin
+            new.solution = replace(self.solution, coef=coef)
+        return new

@@ -124,10 +124,10 @@ class Sums:
 
     def draft(self, places: Tensor, n_classes: int) -> Sums:
         """Return sums to be changed, which share the matrix; column i has moved to ``places[i]``."""
-        twin = copy(self)
+        new = copy(self)
         parts = self.moment, self.counts, self.weights
-        twin.moment, twin.counts, twin.weights = (spread(part, places, n_classes) for part in parts)
-        return twin
+        new.moment, new.counts, new.weights = (spread(part, places, n_classes) for part in parts)
+        return new
 
     def add(self, blocks: Iterable[Block], sign: int = 1) -> None:
         """Add samples, or with ``sign=-1`` remove them.
@@ -169,9 +169,9 @@ class Sums:
 
     def clone(self) -> Sums:
         """Return sums that share no memory with these."""
-        twin = self.draft(torch.arange(len(self.counts)), len(self.counts))
-        twin.matrix, twin.version = Matrix(self.gram.clone()), 0
-        return twin
+        new = self.draft(torch.arange(len(self.counts)), len(self.counts))
+        new.matrix, new.version = Matrix(self.gram.clone()), 0
+        return new
 
 
 def weighted(

@@ -25,12 +25,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from acil.benchmark.datasets import load, restrict
-from acil.benchmark.environment import environment_record
 from acil.benchmark.orders import canonical_order, class_order
+from acil.benchmark.prepare import dataset_name
 from acil.benchmark.records import Records
-from acil.benchmark.task import dataset_name
+from acil.benchmark.rundir import environment_record
 from acil.errors import InputError, ModelFileError
-from acil.methods.standard import Standard
+from acil.methods.frozen_features import Standardize
 from acil.modelfile.writing import cannot_write, locked
 from acil.training.checkpoint import Checkpoint
 from acil.training.loop import train
@@ -335,7 +335,7 @@ class Search:
     def _features(self, backbone: Backbone, chosen: Recipe, split: Split) -> Tensor:
         found = FeatureExtractor(backbone, chosen.features, self.device).features(self.images)
         if chosen.features.standardize:
-            found = Standard(found[(split.labels < split.ends[0]) & ~split.held_out])(found)
+            found = Standardize(found[(split.labels < split.ends[0]) & ~split.held_out])(found)
         return found
 
     def _split(self, number: int) -> Split:

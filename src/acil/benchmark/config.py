@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from acil.benchmark.orders import canonical_order
-from acil.benchmark.suites import DEFAULTS
+from acil.benchmark.plan import DEFAULTS
 from acil.errors import InputError
 
 #: Method settings that have flags of their own.

@@ -1,4 +1,4 @@
-"""What a run will need: memory of the heads, and roughly the time; and whether the machine has it."""
+"""What a run will need: memory of the heads and roughly the time; and what it will do, in words."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional
 
+from acil.benchmark.config import RunConfig
 from acil.benchmark.plan import Job, ends
-from acil.benchmark.task import Task, context, phase_sizes
+from acil.benchmark.prepare import PreparedRun, context, phase_sizes, planned, prepare
 from acil.errors import InputError
 from acil.methods.registry import resolve
 from acil.training.network import Network
@@ -39,30 +39,30 @@ class MemoryTooSmallError(InputError, MemoryError):
     """The run needs more memory than the machine has."""
 
 
-def head_bytes(task: Task, job: Job) -> int:
+def head_bytes(prepared: PreparedRun, job: Job) -> int:
     """Return the most bytes that the head of a job takes at a time; 0 for a method without one.
 
     The sums, and one factor or what writing the state takes (measured: as much as the sums); with the
     comparison to joint learning the sums of a second head, too. A method of several heads has all of
     that at a time.
     """
-    width = head_width(task, job)
-    dtype = str(job.settings.get("dtype", task.recipe.dtype))
+    width = head_width(prepared, job)
+    dtype = str(job.settings.get("dtype", prepared.recipe.dtype))
     sums, factor = _ITEM_BYTES.get(dtype, _ITEM_BYTES["float64"])
-    copies = 2 if task.config.joint_check else 1
+    copies = 2 if prepared.config.joint_check else 1
     heads = _HEADS.get(job.method, 0)
     if heads == 1:
         return width * width * (copies * sums + max(sums, factor))
     return heads * width * width * (copies * (sums + factor) + sums)
 
 
-def head_width(task: Task, job: Job) -> int:
+def head_width(prepared: PreparedRun, job: Job) -> int:
     """Return the width d of a job's head."""
-    width = job.settings.get("expansion_size", task.recipe.expansion_size)
+    width = job.settings.get("expansion_size", prepared.recipe.expansion_size)
     if isinstance(width, int):
         return width
     # Without expansion it is as wide as the features, of which no network here has more than 512.
-    return 512 if task.data.train.has_pixels else task.data.train.shape[0]
+    return 512 if prepared.data.train.has_pixels else prepared.data.train.shape[0]
 
 
 def machine_bytes(device: torch.device) -> int | None:
@@ -81,96 +81,93 @@ def machine_bytes(device: torch.device) -> int | None:
     return min(found)
 
 
-def needed_bytes(task: Task, jobs: Sequence[Job]) -> int:
+def needed_bytes(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
     """Return what the jobs that run at the same time need at the worst."""
-    largest = sorted((head_bytes(task, job) for job in jobs), reverse=True)[: task.config.jobs]
-    extra = _PROCESS_BYTES if task.device.type == "cpu" else 0
+    largest = sorted((head_bytes(prepared, job) for job in jobs), reverse=True)[: prepared.config.jobs]
+    extra = _PROCESS_BYTES if prepared.device.type == "cpu" else 0
     # Processes of a group share this machine's memory, and its GPUs if these are fewer.
-    beside = 1 if task.group is None else task.group.local_size
-    if beside > 1 and task.device.type == "cuda":
+    beside = 1 if prepared.group is None else prepared.group.local_size
+    if beside > 1 and prepared.device.type == "cuda":
         beside = math.ceil(beside / torch.cuda.device_count())
     return (sum(largest) + extra * len(largest)) * beside
 
 
-def check_memory(task: Task, jobs: Sequence[Job]) -> None:
+def check_memory(prepared: PreparedRun, jobs: Sequence[Job]) -> None:
     """Raise if the machine cannot hold what a run needs, before anything is computed."""
-    needed, there = needed_bytes(task, jobs), machine_bytes(task.device)
+    needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
     if there is None or needed <= there:
         return
-    widest = max(head_width(task, job) for job in jobs if head_bytes(task, job))
+    widest = max(head_width(prepared, job) for job in jobs if head_bytes(prepared, job))
     cures = ["a smaller --expansion-size"]
-    cures += ["fewer --jobs"] if task.config.jobs > 1 else []
-    cures += ["fewer processes"] if task.group is not None else []
-    cures += ["--set joint_check=false"] if task.config.joint_check else []
+    cures += ["fewer --jobs"] if prepared.config.jobs > 1 else []
+    cures += ["fewer processes"] if prepared.group is not None else []
+    cures += ["--set joint_check=false"] if prepared.config.joint_check else []
     raise MemoryTooSmallError(
-        f"A head of width {widest} needs about {needed / 2**30:.1f} GiB, but {task.device} has "
+        f"A head of width {widest} needs about {needed / 2**30:.1f} GiB, but {prepared.device} has "
         f"{there / 2**30:.1f} GiB. Choose {', '.join(cures)} or --dtype float32."
     )
 
 
-def head_seconds(task: Task, job: Job) -> float:
+def head_seconds(prepared: PreparedRun, job: Job) -> float:
     """Return roughly how long the head of a job computes on this device."""
-    if not head_bytes(task, job):
+    if not head_bytes(prepared, job):
         return 0.0
-    width, n = head_width(task, job), len(task.data.train)
+    width, n = head_width(prepared, job), len(prepared.data.train)
     # One triangle of XᵀX of all samples: n d² / 2; a Cholesky factor in each phase: d³ / 6; both once
     # more for joint learning
-    phases = len(job.grouping) + task.config.joint_check
-    work = n * width**2 / 2 * (1 + task.config.joint_check) + phases * width**3 / 6
-    return _HEADS[job.method] * work / _flops(task.device)
+    phases = len(job.grouping) + prepared.config.joint_check
+    work = n * width**2 / 2 * (1 + prepared.config.joint_check) + phases * width**3 / 6
+    return _HEADS[job.method] * work / _flops(prepared.device)
 
 
-def trained_images(task: Task) -> int:
+def trained_images(prepared: PreparedRun) -> int:
     """Return how many images base training of one seed sees, each as often as it is seen.
 
     Copies that an auxiliary task makes count, and so does the training of teachers.
     """
-    if task.backbone is not None or not task.data.train.has_pixels or not task.base:
+    if prepared.backbone is not None or not prepared.data.train.has_pixels or not prepared.base:
         return 0
-    training = task.recipe.training
-    images = int((task.train_labels < task.base).sum())
+    training = prepared.recipe.training
+    images = int((prepared.train_labels < prepared.base).sum())
     return training.epochs * training.auxiliary.inputs_per_image * images
 
 
-def later_trained_images(task: Task, job: Job) -> int:
+def later_trained_images(prepared: PreparedRun, job: Job) -> int:
     """Return the same of what the method of a job trains beside the shared base network."""
-    method: Any = resolve(job.method)
-    if not hasattr(method, "trained_images"):
-        return 0
-    sizes = phase_sizes(task, job)
-    return int(method(context(task, job, None)).trained_images(sizes, ends(job.grouping)))
+    method = resolve(job.method)(context(prepared, job, None))
+    return method.trained_images(phase_sizes(prepared, job), ends(job.grouping))
 
 
-def longest_first(task: Task, jobs: Sequence[Job]) -> list[Job]:
+def longest_first(prepared: PreparedRun, jobs: Sequence[Job]) -> list[Job]:
     """Return jobs in the order of what they train, the most first; those that train nothing as given."""
 
     def images(job: Job) -> int:
         # A job that cannot even be made says so itself.
         with suppress(Exception):
-            return later_trained_images(task, job)
+            return later_trained_images(prepared, job)
         return 0
 
     return sorted(jobs, key=images, reverse=True)
 
 
-def seconds_per_image(task: Task) -> float:
+def seconds_per_image(prepared: PreparedRun) -> float:
     """Return roughly how long training takes for one image, from trial steps in float32."""
-    if not task.data.train.has_pixels:
+    if not prepared.data.train.has_pixels:
         return 0.0
-    settings, generator = task.recipe.training, torch.Generator().manual_seed(0)
-    backbone = copy.deepcopy(task.backbone)
+    settings, generator = prepared.recipe.training, torch.Generator().manual_seed(0)
+    backbone = copy.deepcopy(prepared.backbone)
     if backbone is None:
-        backbone = build(task.recipe.backbone, generator, **dict(task.recipe.backbone_options))
-    network = Network(backbone, task.n_classes, generator=generator).to(task.device)
+        backbone = build(prepared.recipe.backbone, generator, **dict(prepared.recipe.backbone_options))
+    network = Network(backbone, prepared.n_classes, generator=generator).to(prepared.device)
     needed = backbone.preprocessing
-    count = min(_TRIAL_IMAGES.get(task.device.type, 16), settings.batch_size)
-    x = torch.zeros(count, len(needed.mean), needed.size, needed.size, device=task.device)
-    y = torch.zeros(count, dtype=torch.int64, device=task.device)
+    count = min(_TRIAL_IMAGES.get(prepared.device.type, 16), settings.batch_size)
+    x = torch.zeros(count, len(needed.mean), needed.size, needed.size, device=prepared.device)
+    y = torch.zeros(count, dtype=torch.int64, device=prepared.device)
 
     def step() -> None:
         functional.cross_entropy(network(x), y).backward()  # type: ignore[no-untyped-call]
-        if task.device.type == "cuda":
-            torch.cuda.synchronize(task.device)
+        if prepared.device.type == "cuda":
+            torch.cuda.synchronize(prepared.device)
 
     return _timed(step) / count
 
@@ -195,3 +192,56 @@ def _timed(action: Callable[[], None]) -> float:
         action()
         taken.append(time.perf_counter() - started)
     return min(taken)
+
+
+def describe_plan(config: RunConfig) -> str:
+    """Return what a run with these settings would do, need and take.
+
+    Parameters
+    ----------
+    config : RunConfig
+    """
+    prepared = prepare(config, None, None)
+    jobs = planned(prepared)
+    widest = max(head_width(prepared, job) for job in jobs)
+    needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
+    trained = trained_images(prepared) * len(config.seeds)
+    later = [later_trained_images(prepared, job) for job in jobs]
+    pace = seconds_per_image(prepared) if trained or any(later) else 0.0
+    heads = sum(head_seconds(prepared, job) for job in jobs)
+    lines = [
+        f"{prepared.dataset}: {prepared.n_classes} classes, {len(prepared.data.train)} training and "
+        f"{len(prepared.data.test)} test images, order {config.order}, base of {prepared.base} classes",
+        f"recipe {prepared.recipe.name}, device {prepared.device}",
+        f"memory: at most {needed / 2**30:.2f} GiB for heads of width up to {widest}; there are "
+        + ("some" if there is None else f"{there / 2**30:.1f} GiB"),
+        f"time, roughly, one after the other: {_duration(pace * trained)} for base training (all "
+        f"seeds), {_duration(heads)} for analytic heads"
+        + (f", {_duration(pace * sum(later))} for what other methods train" if any(later) else ""),
+    ]
+    if trained:
+        training = prepared.recipe.training
+        lines.append(
+            f"base training: {trained / 1e6:.3g} million network inputs (all seeds; {training.epochs} "
+            f"epochs, {training.auxiliary.inputs_per_image} for an image and epoch)"
+        )
+    if prepared.data.skipped:
+        lines.append(f"left out: {len(prepared.data.skipped)} images that cannot be read")
+    described = [
+        f"  {job.title}" + (f": trains on {images / 1e6:.3g} million images" if images else "")
+        for job, images in zip(jobs, later, strict=True)
+    ]
+    return "\n".join([*lines, f"{len(jobs)} jobs:", *described])
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds as people say them.
+
+    Examples
+    --------
+    >>> _duration(0.2), _duration(90), _duration(9000)
+    ('1 s', '90 s', '2.5 h')
+    """
+    if seconds < 300:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

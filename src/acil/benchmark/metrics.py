@@ -77,11 +77,6 @@ def average_accuracy(accuracies: Sequence[float]) -> float:
     return math.fsum(_some(accuracies)) / len(accuracies)
 
 
-def last_accuracy(accuracies: Sequence[float]) -> float:
-    """Return A_K, the accuracy after the last phase."""
-    return _some(accuracies)[-1]
-
-
 def forgetting(base_accuracies: Sequence[float]) -> float:
     """Return F, the drop of the accuracy on the classes of the first phase; positive means forgotten.
 
@@ -123,7 +118,7 @@ def chaudhry_forgetting(matrix: Sequence[Sequence[float]]) -> float:
     >>> chaudhry_forgetting([[80.0], [82.0, 70.0], [75.0, 60.0, 90.0]])
     8.5
     """
-    check_matrix(matrix)
+    _check_matrix(matrix)
     last = len(matrix) - 1
     if last == 0:
         return 0.0
@@ -132,7 +127,7 @@ def chaudhry_forgetting(matrix: Sequence[Sequence[float]]) -> float:
     return math.fsum(drops) / last
 
 
-def check_matrix(matrix: Sequence[Sequence[float]]) -> None:
+def _check_matrix(matrix: Sequence[Sequence[float]]) -> None:
     """Raise unless row k of an accuracy matrix has the k + 1 entries of phases 0 … k."""
     lengths = [len(row) for row in _some(matrix)]
     if lengths != list(range(1, len(matrix) + 1)):

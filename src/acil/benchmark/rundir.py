@@ -1,18 +1,23 @@
-"""The directory of a run: one owner at a time, settings, records, checkpoints."""
+"""The directory of a run: one owner at a time, settings, environment, records, checkpoints."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from acil import __version__
 from acil.benchmark.config import (
     RunConfig,
     check_resumable,
@@ -29,6 +34,10 @@ from acil.modelfile.writing import cannot_write, locked, replacing, write_tensor
 STATE_SECONDS = 60.0
 #: Seconds of gathering and writing it from which on that is done less often, in proportion.
 _LONG = 6.0
+#: Packages whose version may move a number.
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 class RunDirectory:
@@ -165,3 +174,69 @@ def _prepared(
     with replacing(run.config_file) as draft:
         draft.write_text(to_toml(config, resolved), encoding="utf-8")
     return run
+
+
+if TYPE_CHECKING:
+    import torch
+
+
+def environment_record(device: str | torch.device = "cpu") -> dict[str, Any]:
+    """Return the record of versions, device and threads that a run starts with.
+
+    Parameters
+    ----------
+    device : str or torch.device
+        Where the run computes.
+
+    Returns
+    -------
+    dict
+        A record of kind ``environment``. It has no path, host name, user or date, so that records can
+        be published as they are.
+    """
+    import torch
+
+    return {
+        "kind": "environment",
+        "acil": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "packages": {name: _version(name) for name in PACKAGES},
+        "device": _device(torch.device(device)),
+        "threads": {
+            "torch": torch.get_num_threads(),
+            "cores": os.cpu_count(),
+            **{name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
+        },
+    }
+
+
+def _device(device: torch.device) -> dict[str, Any]:
+    import torch
+
+    if device.type != "cuda":
+        return {"type": device.type, "name": _cpu_name()}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "type": "cuda",
+        "name": properties.name,
+        "memory": properties.total_memory,
+        "cuda": torch.version.cuda,
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        text = _CPU_INFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

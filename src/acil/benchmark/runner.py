@@ -1,23 +1,47 @@
-"""The runner: protocol, data and methods in; records out. Killed at any moment, it goes on exactly."""
+"""The runner: protocol, data and methods in; records out. Killed at any moment, it goes on exactly.
+
+Jobs run one after the other, or side by side in processes of their own (``--jobs``), so that one that
+dies takes no other with it. Started by `torchrun`, all processes go through the same jobs and phases: a
+method that takes shards learns and predicts with all of them, any other runs on rank 0 while the others
+wait. Rank 0 alone reads and writes the run directory.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from acil.benchmark.config import RunConfig
-from acil.benchmark.dryrun import describe_plan
-from acil.benchmark.environment import environment_record
-from acil.benchmark.estimate import check_memory
-from acil.benchmark.job import Failure, PhaseDone, attempt, is_finished
-from acil.benchmark.parallel import run_side_by_side
-from acil.benchmark.rundir import open_run
-from acil.benchmark.sharded import run_sharded
-from acil.benchmark.task import Progress, planned, prepare
+from acil.benchmark.estimate import check_memory, describe_plan, longest_first
+from acil.benchmark.job import (
+    Failure,
+    PhaseDone,
+    attempt,
+    is_finished,
+)
+from acil.benchmark.plan import Job
+from acil.benchmark.prepare import PreparedRun, ProgressListener, planned, prepare
+from acil.benchmark.rundir import RunDirectory, environment_record, open_run
 from acil.distributed import Group, launched
-from acil.errors import ACILError
+from acil.errors import ACILError, InputError, ModelFileError
+from acil.methods import resolve
 
 __all__ = ["PhaseDone", "RunFailedError", "describe_plan", "run"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a process has to end after it was asked to.
+_PATIENCE = 5.0
 
 
 class RunFailedError(ACILError):
@@ -30,11 +54,11 @@ def run(
     *,
     resume: bool = False,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressListener | None = None,
 ) -> Path:
     """Run methods under a protocol and record what comes out.
 
-    Started by `torchrun`, each process does its part and rank 0 records; see `acil.benchmark.sharded`.
+    Started by `torchrun`, each process does its part and rank 0 records.
 
     Parameters
     ----------
@@ -58,25 +82,67 @@ def run(
     RunFailedError
         If jobs failed. A job that fails does not stop the others. Under `torchrun`, on rank 0.
     """
-    if launched():
-        with Group.join(config.device) as group:
-            failures, n_jobs = run_sharded(
-                config, out, group, resume=resume, force=force, progress=progress
-            )
-        _raise_for(failures, n_jobs)
-        return out
-    task = prepare(config, out, progress)
-    jobs = planned(task)
-    check_memory(task, jobs)
-    with open_run(out, config, task.resolved, resume, force) as directory:
-        directory.records.append(environment_record(task.device))
-        left = [job for job in jobs if not is_finished(task, job, directory)]
-        if config.jobs > 1 and len(left) > 1:
-            failures = run_side_by_side(task, left, out)
-        else:
-            failures = [failure for job in left if (failure := attempt(task, job, directory))]
-    _raise_for(failures, len(jobs))
+    with ExitStack() as stack:
+        group = stack.enter_context(Group.join(config.device)) if launched() else None
+        failures, n_jobs = _run_jobs(config, out, group, resume, force, progress)
+    _raise_for(failures, n_jobs)
     return out
+
+
+def _run_jobs(
+    config: RunConfig,
+    out: Path,
+    group: Group | None,
+    resume: bool,
+    force: bool,
+    progress: ProgressListener | None,
+) -> tuple[list[Failure], int]:
+    """Do the part of this process in a run; return what failed (on rank 0) and the number of jobs."""
+    with ExitStack() as stack:
+        directory: RunDirectory | None = None
+        left: list[int] = []
+        with nullcontext() if group is None else group.together():
+            prepared = _prepare(config, out, group, progress)
+            jobs = planned(prepared)
+            check_memory(prepared, jobs)
+            if prepared.leads:
+                directory = stack.enter_context(open_run(out, config, prepared.resolved, resume, force))
+                processes = {} if group is None else {"processes": group.size}
+                directory.records.append({**environment_record(prepared.device), **processes})
+                left = [i for i, job in enumerate(jobs) if not is_finished(prepared, job, directory)]
+        if group is not None:
+            left = group.exchange(left)[0]
+        waiting = [jobs[i] for i in left]
+        if config.jobs > 1 and len(waiting) > 1:
+            return run_side_by_side(prepared, waiting, out), len(jobs)
+        failures = [failure for job in waiting if (failure := _attempt(prepared, job, directory))]
+    return failures, len(jobs)
+
+
+def _prepare(
+    config: RunConfig, out: Path, group: Group | None, progress: ProgressListener | None
+) -> PreparedRun:
+    if group is None:
+        return prepare(config, out, progress)
+    if config.jobs > 1:
+        raise InputError(
+            f"jobs = {config.jobs} processes side by side and {group.size} that work together exclude "
+            "each other. Leave out --jobs, or start without torchrun."
+        )
+    own = dataclasses.replace(config, device=str(group.device))
+    prepared = prepare(own, out if group.leads else None, progress if group.leads else None)
+    return dataclasses.replace(prepared, config=config, group=group)
+
+
+def _attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:
+    """Run a job with all processes of a group, or on rank 0 alone if its method cannot be shared out."""
+    if prepared.group is None or resolve(job.method).takes_shards(job.settings):
+        return attempt(prepared, job, directory)
+    with prepared.together():
+        if directory is None:
+            return None
+        logger.warning("%s runs on rank 0 alone: it cannot be shared out.", job.title)
+        return attempt(dataclasses.replace(prepared, group=None), job, directory)
 
 
 def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
@@ -91,3 +157,136 @@ def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
             f"{len(broken or failures)} of {n_jobs} jobs failed; what the others found is recorded. "
             f"{shown} Mend the cause and try these again with --resume."
         )
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """The last thing that a process tells."""
+
+    text: str | None = None
+    is_result: bool = False
+    #: Whether a file could not be written, which stops the whole run.
+    stops_all: bool = False
+
+
+@dataclass
+class _Worker:
+    job: Job
+    process: Any
+    connection: Connection
+    ended: _Ended | None = None
+
+
+def run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> list[Failure]:
+    """Run jobs in as many processes as the settings say; return those that failed.
+
+    Parameters
+    ----------
+    prepared : PreparedRun
+    jobs : sequence of Job
+    out : Path
+        The run directory, which this process has locked.
+
+    Raises
+    ------
+    ModelFileError
+        If a job could not write: then all are stopped.
+    """
+    # A forked process could not use a GPU that this one has touched.
+    spawn = multiprocessing.get_context("spawn")
+    # The longest first, or the last one would run alone in the end.
+    waiting = longest_first(prepared, jobs)
+    failures = list[Failure]()
+    running: list[_Worker] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < prepared.config.jobs:
+                running.append(_started(spawn, prepared, waiting.pop(0), out))
+            wait([part for worker in running for part in (worker.connection, worker.process.sentinel)])
+            for worker in running:
+                _hear(worker, prepared)
+            for worker in [w for w in running if not w.process.is_alive()]:
+                running.remove(worker)
+                failure = _outcome(worker, prepared)
+                failures += [failure] if failure else []
+    finally:
+        _stop(running)
+    return failures
+
+
+def _started(spawn: Any, prepared: PreparedRun, job: Job, out: Path) -> _Worker:
+    receiving, sending = spawn.Pipe(duplex=False)
+    arguments = (prepared.config, out, job, sending, prepared.progress is not None)
+    process = spawn.Process(target=_work, args=arguments, name=job.title, daemon=True)
+    process.start()
+    sending.close()
+    return _Worker(job, process, receiving)
+
+
+def _hear(worker: _Worker, prepared: PreparedRun) -> None:
+    """Take what a process has told so far."""
+    try:
+        while worker.connection.poll():
+            message = worker.connection.recv()
+            if isinstance(message, _Ended):
+                worker.ended = message
+            elif prepared.progress is not None:
+                prepared.progress(message)
+    except EOFError:
+        # It has closed its end: only the end of the process is to come.
+        worker.process.join()
+
+
+def _outcome(worker: _Worker, prepared: PreparedRun) -> Failure | None:
+    _hear(worker, prepared)
+    worker.connection.close()
+    code, ended = worker.process.exitcode, worker.ended
+    if ended is not None and ended.stops_all:
+        raise ModelFileError(ended.text)
+    if ended is not None and ended.text is None and code == 0:
+        return None
+    if ended is not None and ended.text is not None:
+        return Failure(worker.job, ended.text, ended.is_result)
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    text = f"Its process {how}."
+    logger.warning("%s failed: %s", worker.job.title, text)
+    return Failure(worker.job, text)
+
+
+def _stop(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join(_PATIENCE)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.connection.close()
+
+
+def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: bool) -> None:
+    """Do one job, in a new process."""
+    # Ctrl-C reaches every process of the terminal; the first one stops the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // config.jobs))
+    try:
+        prepared = prepare(config, out, connection.send if tell else None)
+        failure = attempt(prepared, job, RunDirectory(out))
+    except ModelFileError as error:
+        connection.send(_Ended(str(error), stops_all=True))
+    except ACILError as error:
+        connection.send(_Ended(str(error)))
+    else:
+        connection.send(_Ended(failure.text, failure.is_result) if failure else _Ended())
+    connection.close()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone: nobody else has locked the directory."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -83,7 +83,7 @@ def run(
             raise InputError(f"--set takes key=value, got {item!r}.")
         values[name.strip()] = value.strip()
     settings = make_config(values)
-    from acil.benchmark.task import dataset_name
+    from acil.benchmark.prepare import dataset_name
 
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
     if not is_rank_zero():
@@ -91,7 +91,7 @@ def run(
             _run_share(settings, folder, resume, force)
         return
     if dry_run:
-        from acil.benchmark.dryrun import describe_plan
+        from acil.benchmark.estimate import describe_plan
 
         typer.echo(describe_plan(settings))
         return
@@ -250,7 +250,7 @@ def choose(
     share out the work.
     """
     from acil.benchmark.choice import DEFAULTS, GAMMAS, Choice, Search, table
-    from acil.benchmark.task import dataset_name
+    from acil.benchmark.prepare import dataset_name
 
     candidates = dict(_candidate(text) for text in try_) if try_ else DEFAULTS
     choice = Choice(
@@ -339,9 +339,9 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
     """Show data sets, methods, recipes, class orders and suites."""
     from acil.benchmark.datasets import DATASETS
     from acil.benchmark.orders import PODNET_ORDERS
-    from acil.benchmark.suites import SUITES
+    from acil.benchmark.plan import SUITES
     from acil.methods import available
-    from acil.methods.wrappers import HOSTS, WRAPPERS
+    from acil.methods.registry import HOSTS, WRAPPERS
     from acil.training.recipes import RECIPES
 
     found = {

@@ -32,10 +32,9 @@ import torch
 from torch import Tensor
 
 from acil.errors import InputError
-from acil.methods.base import Context
+from acil.methods.base import Context, read_settings
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.kernelscales import scale_kernels_
-from acil.methods.settings import read_settings
 from acil.training.fields import to_values
 from acil.vision.backbones import Backbone
 

@@ -23,10 +23,12 @@ from torch import Tensor
 from acil.classifier import ACILClassifier
 from acil.distributed import Group, partial_fit
 from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.frozen import FrozenMethod
-from acil.methods.sharding import own_images
+from acil.methods.frozen_features import FrozenMethod, own_images
 from acil.modelfile import pack, unpack
 from acil.vision.imageset import ImageSet
+
+#: Seed of the order of rows in which the joint fit sees all data.
+_JOINT_ORDER = 1
 
 
 class ACIL(FrozenMethod):
@@ -58,7 +60,7 @@ class ACIL(FrozenMethod):
         self.classifier = unpack(state, device=str(self.context.device))
 
     def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
-        """Measure how far the scores are from those of learning everything at once.
+        """Measure how far the scores are from those of learning everything at once, in another order.
 
         Parameters
         ----------
@@ -75,7 +77,9 @@ class ACIL(FrozenMethod):
         group = self.context.group
         self._make_room()
         joint = ACILClassifier(**self.classifier.get_params())
-        images, labels = own_images(images, labels, group)
+        # In another order of rows: with the same one, a run of a single phase would differ by nothing.
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_JOINT_ORDER))
+        images, labels = own_images(images.subset(order), labels[order], group)
         learn(joint, self.features(images), labels, group)
         test, _ = own_images(test, torch.empty(len(test)), group)
         squares = [0.0, 0.0]

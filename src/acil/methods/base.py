@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from acil.distributed import Group
+from acil.training.fields import from_values
 from acil.training.recipes import Recipe
 from acil.vision.backbones import Backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.imageset import ImageSet
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -110,35 +116,136 @@ class Context:
     phase_sizes: tuple[int, ...] = ()
 
 
-class Method(Protocol):
+class Method(ABC):
     """A class-incremental method: one file, one class.
 
-    ``grouping_free`` is True when the state depends only on the set of samples seen: then one run with
-    many phases gives the results of every coarser grouping.
+    What is not abstract has a default that suits most methods.
 
-    A method may also have ``resume(base_phase)``, called after `load_state_dict`, and a class method
-    ``recorded_settings(settings)``: what its records say of its settings, defaults included. One with a
-    class method ``takes_shards(settings)`` that returns True works with ``context.group``: every process
-    makes the same calls, learns and predicts its own share of the images, and returns the same.
-    One with ``trained_images(sizes, seen)`` says beforehand how many images it will train on (see
-    `IncrementalNetwork`): of jobs that run side by side, those that train most begin.
+    Parameters
+    ----------
+    context : Context
+
+    Attributes
+    ----------
+    grouping_free : bool
+        Whether the state depends only on the set of samples seen: then one run with many phases gives
+        the results of every coarser grouping.
     """
 
-    grouping_free: bool
+    grouping_free: ClassVar[bool] = False
 
-    def __init__(self, context: Context) -> None: ...
+    def __init__(self, context: Context) -> None:
+        self.context = context
 
+    @abstractmethod
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its own training data."""
 
+    @abstractmethod
     def predict(self, images: ImageSet) -> Tensor:
         """Return labels of shape (n,), over all classes seen."""
 
+    @abstractmethod
     def memory(self) -> MemoryUse:
         """Count the bytes carried to the next phase."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return everything that learning goes on from: tensors and values for JSON."""
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, exactly."""
+
+    def resume(self, base: Phase) -> None:  # noqa: B027
+        """Take up what is not in the state, from the base phase; called after `load_state_dict`."""
+
+    @classmethod
+    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what records say of the method's own settings, defaults included.
+
+        Parameters
+        ----------
+        settings : Mapping
+            What the user set.
+        """
+        return {}
+
+    @classmethod
+    def takes_shards(cls, settings: Mapping[str, Any]) -> bool:
+        """Say whether the processes of ``context.group`` can work on a job together.
+
+        Then every process makes the same calls, learns and predicts its own share of the images, and
+        returns the same.
+        """
+        return False
+
+    def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        """Return how many images a run trains on, each as often as it is seen.
+
+        The shared base network is not counted. Of jobs that run side by side, those that train most
+        begin.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+            Number of images of each phase.
+        seen : sequence of int
+            Number of classes seen after each phase.
+        """
+        return 0
+
+    def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
+        """Measure how far the result is from learning everything at once; by default nothing.
+
+        Parameters
+        ----------
+        images, labels
+            All training data seen, for this comparison only.
+        test : ImageSet
+
+        Returns
+        -------
+        dict
+            Entries of the summary record.
+        """
+        return {}
+
+
+def read_settings(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Return a method's settings dataclass, filled from the settings of a run.
+
+    Parameters
+    ----------
+    cls : type
+        A frozen dataclass; every field has a default, and ``__post_init__`` may refuse a value with an
+        `acil.errors.InputError`.
+    values : Mapping
+        What the user set, such as ``context.settings``. Names that are not fields of the class are left
+        alone, since they may belong to another method of the same run; text is read as the field's type.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Settings:
+    ...     temperature: float = 2.0
+    >>> read_settings(Settings, {"temperature": "3", "gamma": 0.1})
+    Settings(temperature=3.0)
+    """
+    names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return from_values(cls, {name: value for name, value in values.items() if name in names})
+
+
+def derived_seed(seed: int, *parts: object) -> int:
+    """Return a seed that depends on another and on what it is for; 63 bits, which every generator takes.
+
+    Examples
+    --------
+    >>> derived_seed(0, "classifier", 60) == derived_seed(0, "classifier", 60)
+    True
+    >>> derived_seed(0, "classifier", 60) == derived_seed(0, "classifier", 70)
+    False
+    """
+    text = " ".join(["acil method", str(seed), *map(str, parts)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -37,11 +37,10 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError
-from acil.methods.base import MemoryUse, Phase
+from acil.methods.base import MemoryUse, Phase, derived_seed
 from acil.methods.generator import EvidenceBound, Generator
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.mnemonics import to_pixels
-from acil.methods.schedule import derived_seed
 from acil.training.loop import train
 from acil.training.objectives import Capturable
 from acil.vision.exact import full_float32

@@ -42,9 +42,8 @@ from acil.analytic.cholesky import cholesky_
 from acil.analytic.linalg import add_gram_, solve_lower
 from acil.errors import InputError
 from acil.methods.acil import classifier_memory, learn_phase, new_classifier
-from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.frozen import FrozenMethod
-from acil.methods.settings import read_settings
+from acil.methods.base import Context, MemoryUse, Phase, read_settings
+from acil.methods.frozen_features import FrozenMethod
 from acil.modelfile import pack, unpack
 from acil.modelfile.saving import pack_lower, unpack_lower_
 
@@ -80,8 +79,6 @@ class DSAL(FrozenMethod):
     ----------
     context : Context
     """
-
-    grouping_free = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

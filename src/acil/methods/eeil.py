@@ -38,11 +38,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.errors import InputError
-from acil.methods.base import Phase
-from acil.methods.incremental import IncrementalNetwork
+from acil.methods.base import Phase, derived_seed
+from acil.methods.exemplars import MemoryRule
+from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.lwf import check_distillation
-from acil.methods.memory import MemoryRule
-from acil.methods.schedule import Schedules, derived_seed
 from acil.training.loop import train
 from acil.training.objectives import Capturable, distillation
 

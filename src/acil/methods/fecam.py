@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,14 +38,13 @@ from torch.nn import functional
 
 from acil.analytic.linalg import add_gram_
 from acil.errors import InputError, NotFittedError, SingularMatrixError
-from acil.methods.base import Context, MemoryUse, Phase
+from acil.methods.base import Context, MemoryUse, Phase, read_settings
 from acil.methods.class_means import ClassMeans, by_class
-from acil.methods.free_memory import require_free
-from acil.methods.frozen import FrozenMethod
-from acil.methods.settings import read_settings
+from acil.methods.frozen_features import FrozenMethod
 
 #: Bytes of matrices, and of whitened rows, that are worked on together.
 _BATCH_BYTES = {"cpu": 2**22, "cuda": 2**28}
+_MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,7 @@ class FeCAM(FrozenMethod):
         self._check_sign(features)
         d = features.shape[1]
         if not self.scatters:
-            require_free(
-                self.context.n_classes * d * (d + 1) // 2 * 8,
-                self.context.device,
-                f"FeCAM keeps a covariance of {d} x {d} for each of {self.context.n_classes} classes",
-                "Use fewer features (taps, grid), or the method lda, which keeps one matrix.",
-            )
+            self._check_room(d)
         triangle = self._triangle(d)
         for label, rows in by_class(features, phase.labels, self.context.device):
             growth = self.means.add(label, rows.pow(self.settings.fecam_tukey))
@@ -195,6 +190,17 @@ class FeCAM(FrozenMethod):
         rows, columns = torch.tril_indices(d, d, device=self.context.device)
         return rows, columns
 
+    def _check_room(self, d: int) -> None:
+        """Raise unless the device has room for the matrices of all classes."""
+        n_classes, device = self.context.n_classes, self.context.device
+        needed, free = n_classes * d * (d + 1) // 2 * 8, free_bytes(device)
+        if free is not None and needed > free:
+            raise InputError(
+                f"FeCAM keeps a covariance of {d} x {d} for each of {n_classes} classes: "
+                f"{needed / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free. Use fewer "
+                "features (taps, grid), or the method lda, which keeps one matrix."
+            )
+
     def _check_sign(self, features: Tensor) -> None:
         if self.settings.fecam_tukey != 1 and features.numel() and float(features.min()) < 0:
             raise InputError(
@@ -214,3 +220,22 @@ def _lengths(rows: Tensor, inverse: Tensor, offsets: Tensor) -> Tensor:
     classes, d = offsets.shape
     whitened = (rows @ inverse.reshape(classes * d, d).mT).sub_(offsets.reshape(-1))
     return whitened.square_().view(len(rows), classes, d).sum(dim=2)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the bytes that can still be had on a device; None where that is not known.
+
+    Parameters
+    ----------
+    device : torch.device
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

@@ -1,37 +1,162 @@
-"""iCaRL as the tables have it: softmax losses, and the nearest mean of exemplars as the read-out.
+"""iCaRL, with either of its losses: distillation on exemplars, whose nearest mean decides.
 
-Paper: Rebuffi et al., *iCaRL: Incremental Classifier and Representation Learning*, CVPR 2017; here in
-the variant of LUCIR's code, from which the tables of later papers come. The original is ``icarl-bce``.
+Paper: Rebuffi et al., *iCaRL: Incremental Classifier and Representation Learning*, CVPR 2017.
+``icarl-bce`` is the original. ``icarl`` is the variant of LUCIR's code, from which the tables of later
+papers come.
 
-Training is that of ``lwf-exemplars``: L = CE(z, y) + KD over the old classes, T = 2, weight 1, on new
-images and exemplars; linear classifier with bias; the recipe's training. Read-out: with f(x) the
-features at length 1 and μ_c the mean of f over the exemplars of c and their mirror images, at length 1,
+Both predict in the same way. With f(x) the features at length 1 and μ_c the mean of f over the exemplars
+of c and their mirror images, at length 1:
 
     label(x) = argmin_c ‖f(x) − μ_c‖
 
-Settings: ``memory_rule`` = "20 per class" (chosen by herding), ``icarl_distillation`` = 1,
-``icarl_temperature`` = 2; ``increment.NAME`` changes the training.
+``icarl`` trains as ``lwf-exemplars`` does: L = CE(z, y) + KD over the old classes, T = 2, weight 1, on
+new images and exemplars; linear classifier with bias; the recipe's training. Settings: ``memory_rule`` =
+"20 per class" (chosen by herding), ``icarl_distillation`` = 1, ``icarl_temperature`` = 2;
+``increment.NAME`` changes the training.
 
-Differences from the original:
+``icarl-bce`` has one sigmoid for each class of all phases. With n old classes and ẑ the scores of the
+network before the phase, the targets are t_c = σ(ẑ_c) for c < n, whatever the label, and t_c = [c = y]
+for the others:
+
+    L = mean over images and outputs of −t_c log σ(z_c) − (1 − t_c) log(1 − σ(z_c))
+
+on new images and exemplars; the same loss, without a teacher, trains the base network. ``memory_rule`` =
+"2000 in total". CIFAR: 70 epochs, rate 2 (the mean over 100 outputs makes gradients small) divided by 5
+at 49 and 63, weight decay 2e-5 (1e-5 · Σw²); ImageNet: 60 epochs, divided by 5 at 20, 30, 40 and 50.
+Other recipes train as they say. ``increment.NAME`` changes all trainings, that of the base too, which is
+the method's own. No ReLU ends the network, where the backbone allows it.
+
+Differences of ``icarl`` from the original:
 
 1. Softmax losses and a growing classifier instead of sigmoids over all classes to come.
 2. The mirror image is the image with left and right swapped. LUCIR's code swaps the colour channels
    instead, by an error in the layout of arrays.
 3. The last ReLU stays: the base network is the one that other methods share.
+
+Differences of ``icarl-bce`` from the original:
+
+1. Pixels are normalised by mean and deviation of each channel, not by the mean image.
+2. A backbone that is given keeps its last ReLU, and only the classifier is fitted on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from acil.methods.base import MemoryUse, Phase
-from acil.methods.incremental import IncrementalNetwork
-from acil.methods.lwf_exemplars import LwFExemplars
-from acil.methods.readout import exemplar_means, nearest_mean, network_features
+from acil.methods.base_network import own_base_network
+from acil.methods.exemplars import MemoryRule
+from acil.methods.incremental import IncrementalNetwork, Schedules
+from acil.methods.linear_probe import network_features
+from acil.methods.lwf import LwFExemplars
+from acil.training.network import Network
+from acil.training.objectives import Capturable
+from acil.vision.backbones import Backbone
 from acil.vision.imageset import ImageSet
+
+
+@dataclass(frozen=True)
+class ICaRLBCESettings:
+    """Settings of the original iCaRL.
+
+    Attributes
+    ----------
+    memory_rule : str
+        "N per class" or "N in total".
+    """
+
+    memory_rule: str = "2000 in total"
+
+    def __post_init__(self) -> None:
+        MemoryRule.parse(self.memory_rule)
+
+
+def sigmoid_distillation(student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
+    """Return the binary cross entropy, mean over rows and outputs, with a teacher's targets.
+
+    Parameters
+    ----------
+    student : Tensor of shape (n, outputs), float32
+    teacher : Tensor of shape (n, old classes), float32
+        Scores of the first outputs, whose sigmoids are their targets, whatever the label. It may have
+        no column.
+    y : Tensor of shape (n,), int64
+        Labels; the other outputs' targets are 1 for the label and 0 elsewhere.
+    """
+    n_old, outputs = teacher.shape[1], student.shape[1]
+    new = torch.arange(n_old, outputs, device=y.device)
+    targets = torch.cat([teacher.sigmoid(), (y[:, None] == new).float()], dim=1)
+    return functional.binary_cross_entropy_with_logits(student, targets)
+
+
+@dataclass(frozen=True, eq=False)
+class SigmoidDistilling(Capturable):
+    """Binary cross entropy with the teacher's sigmoids as targets of old classes.
+
+    Attributes
+    ----------
+    teacher : nn.Module or None
+        None in the base phase.
+    n_old : int
+        Number of old classes.
+    """
+
+    teacher: nn.Module | None = field(repr=False)
+    n_old: int
+
+    def __call__(
+        self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss and the scores."""
+        scores = network(x).float()
+        with torch.no_grad():
+            before = scores if self.teacher is None else self.teacher(x).float()
+        return sigmoid_distillation(scores, before[:, : self.n_old], y), scores
+
+
+def exemplar_means(
+    backbone: Backbone, pixels: Tensor, labels: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the classes and the mean of each class's exemplars and their mirror images, at length 1.
+
+    μ_c = normalise(mean over the exemplars x of c of (normalise f(x) + normalise f(mirror x)) / 2)
+
+    Parameters
+    ----------
+    backbone : Backbone
+    pixels : Tensor of shape (n, channels, height, width), uint8
+    labels : Tensor of shape (n,), int64
+    device : torch.device
+
+    Returns
+    -------
+    classes : Tensor of shape (classes,), int64
+    means : Tensor of shape (classes, num_features)
+    """
+    views = [network_features(backbone, view, device) for view in (pixels, pixels.flip(3))]
+    both = torch.stack([functional.normalize(view) for view in views]).mean(0)
+    classes = sorted(set(labels.tolist()))
+    means = torch.stack([both[labels == label].mean(0) for label in classes])
+    return torch.tensor(classes), functional.normalize(means)
+
+
+def nearest_mean(features: Tensor, classes: Tensor, means: Tensor) -> Tensor:
+    """Return the class whose mean is nearest to each feature at length 1.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+    classes : Tensor of shape (k,)
+    means : Tensor of shape (k, d), rows of length 1
+        Then the nearest by distance is the one with the largest product.
+    """
+    return classes[(functional.normalize(features) @ means.T).argmax(1)]
 
 
 class NearestMeanOfExemplars(IncrementalNetwork):
@@ -74,3 +199,48 @@ class ICaRL(NearestMeanOfExemplars, LwFExemplars):
     """Distil on new images and exemplars; the nearest mean decides."""
 
     name = "icarl"
+
+
+class ICaRLBCE(NearestMeanOfExemplars):
+    """Sigmoid distillation on new images and exemplars; the nearest mean decides."""
+
+    name = "icarl-bce"
+    settings_type = ICaRLBCESettings
+    schedules: ClassVar[Schedules] = {
+        "paper": {
+            "epochs": 70,
+            "learning_rate": 2.0,
+            "decay": 0.2,
+            "milestones": (49, 63),
+            "weight_decay": 2e-5,
+        },
+        "imagenet": {
+            "epochs": 60,
+            "learning_rate": 2.0,
+            "decay": 0.2,
+            "milestones": (20, 30, 40, 50),
+            "weight_decay": 2e-5,
+        },
+    }
+
+    def base(self, phase: Phase) -> Any:
+        """Return the method's own base network, with an output for every class to come."""
+        return own_base_network(
+            self.context,
+            phase,
+            self.name,
+            lambda backbone, generator: Network(backbone, self.context.n_classes, generator),
+            {"last_relu": False},
+            self.training,
+            SigmoidDistilling(None, 0),
+        )
+
+    @property
+    def own_base_epochs(self) -> int:
+        """Epochs of the base training, which are those of an increment."""
+        return self.training.epochs
+
+    def increment(self, phase: Phase) -> Any:
+        """Return the network trained on new images and exemplars, the present one being the teacher."""
+        objective = SigmoidDistilling(self.network, self.n_seen)
+        return self.fit(self.student(), self.data(phase), phase, objective)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,18 +15,52 @@ import torch
 from torch import Tensor
 
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.memory import ExemplarMemory, MemoryRule
-from acil.methods.pretrain import base_network
-from acil.methods.readout import classifier_scores, network_features
-from acil.methods.schedule import Schedules, derived_seed, increment_training
-from acil.methods.settings import read_settings
+from acil.methods.base import Context, MemoryUse, Method, Phase, derived_seed, read_settings
+from acil.methods.base_network import base_network
+from acil.methods.exemplars import ExemplarMemory, MemoryRule
+from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.checkpoint import Checkpoint
-from acil.training.fields import to_values
+from acil.training.fields import changed, to_values
 from acil.training.loop import Objective, train
 from acil.training.network import Network
+from acil.training.recipes import RECIPES
+from acil.training.settings import Training
 from acil.vision.backbones import Backbone, Preprocessing, build
 from acil.vision.imageset import ImageSet
+
+#: What the user's settings for the increments begin with: ``increment.epochs``.
+_PREFIX = "increment."
+
+#: Recipe → changes of its training that a method's authors give for the data of that recipe.
+Schedules = Mapping[str, Mapping[str, Any]]
+
+
+def increment_training(context: Context, schedules: Schedules) -> Training:
+    """Return the training settings of the increments.
+
+    The recipe's training; then, for the recipes that the method has a schedule of its own for, that
+    schedule, except where the user has changed the recipe; then what the user set as
+    ``increment.NAME``.
+
+    Parameters
+    ----------
+    context : Context
+    schedules : Mapping of str to Mapping
+        By name of the recipe.
+    """
+    given = context.recipe.training
+    usual = RECIPES[context.recipe.name].training if context.recipe.name in RECIPES else given
+    own = {
+        name: value
+        for name, value in schedules.get(context.recipe.name, {}).items()
+        if getattr(given, name) == getattr(usual, name)
+    }
+    asked = {
+        name.removeprefix(_PREFIX): value
+        for name, value in context.settings.items()
+        if name.startswith(_PREFIX)
+    }
+    return changed(given, {**own, **asked})
 
 
 @dataclass(frozen=True)
@@ -34,7 +68,7 @@ class NoSettings:
     """A method without settings of its own."""
 
 
-class IncrementalNetwork(ABC):
+class IncrementalNetwork(Method):
     """A method whose state is a network, and exemplars if its settings have a ``memory_rule``.
 
     A subclass says what an increment is: :meth:`increment` returns the new network and leaves
@@ -45,7 +79,6 @@ class IncrementalNetwork(ABC):
     context : Context
     """
 
-    grouping_free = False
     #: Registry name, for the names of checkpoints.
     name: ClassVar[str]
     #: A frozen dataclass of the method's own settings.
@@ -54,7 +87,7 @@ class IncrementalNetwork(ABC):
     schedules: ClassVar[Schedules] = {}
 
     def __init__(self, context: Context) -> None:
-        self.context = context
+        super().__init__(context)
         self.settings: Any = self.own_settings(context.settings)
         self.training = increment_training(context, self.schedules)
         self.network: Any = None
@@ -82,7 +115,7 @@ class IncrementalNetwork(ABC):
 
     @classmethod
     def host(cls) -> str:
-        """Return the method's name without those of its wrappers, see `acil.methods.wrappers`."""
+        """Return the method's name without those of its wrappers, see `acil.methods.registry`."""
         return cls.name.partition("+")[0]
 
     @property
@@ -109,17 +142,7 @@ class IncrementalNetwork(ABC):
         return 0
 
     def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        """Return how many images a run trains on, each as often as it is seen.
-
-        The shared base network is not counted.
-
-        Parameters
-        ----------
-        sizes : sequence of int
-            Number of images of each phase.
-        seen : sequence of int
-            Number of classes seen after each phase.
-        """
+        """Return how many images a run trains on, each as often as it is seen."""
         base_epochs = self.own_base_epochs if self.context.backbone is None else 0
         increments = range(1, len(sizes))
         return base_epochs * sizes[0] + sum(self.increment_images(k, sizes, seen) for k in increments)

@@ -23,17 +23,18 @@ Discriminant Analysis*, CVPR workshops 2020):
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from acil.errors import InputError
-from acil.methods.base import Context, Phase
-from acil.methods.class_means import by_class
-from acil.methods.discriminant import DiscriminantMethod, linear_discriminant
-from acil.methods.settings import read_settings
+from acil.methods.base import Context, MemoryUse, Phase, read_settings
+from acil.methods.class_means import ScatteredMeans, by_class
+from acil.methods.frozen_features import FrozenMethod, highest
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,69 @@ class LDASettings:
     def __post_init__(self) -> None:
         if not 0 <= self.lda_shrinkage <= 1:
             raise InputError(f"lda_shrinkage must be from 0 to 1. Got {self.lda_shrinkage}.")
+
+
+def linear_discriminant(covariance: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights and intercepts that rank classes by their Gaussian density.
+
+    Parameters
+    ----------
+    covariance : Tensor of shape (d, d), float64
+        Σ, both triangles. Directions without variance do not count.
+    means : Tensor of shape (classes, d), float64
+        μ_c.
+
+    Returns
+    -------
+    W : Tensor of shape (classes, d)
+    b : Tensor of shape (classes,)
+    """
+    # w_c = Λ μ_c and b_c = −½ μ_cᵀ Λ μ_c with Λ = pinv(Σ)
+    W = means @ torch.linalg.pinv(covariance, hermitian=True)
+    return W, (W * means).sum(dim=1).mul_(-0.5)
+
+
+class DiscriminantMethod(FrozenMethod):
+    """A method whose state is class means and one scatter, from which linear scores are solved.
+
+    Parameters
+    ----------
+    context : Context
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.sums = ScatteredMeans(context.device)
+        #: What `solve` returned; None when the sums have changed since.
+        self.solved: tuple[Tensor, Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counts, means and scatter; the weights follow from them."""
+        return {**self.sums.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; the network comes from the base phase's checkpoint."""
+        self.sums.load_state_dict(state)
+        self.solved = None
+
+    @abstractmethod
+    def solve(self) -> tuple[Tensor, Tensor]:
+        """Return W of shape (classes, d) and b of shape (classes,)."""
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return w_c·x + b_c for rows of shape (n, d), (n, classes)."""
+        if self.solved is None:
+            self.solved = self.solve()
+        W, b = self.solved
+        return rows @ W.mT + b
+
+    def _predict(self, features: Tensor) -> Tensor:
+        return highest(self.scores, self.sums.labels, features, self.context.device)
+
+    def _memory(self) -> MemoryUse:
+        """Count means, one triangle of the scatter, and the weights solved from them."""
+        weights = 8 * (self.sums.means.numel() + len(self.sums.labels))
+        return MemoryUse(statistics=self.sums.nbytes, weights=weights)
 
 
 class LDA(DiscriminantMethod):

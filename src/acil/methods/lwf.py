@@ -1,24 +1,30 @@
-"""LwF: the old network's scores on new images stand in for the old images.
+"""LwF: the old network's scores on new images stand in for the old images. With and without exemplars.
 
 Paper: Li and Hoiem, *Learning without Forgetting*, ECCV 2016; in its class-incremental form.
 
 With n old classes, m new ones, scores z and the scores ẑ of the network before the phase:
 
-    L = CE(z[n:], y) + λ · KD,   KD = −Σ_{c<n} softmax(ẑ/T)_c · log softmax(z[:n]/T)_c
+    KD = −Σ_{c<n} softmax(ẑ/T)_c · log softmax(z[:n]/T)_c
+    ``lwf``            L = CE(z[n:], y) + λ · KD    on the new images alone
+    ``lwf-exemplars``  L = CE(z, y) + β · KD        on new images and exemplars, CE over all classes
 
-on the new images alone.
+``lwf-exemplars`` is the "LwF" row of most tables: the code that they come from calls it so.
 
-Settings: ``lwf_distillation`` = λ = 3, ``lwf_temperature`` = T = 2 (PyCIL's values). Training: with the
-recipe ``paper`` 250 epochs, rate 0.1 divided by 10 at 60, 120, 180 and 220, weight decay 2e-4 (PyCIL's,
-for CIFAR); otherwise the recipe's. ``increment.NAME`` changes it.
+Settings of ``lwf``: ``lwf_distillation`` = λ = 3, ``lwf_temperature`` = T = 2 (PyCIL's values).
+Training: with the recipe ``paper`` 250 epochs, rate 0.1 divided by 10 at 60, 120, 180 and 220, weight
+decay 2e-4 (PyCIL's, for CIFAR); otherwise the recipe's.
+
+Settings of ``lwf-exemplars``: ``lwf_exemplars_distillation`` = β = 1 (there written as T² · 0.25),
+``lwf_exemplars_temperature`` = T = 2, ``memory_rule`` = "20 per class", chosen by herding. Training: the
+recipe's. ``increment.NAME`` changes the training of both.
 
 Differences from the original:
 
 1. One classifier for all classes, and no warm-up of the new part alone: there is no task label.
 2. The old class weights are trained too (FACIL freezes them, with λ = 1).
 3. The base network is the shared one, trained by the recipe (PyCIL: 200 epochs).
-4. With one new class in a phase, CE over one score is zero: the new class is hardly learnt. That is a
-   property of the loss.
+4. With one new class in a phase, the CE of ``lwf`` over one score is zero: the new class is hardly
+   learnt. That is a property of the loss.
 """
 
 from __future__ import annotations
@@ -28,8 +34,8 @@ from typing import Any, ClassVar
 
 from acil.errors import InputError
 from acil.methods.base import Phase
-from acil.methods.incremental import IncrementalNetwork
-from acil.methods.schedule import Schedules
+from acil.methods.exemplars import MemoryRule
+from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.training.objectives import Distilling
 
 
@@ -49,6 +55,29 @@ class LwFSettings:
     temperature: float = 2.0
 
     def __post_init__(self) -> None:
+        check_distillation(self.distillation, self.temperature)
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Settings of methods with exemplars and distillation.
+
+    Attributes
+    ----------
+    memory_rule : str
+        "N per class" or "N in total".
+    distillation : float
+        Weight of the distillation.
+    temperature : float
+        T of the distillation.
+    """
+
+    memory_rule: str = "20 per class"
+    distillation: float = 1.0
+    temperature: float = 2.0
+
+    def __post_init__(self) -> None:
+        MemoryRule.parse(self.memory_rule)
         check_distillation(self.distillation, self.temperature)
 
 
@@ -81,3 +110,20 @@ class LwF(IncrementalNetwork):
             new_only=True,
         )
         return self.fit(student, self.data(phase), phase, objective)
+
+
+class LwFExemplars(IncrementalNetwork):
+    """Distil the old network on new images and exemplars."""
+
+    name = "lwf-exemplars"
+    settings_type = ReplaySettings
+
+    def increment(self, phase: Phase) -> Any:
+        """Return the network trained on new images and exemplars, the present one being the teacher."""
+        objective = Distilling(
+            self.network,
+            self.n_seen,
+            self.settings.temperature,
+            distillation=self.settings.distillation,
+        )
+        return self.fit(self.grown_student(phase), self.data(phase), phase, objective)

@@ -36,12 +36,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.errors import InputError
-from acil.methods.base import Context, Phase
+from acil.methods.base import Context, Phase, derived_seed, read_settings
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.kernelscales import has_scales, scale_kernels_
-from acil.methods.readout import network_features
-from acil.methods.schedule import derived_seed
-from acil.methods.settings import read_settings
+from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
 from acil.training.fields import to_values
 from acil.vision.backbones import Backbone, Preprocessing, normalise

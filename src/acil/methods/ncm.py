@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.class_means import ClassMeans, by_class
-from acil.methods.frozen import FrozenMethod, highest
+from acil.methods.frozen_features import FrozenMethod, highest
 
 
 class NCM(FrozenMethod):

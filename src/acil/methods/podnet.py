@@ -3,7 +3,7 @@
 Paper: Douillard et al., *PODNet: Pooled Outputs Distillation for Small-Tasks Incremental Learning*,
 ECCV 2020; its configuration with the classifier as the read-out.
 
-With s_c the similarity of an image to the proxies of class c (`acil.methods.proxies`), one learned η
+With s_c the similarity of an image to the proxies of class c (`ProxyClassifier`), one learned η
 (first 1), z = η s less its largest entry, maps h_l of the stages and features f, ĥ_l and f̂ those of the
 network before the phase, N classes seen and m of them new:
 
@@ -42,24 +42,304 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import Tensor
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from torch import Tensor, nn
+from torch.nn import functional
 
-from acil.methods.base import Phase
-from acil.methods.incremental import IncrementalNetwork
-from acil.methods.ownbase import own_base_network
-from acil.methods.podnet_loss import PODNetSettings, PooledOutputs
-from acil.methods.proxies import ProxyNetwork, imprinted_proxies
-from acil.methods.readout import network_features
-from acil.methods.schedule import Schedules, derived_seed, increment_training
+from acil.errors import InputError
+from acil.methods.base import Phase, derived_seed
+from acil.methods.base_network import own_base_network
+from acil.methods.exemplars import MemoryRule
+from acil.methods.incremental import IncrementalNetwork, Schedules, increment_training
+from acil.methods.linear_probe import network_features
 from acil.training.loop import train
+from acil.training.objectives import Capturable
 from acil.training.settings import Training
 from acil.vision.backbones import Backbone
 
+#: Starts of k-means, of which the best counts.
+_STARTS = 10
 #: λ_c, λ_f and the rate of the balanced stage: the authors' for CIFAR, and by recipe where they differ.
 _CIFAR = (3.0, 1.0, 0.05)
 _OTHER = {"imagenet": (8.0, 10.0, 0.01)}
+
+
+@dataclass(frozen=True)
+class PODNetSettings:
+    """Settings of PODNet.
+
+    Attributes
+    ----------
+    memory_rule : str
+        "N per class" or "N in total".
+    proxies : int
+        Of each class.
+    spatial : float or None
+        λ_c, weight of the distance between maps; None is the authors' value for the recipe.
+    flat : float or None
+        λ_f, weight of the distance between features; None as above.
+    gradient_limit : float
+        Each entry of a gradient is clamped to ± this number.
+    balanced_epochs : int
+        Of training the proxies on the exemplars after each phase.
+    balanced_rate : float or None
+        None is the authors' value for the recipe.
+    """
+
+    memory_rule: str = "20 per class"
+    proxies: int = 10
+    spatial: float | None = None
+    flat: float | None = None
+    gradient_limit: float = 5.0
+    balanced_epochs: int = 20
+    balanced_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        MemoryRule.parse(self.memory_rule)
+        if self.proxies < 1 or self.balanced_epochs < 0:
+            raise InputError(
+                "proxies must be at least 1 and balanced_epochs at least 0. Got "
+                f"proxies={self.proxies} and balanced_epochs={self.balanced_epochs}."
+            )
+        numbers = (self.spatial or 0.0, self.flat or 0.0)
+        if not (all(0 <= n < float("inf") for n in numbers) and self.gradient_limit > 0):
+            raise InputError(
+                "spatial and flat must be at least 0 and gradient_limit positive. Got "
+                f"spatial={self.spatial}, flat={self.flat}, gradient_limit={self.gradient_limit}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class PooledOutputs(Capturable):
+    """Loss of the proxies' scores, distance of pooled maps, direction of features.
+
+    Attributes
+    ----------
+    teacher : Backbone or None
+        Of the phase before, in evaluation mode; None trains with the first part alone.
+    spatial, flat : float
+        Weights of the distance between maps and of that between features.
+    gradient_limit : float
+    """
+
+    teacher: Backbone | None = field(repr=False)
+    spatial: float
+    flat: float
+    gradient_limit: float
+
+    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss and the scores."""
+        if self.teacher is None:
+            scores = network(x)
+            return neighbourhood_loss(scores, y), scores
+        maps = network.backbone.maps(x)
+        with torch.no_grad():
+            before = self.teacher.maps(x)
+        features, old = (found[-1].mean(dim=(2, 3)).float() for found in (maps, before))
+        scores = network.classifier(features)
+        loss = (
+            neighbourhood_loss(scores, y)
+            + self.spatial * pooled_distance(maps, before)
+            + self.flat * (1 - functional.cosine_similarity(features, old).mean())
+        )
+        return loss, scores
+
+
+def neighbourhood_loss(scores: Tensor, y: Tensor) -> Tensor:
+    """Return the mean of log(1 + Σ_{i≠y} e^{z_i}) − z_y, z the scores less their largest.
+
+    Where the label has the largest score, this is the cross entropy.
+
+    Parameters
+    ----------
+    scores : Tensor of shape (n, classes)
+    y : Tensor of shape (n,), int64
+    """
+    z = scores - scores.amax(1, keepdim=True)
+    # exp(0) = 1 stands for the label itself.
+    others = z.scatter(1, y[:, None], 0.0)
+    return (others.logsumexp(1) - z.gather(1, y[:, None])[:, 0]).mean()
+
+
+def pooled_distance(maps: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
+    """Return the distance of pooled maps of two networks, mean over images and maps.
+
+    Parameters
+    ----------
+    maps, before : sequence of Tensor of shape (n, channels, height, width)
+    """
+    distances = [
+        torch.linalg.vector_norm(_pooled(a) - _pooled(b), dim=1).mean()
+        for a, b in zip(maps, before, strict=True)
+    ]
+    return torch.stack(distances).mean()
+
+
+def _pooled(values: Tensor) -> Tensor:
+    """Return the squares summed over the width and over the height, together at length 1."""
+    # In float32: squares of half precision overflow.
+    squares = values.float().square()
+    return functional.normalize(torch.cat([squares.sum(3), squares.sum(2)], dim=2).flatten(1))
+
+
+class ProxyClassifier(nn.Module):
+    """Scores η · s_c, s_c the similarity of a feature to the proxies of class c.
+
+    With f̂ and ŵ the feature and a proxy at length 1, s_k = −‖f̂ − ŵ_k‖² = 2 cos − 2, and
+
+        s_c = Σ_k softmax_k(s) · s_k     over the proxies k of c.
+
+    One learned η, which starts at 1. The proxies of old classes are a parameter of their own that is
+    not trained.
+
+    Parameters
+    ----------
+    n_features : int
+    n_old, n_new : int
+        Numbers of classes whose proxies are frozen and trained.
+    n_proxies : int
+        Of each class.
+    generator : torch.Generator, optional
+        On the CPU; draws the proxies from N(0, 1 / number of features).
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        n_old: int,
+        n_new: int,
+        n_proxies: int,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        deviation = 1 / math.sqrt(n_features)
+        drawn = torch.empty(n_old + n_new, n_proxies, n_features)
+        drawn.normal_(0.0, deviation, generator=generator)
+        self.old = nn.Parameter(drawn[:n_old].clone(), requires_grad=False)
+        self.new = nn.Parameter(drawn[n_old:].clone())
+        self.eta = nn.Parameter(torch.ones(()))
+
+    @property
+    def weight(self) -> Tensor:
+        """Proxies of all classes, (n_classes, n_proxies, n_features)."""
+        return torch.cat([self.old, self.new])
+
+    def similarities(self, features: Tensor) -> Tensor:
+        """Return s_c of each feature and class, (n, n_classes), in float32."""
+        # Half precision would leave three digits of a distance.
+        with torch.autocast(features.device.type, enabled=False):
+            weight = self.weight
+            unit = functional.normalize(features.float())
+            cosines = functional.linear(unit, functional.normalize(weight.flatten(0, 1)))
+            each = (2 * cosines - 2).reshape(len(unit), *weight.shape[:2])
+            found: Tensor = (each.softmax(2) * each).sum(2)
+        return found
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return η · s_c, (n, n_classes)."""
+        return self.eta * self.similarities(features)
+
+
+class ProxyNetwork(nn.Module):
+    """A backbone and a classifier by proxies on its features.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    n_old, n_new : int
+        Classes whose proxies are frozen and trained.
+    n_proxies : int
+    generator : torch.Generator, optional
+        On the CPU; draws the proxies.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_old: int,
+        n_new: int,
+        n_proxies: int,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classifier = ProxyClassifier(backbone.num_features, n_old, n_new, n_proxies, generator)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of outputs."""
+        return len(self.classifier.old) + len(self.classifier.new)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the backbone's features of normalised images, (n, num_features)."""
+        found: Tensor = self.backbone(x)
+        return found
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of normalised images, (n, n_classes)."""
+        scores: Tensor = self.classifier(self.features(x))
+        return scores
+
+    def grow(self, proxies: Tensor) -> None:
+        """Freeze the proxies of all classes so far and add new ones; η stays.
+
+        Parameters
+        ----------
+        proxies : Tensor of shape (new classes, n_proxies, num_features)
+        """
+        self._replace(self.classifier.weight, proxies)
+
+    def thaw(self) -> None:
+        """Let the proxies of all classes be trained."""
+        self._replace(self.classifier.old[:0], self.classifier.weight)
+
+    def _replace(self, old: Tensor, new: Tensor) -> None:
+        head = self.classifier
+        made = ProxyClassifier(new.shape[2], len(old), len(new), new.shape[1])
+        with torch.no_grad():
+            made.old.copy_(old)
+            made.new.copy_(new)
+            made.eta.copy_(head.eta)
+        self.classifier = made.to(head.new.device)
+
+
+def imprinted_proxies(
+    features: Tensor, labels: Tensor, classes: list[int], old: Tensor, seed: int
+) -> Tensor:
+    """Return first proxies of new classes: centres of k-means on their features.
+
+    w_ck = ‖old‖ · centre k of normalise(f) over class c, ‖old‖ the mean norm of the old proxies. A
+    class with fewer images than proxies repeats its centres.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, num_features)
+    labels : Tensor of shape (n,)
+    classes : list of int
+        Each must have at least one row.
+    old : Tensor of shape (old classes, n_proxies, num_features)
+    seed : int
+
+    Returns
+    -------
+    Tensor of shape (len(classes), n_proxies, num_features), float32
+    """
+    n_proxies = old.shape[1]
+    unit = functional.normalize(features)
+    found = []
+    for label in classes:
+        rows = unit[labels == label]
+        count = min(n_proxies, len(np.unique(rows.numpy(), axis=0)))
+        fitted = KMeans(count, n_init=_STARTS, random_state=seed % 2**32).fit(rows.numpy())
+        centres = torch.from_numpy(fitted.cluster_centers_).float()
+        found.append(centres[torch.arange(n_proxies) % count])
+    norm: Tensor = old.detach().norm(dim=2).mean().to(features.device)
+    return norm * torch.stack(found)
 
 
 class PODNet(IncrementalNetwork):

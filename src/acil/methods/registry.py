@@ -1,15 +1,20 @@
-"""Names of methods, and a user's own by ``package.module:Class``."""
+"""Names of methods: those that ship, wrapped ones, and a user's own by ``package.module:Class``.
+
+A wrapper changes how another method learns: ``HOST+WRAPPER``, such as ``podnet+aanets+rmm``. It is a
+class that overrides parts of `IncrementalNetwork` and leaves the rest to the class after it.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import types
+from functools import cache
 from typing import Any
 
 from acil.errors import InputError
 from acil.methods.base import Method
 
-#: Registry name → module and class. A new method is one file and one line here.
+#: Name → module and class. A new method is one file and one line here.
 _BUILT_IN = {
     "acil": "acil.methods.acil:ACIL",
     "ds-al": "acil.methods.ds_al:DSAL",
@@ -18,12 +23,12 @@ _BUILT_IN = {
     "lda": "acil.methods.lda:LDA",
     "ncm": "acil.methods.ncm:NCM",
     "slda": "acil.methods.slda:SLDA",
-    "finetune": "acil.methods.finetune:Finetune",
-    "joint": "acil.methods.joint:Joint",
+    "finetune": "acil.methods.bounds:Finetune",
+    "joint": "acil.methods.bounds:Joint",
     "lwf": "acil.methods.lwf:LwF",
-    "lwf-exemplars": "acil.methods.lwf_exemplars:LwFExemplars",
+    "lwf-exemplars": "acil.methods.lwf:LwFExemplars",
     "icarl": "acil.methods.icarl:ICaRL",
-    "icarl-bce": "acil.methods.icarl_bce:ICaRLBCE",
+    "icarl-bce": "acil.methods.icarl:ICaRLBCE",
     "ewc": "acil.methods.ewc:EWC",
     "bic": "acil.methods.bic:BiC",
     "lucir": "acil.methods.lucir:LUCIR",
@@ -32,22 +37,21 @@ _BUILT_IN = {
     "lfl": "acil.methods.lfl:LFL",
     "dgr": "acil.methods.dgr:DGR",
 }
-_REGISTERED: dict[str, type[Method]] = {}
+#: What can be wrapped by others, and by what, in the order in which wrappers are named.
+HOSTS = ("lucir", "podnet")
+WRAPPERS = {
+    "aanets": "acil.methods.aanets:AANets",
+    "mnemonics": "acil.methods.mnemonics:Mnemonics",
+    "rmm": "acil.methods.rmm:RMM",
+}
 
-
-def register(name: str) -> Callable[[type[Any]], type[Any]]:
-    """Return a class decorator that makes a method known under a name."""
-
-    def add(cls: type[Any]) -> type[Any]:
-        _REGISTERED[name] = cls
-        return cls
-
-    return add
+#: What a class must have to be a method.
+_REQUIRED = ("learn", "predict", "memory", "state_dict", "load_state_dict")
 
 
 def available() -> tuple[str, ...]:
     """Return the names of all methods."""
-    return tuple(sorted({*_BUILT_IN, *_REGISTERED}))
+    return tuple(sorted(_BUILT_IN))
 
 
 def resolve(name: str) -> type[Method]:
@@ -56,29 +60,51 @@ def resolve(name: str) -> type[Method]:
     Parameters
     ----------
     name : str
-        A registered name, ``HOST+WRAPPER…`` or ``package.module:Class``.
-    """
-    if name in _REGISTERED:
-        return _REGISTERED[name]
-    if "+" in name:
-        from acil.methods.wrappers import wrapped
+        A name of `available`, ``HOST+WRAPPER…`` or ``package.module:Class``. A class of the user's own
+        need not inherit from `Method`: it is given the defaults of what it lacks.
 
-        return wrapped(name)
+    Examples
+    --------
+    >>> [base.__name__ for base in resolve("podnet+aanets+rmm").__bases__]
+    ['RMM', 'AANets', 'PODNet']
+    """
+    if "+" in name:
+        return _wrapped(name)
     target = _BUILT_IN.get(name, name)
-    module_name, separator, class_name = target.partition(":")
-    if not separator:
+    if ":" not in target:
         raise InputError(
             f"There is no method {name!r}. Known: {', '.join(available())}; your own is given as "
             "package.module:Class."
         )
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        found = _imported(target)
     except (ImportError, AttributeError) as error:
         raise InputError(f"Cannot import the method {name!r}: {error}.") from error
-    missing = [part for part in _PARTS if not callable(getattr(found, part, None))]
+    missing = [part for part in _REQUIRED if not callable(getattr(found, part, None))]
     if missing or not isinstance(found, type):
         raise InputError(f"{name!r} is not a method: it lacks {', '.join(missing) or 'a class'}.")
-    return found
+    if issubclass(found, Method):
+        return found
+    return types.new_class(found.__name__, (found, Method))
 
 
-_PARTS = ("learn", "predict", "memory", "state_dict", "load_state_dict")
+@cache
+def _wrapped(name: str) -> type[Method]:
+    """Return a host method whose wrappers, the last one first, override parts of it."""
+    host, *wrappers = name.split("+")
+    if host not in HOSTS:
+        raise InputError(f"In {name!r}, {host!r} cannot be wrapped. Hosts: {', '.join(HOSTS)}.")
+    unknown = [part for part in wrappers if part not in WRAPPERS]
+    if unknown:
+        raise InputError(f"In {name!r}, {unknown[0]!r} is no wrapper. Known: {', '.join(WRAPPERS)}.")
+    ordered = "+".join([host, *(part for part in WRAPPERS if part in wrappers)])
+    if name != ordered:
+        raise InputError(f"{name!r} names a wrapper twice or out of order. Write {ordered!r}.")
+    bases = (*(_imported(WRAPPERS[part]) for part in reversed(wrappers)), _imported(_BUILT_IN[host]))
+    names = {"name": name, "__doc__": f"{name}, see the files of its parts.", "__module__": __name__}
+    return types.new_class(name, bases, exec_body=lambda namespace: namespace.update(names))
+
+
+def _imported(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)

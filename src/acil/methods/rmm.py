@@ -31,10 +31,9 @@ from typing import Any
 import torch
 
 from acil.errors import InputError
-from acil.methods.base import Context, Phase
+from acil.methods.base import Context, Phase, read_settings
+from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork
-from acil.methods.memory import MemoryRule
-from acil.methods.settings import read_settings
 from acil.training.fields import to_values
 
 #: Published actions of phases 0 … K, by K: for CIFAR-100, and for the recipe of ImageNet-Subset.

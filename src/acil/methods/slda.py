@@ -32,11 +32,10 @@ from torch import Tensor
 
 from acil.analytic.linalg import add_gram_
 from acil.errors import InputError
-from acil.methods.base import Context, Phase
+from acil.methods.base import Context, Phase, read_settings
 from acil.methods.class_means import by_class
-from acil.methods.discriminant import DiscriminantMethod, linear_discriminant, oas_covariance
-from acil.methods.frozen import blocks
-from acil.methods.settings import read_settings
+from acil.methods.frozen_features import blocks
+from acil.methods.lda import DiscriminantMethod, linear_discriminant
 
 
 @dataclass(frozen=True)
@@ -116,3 +115,28 @@ class SLDA(DiscriminantMethod):
         self.sums.counts[at] += len(rows)
         self.sums.means[at] = totals[-1] / (n + len(rows))
         return rows - before
+
+
+def oas_covariance(scatter: Tensor, n: int) -> Tensor:
+    """Return the covariance shrunk to a multiple of I by the oracle approximation of Chen et al. (2010).
+
+    Parameters
+    ----------
+    scatter : Tensor of shape (d, d), float64
+        Σ x xᵀ of n centred rows, both triangles.
+    n : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> oas_covariance(torch.diag(torch.tensor([99.0, 0.0], dtype=torch.float64)), 99).diagonal()
+    tensor([0.9800, 0.0200], dtype=torch.float64)
+    """
+    d, empirical = scatter.shape[0], scatter / n
+    mu, alpha = float(empirical.trace()) / d, float(empirical.square().mean())
+    # ρ = min(1, (α + μ²) / ((n + 1)(α − μ²/d))), Σ = (1 − ρ) E + ρ μ I
+    excess = (n + 1) * (alpha - mu**2 / d)
+    rho = min(1.0, (alpha + mu**2) / excess) if excess > 0 else 1.0
+    shrunk = empirical * (1 - rho)
+    shrunk.diagonal().add_(rho * mu)
+    return shrunk

@@ -48,10 +48,10 @@ def convolution(x: Tensor, weight: Tensor, stride: int) -> Tensor:
         Of the same type.
     stride : int
     """
-    from acil.training import launching
+    from acil.training import kernels
 
     made = _map(x, weight, stride)
-    launching.convolve(_last(x), _last(weight), made, stride, transposed=False)
+    kernels.convolve(_last(x), _last(weight), made, stride, transposed=False)
     return made
 
 
@@ -62,10 +62,10 @@ def _(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("acil::convolution_input_gradient", mutates_args=())
 def _input_gradient(gradient: Tensor, weight: Tensor, height: int, width: int, stride: int) -> Tensor:
-    from acil.training import launching
+    from acil.training import kernels
 
     made = _like(gradient, gradient.shape[0], weight.shape[1], height, width)
-    launching.convolve(_last(gradient), _last(weight), made, stride, transposed=True)
+    kernels.convolve(_last(gradient), _last(weight), made, stride, transposed=True)
     return made
 
 
@@ -76,10 +76,10 @@ def _(gradient: Tensor, weight: Tensor, height: int, width: int, stride: int) ->
 
 @torch.library.custom_op("acil::convolution_weight_gradient", mutates_args=())
 def _weight_gradient(gradient: Tensor, x: Tensor, stride: int) -> Tensor:
-    from acil.training import launching
+    from acil.training import kernels
 
     made = _like(gradient, gradient.shape[1], x.shape[1], 3, 3)
-    launching.correlate(_last(gradient), _last(x), made, stride)
+    kernels.correlate(_last(gradient), _last(x), made, stride)
     return made
 
 

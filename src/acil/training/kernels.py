@@ -1,19 +1,109 @@
-"""Triton kernels of 3 x 3 convolutions with padding 1.
+"""Triton kernels of 3 x 3 convolutions with padding 1, how they cut their work, and their start.
 
 Maps are (images, height, width, channels) in memory, weights (outputs, 3, 3, channels): what PyTorch
 calls channels last. Products take half precision and add in float32. No sum depends on the order in
 which programs run, so the same input gives the same bits.
 
-Imported only when it is needed, since it needs Triton; :mod:`acil.training.launching` starts them.
+Imported only when it is needed, since it needs Triton.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 #: More rows than any map has, far from where 32-bit numbers end.
 _FAR = tl.constexpr(2**24)
+#: Cut of the last sum of the gradient of a weight: positions for one program, most parts loaded at once.
+#: With fewer parts at once a program would wait for memory again and again.
+_SUM_POSITIONS, _SUM_PARTS = 32, 128
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Cut of a product of patches and weights, of a map or of the gradient of its input.
+
+    Attributes
+    ----------
+    pixels : int
+        Pixels of the result for one program; a power of two, at least 16.
+    depth : int
+        How many of the 9 · channels terms of a sum are loaded at once; a power of two, at least 16.
+    columns : int
+        Channels of the result for one program; a power of two, at least 16.
+    warps, stages : int
+        Groups of 32 threads for one program; loads that are under way at once.
+    """
+
+    pixels: int
+    depth: int
+    columns: int
+    warps: int = 4
+    stages: int = 3
+
+
+@dataclass(frozen=True)
+class SplitTiling:
+    """Cut of the gradient of a weight, which is a sum over all pixels.
+
+    Attributes
+    ----------
+    pixels : int
+        Pixels loaded at once; a power of two, at least 16.
+    rows : int
+        How many of the 9 · channels rows belong to one program; a power of two, at least 16.
+    splits : int
+        Parts of the sum that are computed side by side and added at the end.
+    warps, stages : int
+    """
+
+    pixels: int
+    rows: int
+    splits: int
+    warps: int = 4
+    stages: int = 3
+
+
+#: (channels of the source, of the result) → cut. These are the pairs of ResNet-32 for CIFAR; change them
+#: only by what ``benchmarks/convolution.py --tune`` prints.
+_FORWARD = {
+    (16, 16): Tiling(pixels=128, depth=16, columns=16),
+    (16, 32): Tiling(pixels=256, depth=32, columns=32, warps=8),
+    (32, 32): Tiling(pixels=256, depth=32, columns=32, warps=8),
+    (32, 64): Tiling(pixels=64, depth=32, columns=64, stages=5),
+    (64, 64): Tiling(pixels=64, depth=64, columns=64, stages=5),
+}
+#: The same for the gradient of an input, whose source is the gradient of the map.
+_INPUT_GRADIENT = {
+    (16, 16): Tiling(pixels=128, depth=16, columns=16),
+    (32, 16): Tiling(pixels=256, depth=32, columns=16),
+    (32, 32): Tiling(pixels=128, depth=32, columns=32, warps=8),
+    (64, 32): Tiling(pixels=256, depth=64, columns=32, warps=8),
+    (64, 64): Tiling(pixels=64, depth=32, columns=64, stages=5),
+}
+#: (channels of the input, of the output) → cut of the gradient of the weight.
+_WEIGHT_GRADIENT = {
+    (16, 16): SplitTiling(pixels=64, rows=64, splits=88, stages=4),
+    (16, 32): SplitTiling(pixels=128, rows=64, splits=88),
+    (32, 32): SplitTiling(pixels=64, rows=64, splits=52, stages=4),
+    (32, 64): SplitTiling(pixels=64, rows=64, splits=32),
+    (64, 64): SplitTiling(pixels=64, rows=64, splits=29),
+}
+
+
+def convolve_tiling(channels: int, outputs: int, *, transposed: bool) -> Tiling:
+    """Return the cut for so many channels of the source and of the result."""
+    usual = Tiling(pixels=64, depth=64, columns=min(outputs, 64))
+    return (_INPUT_GRADIENT if transposed else _FORWARD).get((channels, outputs), usual)
+
+
+def correlate_tiling(channels: int, outputs: int) -> SplitTiling:
+    """Return the cut for the gradient of a weight of so many input and output channels."""
+    return _WEIGHT_GRADIENT.get((channels, outputs), SplitTiling(pixels=64, rows=64, splits=32))
 
 
 @triton.jit
@@ -179,3 +269,86 @@ def add_parts_kernel(
         place = partial + part[:, None] * SIZE + position[None, :]
         total += tl.sum(tl.load(place, mask=(part < SPLITS)[:, None], other=0.0), axis=0)
     tl.store(target + position, total.to(target.dtype.element_ty))
+
+
+def convolve(
+    source: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    stride: int,
+    *,
+    transposed: bool,
+    tiling: Tiling | None = None,
+) -> None:
+    """Write the convolution of ``source`` into ``target``; transposed, the gradient of its input.
+
+    All tensors are channels last, in one half precision, on one device. ``weight`` is that of the
+    convolution in both cases.
+    """
+    n_images, outputs, height, width = target.shape
+    _, channels, source_height, source_width = source.shape
+    cut = tiling or convolve_tiling(channels, outputs, transposed=transposed)
+    n_pixels = n_images * height * width
+    grid = (triton.cdiv(n_pixels, cut.pixels), outputs // cut.columns)
+    with torch.cuda.device_of(source):
+        convolve_kernel[grid](
+            source,
+            weight,
+            target,
+            n_pixels,
+            SOURCE_HEIGHT=source_height,
+            SOURCE_WIDTH=source_width,
+            HEIGHT=height,
+            WIDTH=width,
+            CHANNELS=channels,
+            OUTPUTS=outputs,
+            STRIDE=stride,
+            TRANSPOSED=transposed,
+            PIXELS=cut.pixels,
+            DEPTH=cut.depth,
+            COLUMNS=cut.columns,
+            num_warps=cut.warps,
+            num_stages=cut.stages,
+        )
+
+
+def correlate(
+    gradient: Tensor, source: Tensor, target: Tensor, stride: int, *, tiling: SplitTiling | None = None
+) -> None:
+    """Write the gradient of a weight into ``target``, from that of the map and the map's input."""
+    n_images, outputs, height, width = gradient.shape
+    _, channels, source_height, source_width = source.shape
+    cut = tiling or correlate_tiling(channels, outputs)
+    n_pixels = n_images * height * width
+    n_blocks = triton.cdiv(n_pixels, cut.pixels)
+    n_steps = triton.cdiv(n_blocks, cut.splits)
+    n_splits = triton.cdiv(n_blocks, n_steps)
+    size = 9 * channels * outputs
+    partial = torch.empty(n_splits * size, dtype=torch.float32, device=gradient.device)
+    with torch.cuda.device_of(source):
+        correlate_kernel[(n_splits, triton.cdiv(9 * channels, cut.rows))](
+            gradient,
+            source,
+            partial,
+            n_pixels,
+            SOURCE_HEIGHT=source_height,
+            SOURCE_WIDTH=source_width,
+            HEIGHT=height,
+            WIDTH=width,
+            CHANNELS=channels,
+            OUTPUTS=outputs,
+            STRIDE=stride,
+            STEPS=n_steps,
+            PIXELS=cut.pixels,
+            ROWS=cut.rows,
+            num_warps=cut.warps,
+            num_stages=cut.stages,
+        )
+        add_parts_kernel[(size // _SUM_POSITIONS,)](
+            partial,
+            target,
+            SPLITS=n_splits,
+            SIZE=size,
+            POSITIONS=_SUM_POSITIONS,
+            PARTS=min(_SUM_PARTS, triton.next_power_of_2(n_splits)),
+        )

@@ -37,24 +37,6 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
     return functional.cross_entropy(student / temperature, (teacher / temperature).softmax(1))
 
 
-def sigmoid_distillation(student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-    """Return the binary cross entropy, mean over rows and outputs, with a teacher's targets.
-
-    Parameters
-    ----------
-    student : Tensor of shape (n, outputs), float32
-    teacher : Tensor of shape (n, old classes), float32
-        Scores of the first outputs, whose sigmoids are their targets, whatever the label. It may have
-        no column.
-    y : Tensor of shape (n,), int64
-        Labels; the other outputs' targets are 1 for the label and 0 elsewhere.
-    """
-    n_old, outputs = teacher.shape[1], student.shape[1]
-    new = torch.arange(n_old, outputs, device=y.device)
-    targets = torch.cat([teacher.sigmoid(), (y[:, None] == new).float()], dim=1)
-    return functional.binary_cross_entropy_with_logits(student, targets)
-
-
 @dataclass(frozen=True, eq=False)
 class Distilling(Capturable):
     """Cross entropy and softmax distillation, weighted: a · CE + b · KD.

@@ -11,7 +11,7 @@ from acil.training.auxiliary import Auxiliary
 from acil.vision.augment import check_names
 
 Schedule = Literal["step", "cosine"]
-Precision = Literal["float32", "tf32", "bf16", "fp16"]
+TrainingPrecision = Literal["float32", "tf32", "bf16", "fp16"]
 
 #: Where the cosine ends, so that the last epoch still moves.
 COSINE_END = 1e-6
@@ -74,7 +74,7 @@ class Training:
     nesterov: bool = False
     label_smoothing: float = 0.0
     augment: tuple[str, ...] = ()
-    precision: Precision = "float32"
+    precision: TrainingPrecision = "float32"
     keep_last_batch: bool = True
     compile: bool = False
     # Not in the text that checkpoints of earlier versions are found by.
@@ -92,7 +92,7 @@ class Training:
             _require(name, value, 0 <= value < 1, "at least 0 and below 1")
         _require("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0")
         _require("schedule", self.schedule, self.schedule in get_args(Schedule), "step or cosine")
-        known = get_args(Precision)
+        known = get_args(TrainingPrecision)
         _require("precision", self.precision, self.precision in known, f"one of {', '.join(known)}")
         rising = all(a < b for a, b in zip(self.milestones, self.milestones[1:], strict=False))
         _require("milestones", self.milestones, rising, "in rising order")

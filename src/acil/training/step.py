@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from acil.errors import InputError
 from acil.training.convolution import use_fast_convolutions
+from acil.training.half_precision import HalfPrecisionCopy, halved
 from acil.training.settings import Training
-from acil.training.shadow import Shadow, halved
 from acil.vision.backbones import Backbone
 
 #: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). These attributes are
@@ -167,15 +167,15 @@ class Step:
         half = settings.precision == "fp16" and on_gpu
         self._autocast = torch.float16 if half else _AUTOCAST.get(settings.precision)
         self._optimizer = make_optimizer(network, settings, device)
-        self._shadow = Shadow(network) if half else None
-        self._scaler = _scaler(device, enabled=self._shadow is not None)
-        self._model: nn.Module = network if self._shadow is None else self._shadow.network
+        self._half = HalfPrecisionCopy(network) if half else None
+        self._scaler = _scaler(device, enabled=self._half is not None)
+        self._model: nn.Module = network if self._half is None else self._half.network
         #: Other sizes run as they are: a smaller batch ends an epoch, and is not worth a compilation.
         self._compiled_size = (
             settings.batch_size if settings.compile and on_gpu and _CAN_COMPILE else None
         )
         if self._compiled_size is not None:
-            if self._shadow is not None:
+            if self._half is not None:
                 # Only in the copy: the network itself is evaluated as ever.
                 use_fast_convolutions(self._model, device)
             compile_parts(self._model)
@@ -215,7 +215,7 @@ class Step:
             buffer = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
             if buffer is not None:
                 found[f"momentum.{name}"] = buffer
-        if self._shadow is not None:
+        if self._half is not None:
             found["loss_scale"], found["good_steps"] = _scaler_state(self._scaler)
         return {**found, "totals": self._totals}
 
@@ -223,8 +223,8 @@ class Step:
         """Write values into what :meth:`tensors` returns."""
         for name, tensor in self.tensors().items():
             tensor.copy_(tensors[name])
-        if self._shadow is not None:
-            self._shadow.refresh()
+        if self._half is not None:
+            self._half.refresh()
         self._scored |= bool(tensors["totals"][1] > 0)
 
     def reset_totals(self) -> None:
@@ -243,23 +243,23 @@ class Step:
         _plain(self._network)
 
     def _run(self, x: Tensor, y: Tensor, *others: Tensor) -> None:
-        if self._shadow is None:
+        if self._half is None:
             self._optimizer.zero_grad(set_to_none=True)
         else:
-            self._shadow.clear()
+            self._half.clear()
         autocast = torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None)
         with autocast, self._stance(len(y)):
             result = self._objective(self._model, x, y, *others)
         loss, scores = result if isinstance(result, tuple) else (result, None)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        if self._shadow is not None:
-            self._shadow.collect()
+        if self._half is not None:
+            self._half.collect()
         self._clamp()
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        if self._shadow is not None:
-            self._shadow.refresh()
-            self._shadow.count()
+        if self._half is not None:
+            self._half.refresh()
+            self._half.count()
         with torch.no_grad():
             self._totals[0] += loss.detach().float() * len(y)
             if scores is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acil.benchmark.plan import MEMORY_RULE
 from acil.benchmark.published import PAPER_NOTES
 from acil.benchmark.report.collect import BASE, Collection, is_shown_by
 from acil.benchmark.report.render import Table, escape_markdown, to_csv, to_latex, to_markdown
@@ -23,7 +24,6 @@ from acil.benchmark.report.tables import (
     overview_table,
     width_table,
 )
-from acil.benchmark.suites import MEMORY_RULE
 from acil.training.recipes import RECIPES
 
 #: Suite → its heading and the table that has all its numbers.

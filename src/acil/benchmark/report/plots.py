@@ -24,11 +24,11 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from acil.benchmark.plan import MEMORY_RULE
 from acil.benchmark.report.collect import BASE
 from acil.benchmark.report.render import nbytes
 from acil.benchmark.report.rows import Cell, Comparison, Stat
 from acil.benchmark.report.tables import described
-from acil.benchmark.suites import MEMORY_RULE
 
 #: Okabe and Ito's colours, which the colour-blind tell apart; wine for a yellow too pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#882255")

@@ -1,0 +1,326 @@
+"""What the jobs of one run share: data, protocol, recipe, network; and how records name them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acil.benchmark.config import RunConfig, data_options
+from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
+from acil.benchmark.orders import canonical_order, class_order
+from acil.benchmark.plan import Job, has_column, plan_jobs, variants
+from acil.distributed import Group
+from acil.errors import InputError
+from acil.methods import Context, resolve
+from acil.methods.base_network import stored_classifier
+from acil.training.recipes import Recipe, override, recipe, to_dict
+from acil.validation import resolve_device
+from acil.vision.backbones import Backbone, build, load_backbone
+from acil.vision.cache import FeatureCache
+from acil.vision.extract import FeatureExtractor
+
+ProgressListener = Callable[[Any], None]
+#: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
+_SHORT = 12
+_IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """Everything that the jobs of one run share.
+
+    Attributes
+    ----------
+    config : RunConfig
+    recipe : Recipe
+    data : Dataset
+        Labels are positions in the class order.
+    content : dict
+        What to know about data that are the user's own: see `_content`.
+    base : int
+        Classes of the base phase.
+    device : torch.device
+    backbone : Backbone or None
+        The trained network that was given.
+    backbone_name : str or None
+        How records name it: its file and the beginning of its fingerprint.
+    classifier : Mapping or None
+        The classifier that was trained with it, if its file has one beside it.
+    cache : FeatureCache
+    progress : callable or None
+    group : Group or None
+        Processes that do the jobs together.
+    """
+
+    config: RunConfig
+    recipe: Recipe
+    data: Dataset
+    content: Mapping[str, Any]
+    base: int
+    device: torch.device
+    backbone: Backbone | None
+    backbone_name: str | None
+    classifier: Mapping[str, Tensor] | None
+    cache: FeatureCache
+    progress: ProgressListener | None
+    group: Group | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process records: it is alone, or the first of its group."""
+        return self.group is None or self.group.leads
+
+    def together(self) -> AbstractContextManager[None]:
+        """Return a block that the processes of a group succeed or fail in together."""
+        return nullcontext() if self.group is None else self.group.together()
+
+    @property
+    def n_classes(self) -> int:
+        """Classes of all phases together."""
+        return len(self.data.class_names)
+
+    @property
+    def train_labels(self) -> Tensor:
+        """Labels of the training images."""
+        return self.data.train_labels
+
+    @property
+    def test_labels(self) -> Tensor:
+        """Labels of the test images."""
+        return self.data.test_labels
+
+    @property
+    def dataset(self) -> str:
+        """How records name the data set: without the folders above it, which are the machine's own."""
+        return dataset_name(self.config.dataset)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What followed from the settings, for readers of config.toml."""
+        return {
+            "dataset": "@".join([self.dataset, *([self.content[_IDENTITY]] if self.content else [])]),
+            "backbone": self.backbone_name or self.recipe.backbone,
+            "recipe": to_dict(self.recipe),
+            "n_classes": self.n_classes,
+            "base": self.base,
+            "class_names": list(self.data.class_names),
+            "skipped": len(self.data.skipped),
+        }
+
+
+def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | None) -> PreparedRun:
+    """Load data and network, and check that they fit the protocol.
+
+    Parameters
+    ----------
+    config : RunConfig
+    out : Path or None
+        The run directory, which keeps extracted features; None keeps them in memory.
+    progress : callable or None
+    """
+    data = load(config.dataset, config.root, skip_bad=config.skip_bad, **config.data)
+    content = _content(config, data)
+    order = class_order(config.order, len(data.class_names))
+    if config.classes is not None:
+        if not 1 <= config.classes <= len(order):
+            raise InputError(f"classes must be from 1 to {len(order)}, got {config.classes}.")
+        order = order[: config.classes]
+    data = restrict(data, order)
+    default_base = data.default_base if config.classes is None else len(order) // 2
+    base = default_base if config.base is None else config.base
+    chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
+    device = resolve_device(config.device, "float64")
+    backbone = name = classifier = None
+    if config.backbone is not None:
+        path = Path(config.backbone)
+        backbone, metadata = load_backbone(path, device=device)
+        _check_backbone(metadata, config, base)
+        classifier = stored_classifier(path, backbone)
+        # Behind symbolic links, so that two spellings of one path are one network.
+        name = f"{path.resolve().name}@{metadata['fingerprint'][:_SHORT]}"
+    if data.train.has_pixels:
+        _check_fit(data, chosen, backbone, device)
+    cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
+    return PreparedRun(
+        config, chosen, data, content, base, device, backbone, name, classifier, cache, progress
+    )
+
+
+def planned(prepared: PreparedRun) -> list[Job]:
+    """Return the jobs of a run."""
+    config = prepared.config
+    given = config.settings
+    own = {m: variants(config.suite, given, method_settings(m, given), m) for m in config.methods}
+    methods = [(name, resolve(name)) for name in config.methods]
+    jobs = plan_jobs(methods, own, config.seeds, config.phases, prepared.n_classes, prepared.base)
+    return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
+
+
+def dataset_name(dataset: str) -> str:
+    """Return the name of a data set without the folders of the machine it lies on.
+
+    Examples
+    --------
+    >>> dataset_name("features:/data/mine/embeddings.npz"), dataset_name("cifar100")
+    ('features:embeddings.npz', 'cifar100')
+    """
+    head, colon, place = dataset.partition(":")
+    if not colon or head not in DATASETS:
+        return dataset
+    return f"{head}:{Path(place).expanduser().resolve().name or 'root'}"
+
+
+def labels(prepared: PreparedRun, job: Job, phases: int) -> dict[str, Any]:
+    """Return what identifies the records of one job and one number of phases."""
+    return {
+        "suite": prepared.config.suite,
+        "method": job.method,
+        "dataset": prepared.dataset,
+        "order": prepared.config.order,
+        "recipe": prepared.recipe.name,
+        "settings": _settings(prepared, job),
+        "seed": job.seed,
+        "phases": phases,
+    }
+
+
+def context(prepared: PreparedRun, job: Job, checkpoint: Callable[[str], Path] | None) -> Context:
+    """Return what a method may use beside the data of the present phase.
+
+    Parameters
+    ----------
+    prepared : PreparedRun
+    job : Job
+    checkpoint : callable
+        Gives the folder that belongs to a digest of everything that decides the base network. None
+        keeps no files.
+    """
+    identity = base_identity(prepared, job.seed)
+    return Context(
+        recipe=prepared.recipe,
+        seed=job.seed,
+        device=prepared.device,
+        n_classes=prepared.n_classes,
+        settings=job.settings,
+        backbone=prepared.backbone,
+        classifier=prepared.classifier,
+        identity=identity,
+        cache=prepared.cache,
+        checkpoint=None if checkpoint is None else checkpoint(digest(identity)),
+        progress=prepared.progress,
+        group=prepared.group,
+        phase_sizes=phase_sizes(prepared, job),
+    )
+
+
+def phase_sizes(prepared: PreparedRun, job: Job) -> tuple[int, ...]:
+    """Return the number of training images of each phase of a job."""
+    counts = torch.bincount(prepared.train_labels, minlength=prepared.n_classes)
+    return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
+
+
+def base_identity(prepared: PreparedRun, seed: int) -> dict[str, Any]:
+    """Return what a trained base network must remember, and no other network shares."""
+    options = data_options(prepared.config)
+    return {
+        "dataset": prepared.dataset,
+        "order": prepared.config.order,
+        "classes": prepared.n_classes,
+        "base_classes": prepared.base,
+        "seed": seed,
+        "recipe": prepared.recipe.name,
+        "training": to_dict(prepared.recipe),
+        **prepared.content,
+        **({"data": options} if options else {}),
+    }
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """Return a short hash of values that JSON can write."""
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _settings(prepared: PreparedRun, job: Job) -> dict[str, Any]:
+    features = prepared.recipe.features
+    return {
+        "expansion_size": prepared.recipe.expansion_size,
+        "gamma": prepared.recipe.gamma,
+        "dtype": prepared.recipe.dtype,
+        "solver": "gram",
+        "taps": list(features.taps),
+        "base": prepared.base,
+        "classes": prepared.n_classes,
+        "backbone": prepared.backbone_name or prepared.recipe.backbone,
+        **{f"recipe.{name}": value for name, value in prepared.config.recipe_changes.items()},
+        **{f"data.{name}": value for name, value in data_options(prepared.config).items()},
+        **{f"data.{name}": value for name, value in prepared.content.items()},
+        **job.settings,
+        **method_settings(job.method, job.settings),
+    }
+
+
+def method_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of its own that a method names, defaults included, such as ``memory_rule``."""
+    return dict(resolve(name).recorded_settings(settings))
+
+
+def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
+    """Return which images those of a user's own folder or file are, and how many were left out.
+
+    Data sets that ship or are fetched are the same everywhere; their name says it all.
+    """
+    if ":" not in config.dataset and not data.skipped:
+        return {}
+    left_out = {"skipped": len(data.skipped)} if data.skipped else {}
+    return {_IDENTITY: data.identity[:_SHORT], **left_out}
+
+
+def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -> None:
+    """Refuse a network that has seen classes which this run calls new."""
+    found = {
+        "dataset": dataset_name(str(metadata.get("dataset", config.dataset))),
+        "order": _order(metadata.get("order", config.order)),
+    }
+    for name, value in {"dataset": dataset_name(config.dataset), "order": config.order}.items():
+        if found[name] != value:
+            raise InputError(
+                f"The backbone {config.backbone} was trained with {name} = {found[name]!r}, but this "
+                f"run has {value!r}: it would have seen classes that are called new. Take another "
+                f"backbone or set --{name} {found[name]}."
+            )
+    seen = metadata.get("base_classes")
+    if seen is not None and int(seen) > base:
+        raise InputError(
+            f"The backbone {config.backbone} was trained on {seen} classes, but the base of this run "
+            f"has {base}: it would have seen classes that are called new. Set --base {seen}."
+        )
+
+
+def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None, device: torch.device) -> None:
+    """Put one image through the network: what does not fit is told before hours of training."""
+    network = backbone or build(chosen.backbone, **dict(chosen.backbone_options))
+    try:
+        extractor = FeatureExtractor(network, chosen.features, device, batch_size=1)
+        extractor.features(data.train.subset(torch.tensor([0])))
+    except InputError as error:
+        side = data.train.shape[-1]
+        raise InputError(
+            f"{error} A recipe's network is built for these images with --set "
+            f"recipe.backbone_options.size={side}, where it can be."
+        ) from error
+
+
+def _order(found: Any) -> str:
+    try:
+        return canonical_order(found)
+    except InputError:
+        return str(found)  # of a newer version, say: certainly not this run's

@@ -1,0 +1,303 @@
+"""Base networks: trained once on the base phase, stored, and shared by all that ask for the same.
+
+Most methods share one network (`base_backbone`, and with its classifier `base_network`), in the files
+``backbone.safetensors`` and ``classifier.safetensors``. Methods with a base training of their own have a
+file for each of these trainings (`own_base_network`).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from acil.distributed import Group
+from acil.distributed.collectives import share
+from acil.errors import InputError, ModelFileError
+from acil.methods.base import Context, Phase
+from acil.methods.linear_probe import linear_probe
+from acil.modelfile.writing import locked, write_tensors
+from acil.training.checkpoint import Checkpoint
+from acil.training.loop import Objective, train
+from acil.training.network import Network
+from acil.training.settings import Training
+from acil.vision.backbones import BACKBONES, Backbone, build, fingerprint, load_backbone, save_backbone
+
+logger = logging.getLogger(__name__)
+_METADATA_KEY = "acil_weights"
+
+
+def base_backbone(context: Context, phase: Phase) -> Backbone:
+    """Return the network that the base phase asks for: given, trained before, or trained now.
+
+    Parameters
+    ----------
+    context : Context
+    phase : Phase
+        The base phase.
+
+    Notes
+    -----
+    In a group, rank 0 gives it to the others.
+    """
+    if context.group is not None:
+        return _from_rank_0(context, context.group, phase)
+    return _given_or_trained(context, phase)
+
+
+def base_network(context: Context, phase: Phase) -> Network:
+    """Return the base network with its classifier, the caller's own to train on.
+
+    A network that comes without a classifier for the phase's classes gets a linear one that is fitted on
+    its frozen features of the phase, with the recipe's training; that is logged.
+
+    Parameters
+    ----------
+    context : Context
+    phase : Phase
+        The base phase; with a network that was given, any first phase.
+    """
+    stored = _stored(context)
+    if context.backbone is not None:
+        backbone, weights = copy.deepcopy(context.backbone), context.classifier
+    elif stored is not None and stored.exists():
+        backbone = load_backbone(stored, device=context.device)[0]
+        weights = stored_classifier(stored, backbone)
+    else:
+        return _train_base(context, phase)
+    generator = torch.Generator().manual_seed(context.seed)
+    network = Network(backbone, len(phase.classes), generator=generator).to(context.device).eval()
+    if weights is None or len(weights["weight"]) != network.n_classes:
+        logger.warning(
+            "The base network has no classifier for these classes: one is fitted on its features."
+        )
+        linear_probe(network, phase.images, phase.labels, context)
+    else:
+        network.classifier.load_state_dict(weights)
+    return network
+
+
+def new_network(context: Context, n_classes: int) -> Network:
+    """Return the recipe's untrained network, drawn from the seed."""
+    generator = torch.Generator().manual_seed(context.seed)
+    backbone = build(context.recipe.backbone, generator, **dict(context.recipe.backbone_options))
+    return Network(backbone, n_classes, generator=generator)
+
+
+def stored_classifier(backbone_file: Path, backbone: Backbone) -> dict[str, Tensor] | None:
+    """Return the weights of the linear classifier stored beside a backbone, or None.
+
+    Parameters
+    ----------
+    backbone_file : Path
+    backbone : Backbone
+        What the file holds: a classifier that was trained with another network is not returned.
+    """
+    return read_weights(_classifier_file(backbone_file), fingerprint(backbone))
+
+
+def _from_rank_0(context: Context, group: Group, phase: Phase) -> Backbone:
+    backbone = _given_or_trained(context, phase) if group.leads else context.backbone
+    content = share(backbone.state_dict() if group.leads and backbone is not None else None, group)
+    if backbone is None:
+        backbone = build(context.recipe.backbone, **dict(context.recipe.backbone_options))
+    if not group.leads:
+        try:
+            backbone.load_state_dict(content or {})
+        except RuntimeError as error:
+            raise InputError(
+                f"The network of rank 0 is not the one of this process: {error} Give all processes the "
+                "same --backbone."
+            ) from error
+    return backbone.to(context.device).eval()
+
+
+def _given_or_trained(context: Context, phase: Phase) -> Backbone:
+    if context.backbone is not None:
+        return context.backbone
+    stored = _stored(context)
+    if stored is not None and stored.exists():
+        return load_backbone(stored, device=context.device)[0]
+    return _train_base(context, phase).backbone
+
+
+def _train_base(context: Context, phase: Phase) -> Network:
+    require_base(phase)
+    network = new_network(context, len(phase.classes))
+    checkpoint = None if context.checkpoint is None else Checkpoint(context.checkpoint / "training")
+    _train(network, context, phase, context.recipe.training, None, checkpoint)
+    stored = _stored(context)
+    if stored is None or checkpoint is None:
+        return network
+    # The classifier first: where there is a backbone file, its classifier is there too.
+    owner = fingerprint(network.backbone)
+    write_weights(_classifier_file(stored), network.classifier.state_dict(), owner)
+    save_backbone(network.backbone, stored, dict(context.identity))
+    checkpoint.remove()
+    # What runs is what is stored, so that a resumed run goes on with the same bits.
+    return base_network(context, phase)
+
+
+def _stored(context: Context) -> Path | None:
+    return None if context.checkpoint is None else context.checkpoint / "backbone.safetensors"
+
+
+def _classifier_file(backbone_file: Path) -> Path:
+    return backbone_file.with_name("classifier.safetensors")
+
+
+def own_base_network(
+    context: Context,
+    phase: Phase,
+    name: str,
+    make: Callable[[Backbone, torch.Generator], Any],
+    options: dict[str, Any],
+    training: Training,
+    objective: Objective | None = None,
+) -> Any:
+    """Return a method's own base network: trained before in this run, or trained now.
+
+    On a network that was given, only a classifier is fitted: it is taken as it is.
+
+    Parameters
+    ----------
+    context : Context
+    phase : Phase
+        The base phase; with a network that was given, any first phase.
+    name : str
+        Of the method; tells its files from those of others.
+    make : callable
+        (backbone, generator) → network with ``backbone`` and ``classifier``.
+    options : dict
+        Of the backbone, beyond the recipe's. A backbone that does not have one of them goes without.
+    training : Training
+    objective : Objective, optional
+        By default the cross entropy.
+    """
+    generator = torch.Generator().manual_seed(context.seed)
+    if context.backbone is not None:
+        network = make(copy.deepcopy(context.backbone), generator)
+        logger.warning("%s takes the given network as it is and fits its own classifier on it.", name)
+        linear_probe(network, phase.images, phase.labels, context, training, objective)
+        return network.to(context.device).eval()
+    require_base(phase)
+    chosen = {**context.recipe.backbone_options, **_known(context.recipe.backbone, options)}
+    network = make(build(context.recipe.backbone, generator, **chosen), generator)
+    owner = f"{name} {chosen} {training} {len(phase.classes)}"
+    if context.checkpoint is None:
+        _train(network, context, phase, training, objective, None)
+    else:
+        key = hashlib.sha256(owner.encode()).hexdigest()[:16]
+        folder = context.checkpoint / f"{name}-base-{key}"
+        _train_once(network, folder, owner, context, phase, training, objective)
+    return network.to(context.device).eval()
+
+
+def _train_once(
+    network: Any,
+    folder: Path,
+    owner: str,
+    context: Context,
+    phase: Phase,
+    training: Training,
+    objective: Objective | None,
+) -> None:
+    """Train a network in place, or take the weights that a training before has left in a folder."""
+    stored = folder / "network.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Runs with other K, side by side, wait here and then find it trained.
+    with locked(stored):
+        weights = read_weights(stored, owner)
+        if weights is None:
+            checkpoint = Checkpoint(folder)
+            _train(network, context, phase, training, objective, checkpoint)
+            write_weights(stored, network.state_dict(), owner)
+            checkpoint.remove()
+        else:
+            network.load_state_dict(weights)
+
+
+def _known(backbone: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those options that the constructor of a backbone takes; log the others."""
+    taken = inspect.signature(BACKBONES[backbone]).parameters if backbone in BACKBONES else {}
+    missing = sorted(set(options) - set(taken))
+    if missing:
+        logger.info("The backbone %s has no option %s: as it is.", backbone, ", ".join(missing))
+    return {name: value for name, value in options.items() if name in taken}
+
+
+def _train(
+    network: Any,
+    context: Context,
+    phase: Phase,
+    training: Training,
+    objective: Objective | None,
+    checkpoint: Checkpoint | None,
+) -> None:
+    train(
+        network,
+        phase.images.pixels(),
+        phase.labels,
+        training,
+        preprocessing=network.backbone.preprocessing,
+        seed=context.seed,
+        device=context.device,
+        objective=objective,
+        checkpoint=checkpoint,
+        progress=context.progress,
+    )
+
+
+def require_base(phase: Phase) -> None:
+    """Raise unless this is a base phase, on which a network can be trained."""
+    if phase.index != 0:
+        raise InputError(
+            "There is no base phase to train a network on. Give a trained one with --backbone, or take "
+            "a base of at least one class."
+        )
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], owner: str) -> None:
+    """Write tensors, completely or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder is made if needed.
+    weights : Mapping of str to Tensor
+    owner : str
+        What `read_weights` must be asked for.
+    """
+    write_tensors(path, weights, {_METADATA_KEY: json.dumps({"owner": owner})}, make_folder=True)
+
+
+def read_weights(path: Path, owner: str) -> dict[str, Tensor] | None:
+    """Return the tensors of a file; None if it is missing, damaged or belongs to another network.
+
+    A file that is there and cannot be used is logged: its content is computed again.
+    """
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {})[_METADATA_KEY])
+            # Copied, because what is mapped may lie at an address that slows everything down.
+            found = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        if facts["owner"] == owner:
+            return found
+        cause = "it belongs to another network"
+    except OSError as error:
+        raise ModelFileError(f"Cannot read {path}: {error.strerror}. Check permissions.") from error
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        cause = str(error)
+    logger.warning("The weights in %s are not used (%s): they are computed again.", path, cause)
+    return None

@@ -1,0 +1,49 @@
+"""The bounds: fine-tuning, which forgets, below; joint training, which keeps all data, above.
+
+``finetune`` goes on training with the new data alone. Loss of an increment: the cross entropy over all
+classes seen, on the new classes' images.
+
+``joint`` trains a new network from scratch at every phase, on all data seen, with the cross entropy over
+all classes seen. The runner hands out one phase's data, so this method keeps every image in its memory,
+and the bytes are counted. Its base phase is the shared base network, which is the same training.
+
+Settings: ``increment.NAME`` changes the training after the base phase, which is the recipe's (for
+``paper``: 160 epochs, rate 0.1 divided by 10 at 80 and 120, weight decay 5e-4, batches of 128, momentum
+0.9).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acil.methods.base import Phase
+from acil.methods.base_network import new_network
+from acil.methods.exemplars import MemoryRule
+from acil.methods.incremental import IncrementalNetwork
+from acil.training.network import Network
+
+
+class Finetune(IncrementalNetwork):
+    """Train on, without anything against forgetting."""
+
+    name = "finetune"
+
+    def increment(self, phase: Phase) -> Network:
+        """Return the network trained on the new data."""
+        network: Network = self.fit(self.grown_student(phase), self.data(phase), phase)
+        return network
+
+
+class Joint(IncrementalNetwork):
+    """Train from scratch on everything seen so far."""
+
+    name = "joint"
+
+    def memory_rule(self) -> MemoryRule:
+        """Keep every image."""
+        return MemoryRule(None, "per class")
+
+    def increment(self, phase: Phase) -> Any:
+        """Return a network trained on the data of all phases."""
+        network = new_network(self.context, phase.n_seen)
+        return self.fit(network, self.data(phase), phase)

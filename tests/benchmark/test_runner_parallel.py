@@ -1,0 +1,202 @@
+"""Jobs in processes of their own: the same records, one base network, failures that stop nobody else."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from running import command, records, timeless
+
+from acil.benchmark import runner
+from acil.benchmark.config import make_config
+from acil.benchmark.estimate import longest_first
+from acil.benchmark.prepare import planned, prepare
+
+#: A user's own methods, for which every process imports this file.
+OWN = """
+import os, time
+from pathlib import Path
+from acil.errors import InputError
+from acil.methods import base_network
+from acil.methods.acil import ACIL
+
+NOTES = Path(os.environ["NOTES"])
+train = base_network.train
+
+
+def note(text):
+    with NOTES.open("a") as file:
+        file.write(text + "\\n")
+
+
+def noted(*arguments, **options):
+    note("trained")
+    time.sleep(0.5)  # the others come while this one is busy
+    return train(*arguments, **options)
+
+
+base_network.train = noted
+
+
+class Twin(ACIL):
+    pass
+
+
+class Other(ACIL):
+    pass
+
+
+class Fails(ACIL):
+    def learn(self, phase):
+        if phase.index == 1:
+            raise InputError("This method never liked phase 1.")
+        super().learn(phase)
+
+
+class Dies(ACIL):
+    def learn(self, phase):
+        os._exit(7)
+
+
+class Waits(ACIL):
+    def learn(self, phase):
+        note(f"pid {os.getpid()}")
+        time.sleep(300)
+"""
+COMMON = ("--dataset", "digits", "--seeds", "0,1", "--phases", "5", "--set", "recipe.training.epochs=1")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Make the methods known to this process and those that it starts; return the file of notes."""
+    (tmp_path / "own_methods.py").write_text(OWN)
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("acil.benchmark.report._draw", lambda *_: [])
+    # What the file replaces when it is imported.
+    monkeypatch.setattr(
+        "acil.methods.base_network.train", __import__("acil.training.loop").training.loop.train
+    )
+    yield tmp_path / "notes"
+    sys.modules.pop("own_methods", None)
+
+
+def sorted_records(folder):
+    return sorted(timeless(folder), key=str)
+
+
+def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, tmp_path):
+    methods = ("--method", "own_methods:Twin,own_methods:Other")
+    assert command(*COMMON, *methods, "--out", tmp_path / "alone").exit_code == 0
+    own.unlink()
+    result = command(*COMMON, *methods, "--jobs", "3", "--out", tmp_path / "together")
+    assert result.exit_code == 0, result.output
+    assert own.read_text().split() == ["trained"] * 2
+    assert len(list((tmp_path / "together" / "checkpoint").glob("base-*/backbone.safetensors"))) == 2
+    assert sorted_records(tmp_path / "together") == sorted_records(tmp_path / "alone")
+    twin, other = (
+        [r["accuracy"] for r in records(tmp_path / "together", "phase") if r["method"] == name]
+        for name in ("own_methods:Twin", "own_methods:Other")
+    )
+    assert sorted(twin) == sorted(other)
+    assert "own_methods:Twin" in result.stdout
+
+
+def test_job_that_fails_is_reported_and_the_others_go_on(own, tmp_path):
+    methods = "own_methods:Dies,own_methods:Fails,own_methods:Twin"
+    arguments = (*COMMON, "--seeds", "0", "--method", methods, "--out", tmp_path / "run")
+    result = command(*arguments, "--jobs", "2")
+    assert result.exit_code == 1
+    assert "2 of 3 jobs failed" in result.stderr
+    assert "[own_methods:Dies, seed 0, K = 5] Its process ended with exit code 7." in result.stderr
+    assert "[own_methods:Fails, seed 0, K = 5] This method never liked phase 1." in result.stderr
+    assert [r["method"] for r in records(tmp_path / "run", "summary")] == ["own_methods:Twin"]
+    assert "own_methods:Twin" in (tmp_path / "run" / "report" / "main.md").read_text()
+    (failure,) = records(tmp_path / "run", "failure")
+    assert failure["error"] == "This method never liked phase 1."
+
+
+def test_job_that_fails_in_the_only_process_does_not_stop_the_others_either(own, tmp_path):
+    methods = ("--method", "own_methods:Fails,own_methods:Twin", "--seeds", "0")
+    result = command(*COMMON, *methods, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "1 of 2 jobs failed" in result.stderr
+    assert [r["method"] for r in records(tmp_path / "run", "summary")] == ["own_methods:Twin"]
+
+
+def test_the_longest_jobs_begin(monkeypatch, tmp_path):
+    config = make_config({"methods": "ncm,icarl,joint", "phases": "1,5", "seeds": "0", "jobs": "2"})
+    prepared, begun = prepare(config, None, None), []
+
+    def started(spawn, prepared, job, out):
+        begun.append((job.method, len(job.grouping) - 1))
+        ended = SimpleNamespace(sentinel=None, is_alive=lambda: False, join=lambda: None, exitcode=0)
+        return runner._Worker(job, ended, multiprocessing.Pipe()[0], runner._Ended())
+
+    monkeypatch.setattr(runner, "_started", started)
+    monkeypatch.setattr(runner, "wait", lambda _: None)
+    assert runner.run_side_by_side(prepared, planned(prepared), tmp_path) == []
+    assert begun == [("joint", 5), ("icarl", 5), ("joint", 1), ("icarl", 1), ("ncm", 5)]
+
+
+def test_job_that_cannot_be_made_does_not_keep_others_from_beginning():
+    bad = {
+        "methods": "icarl-bce,joint",
+        "phases": "1",
+        "seeds": "0",
+        "settings.memory_rule": "3 in total",
+    }
+    prepared = prepare(make_config(bad), None, None)
+    assert [job.method for job in longest_first(prepared, planned(prepared))] == ["joint", "icarl-bce"]
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def until(condition, seconds=240.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_stopping_the_first_process_stops_all(own, tmp_path, number):
+    command_line = [sys.executable, "-m", "acil", "bench", "run", *COMMON, "--jobs", "2"]
+    command_line += ["--method", "own_methods:Waits", "--out", str(tmp_path / "run")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+
+    def heeding():
+        # A shell that runs the tests in the background has told them to ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(
+        command_line, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heeding
+    )
+
+    def pids():
+        return [int(line.split()[1]) for line in own.read_text().splitlines()] if own.exists() else []
+
+    try:
+        until(lambda: len(pids()) == 2)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    until(lambda: not any(map(alive, pids())))
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "Stopped. Go on with: acil bench run --resume" in told
+        assert "Traceback" not in told

@@ -1,0 +1,110 @@
+"""Features of a frozen network: one scale for all phases, and the share of each process."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from acil.benchmark.config import make_config
+from acil.benchmark.records import Records
+from acil.benchmark.runner import run
+from acil.errors import InputError
+from acil.methods.base import Phase
+from acil.methods.frozen_features import Standardize, own_phase, own_rows
+from acil.vision.backbones import build, save_backbone
+from acil.vision.cache import FeatureCache
+from acil.vision.extract import FeatureExtractor
+from acil.vision.imageset import ImageSet, content_identity
+
+
+def test_base_features_are_centred_with_equal_deviations_and_the_same_mean_squared_length():
+    features = torch.randn(400, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7) + 3
+    found = Standardize(features)(features).double()
+    assert found.mean(dim=0).abs().max() < 1e-5
+    deviations = found.std(dim=0, correction=0)
+    torch.testing.assert_close(deviations, deviations.mean().expand(6), rtol=1e-5, atol=0)
+    lengths = [values.double().square().sum(dim=1).mean() for values in (features, found)]
+    torch.testing.assert_close(*lengths, rtol=1e-5, atol=0)
+
+
+def test_dimensions_that_never_move_are_left_out():
+    features = torch.rand(50, 3, generator=torch.Generator().manual_seed(0))
+    features[:, 1] = 2.0
+    standard = Standardize(features)
+    assert standard(torch.tensor([[0.0, 1e6, 0.0]]))[0, 1] == 0
+    assert torch.isfinite(Standardize(torch.zeros(4, 2))(torch.ones(1, 2))).all()
+
+
+def summaries(folder):
+    found = [r for r in Records(folder / "records.jsonl").read() if r["kind"] == "summary"]
+    return {record["phases"]: record for record in found}
+
+
+def small(**changes):
+    values = {"dataset": "digits", "seeds": "0", "phases": "1,5", "expansion_size": 200}
+    changes = {"recipe.training.epochs": "2", "recipe.features.standardize": "true", **changes}
+    return make_config({**values, **changes})
+
+
+def test_run_is_the_same_for_every_grouping_and_equals_joint_learning(tmp_path):
+    found = summaries(run(small(), tmp_path / "run"))
+    assert found[1]["last_accuracy"] == found[5]["last_accuracy"]
+    assert found[1]["forgetting"] == found[5]["forgetting"]
+    assert found[5]["joint_difference"] < 1e-9
+
+
+def test_without_a_base_phase_it_is_refused(tmp_path):
+    backbone = tmp_path / "network.safetensors"
+    save_backbone(build("smallcnn"), backbone, {})
+    with pytest.raises(InputError, match="standardize=false"):
+        run(small(base=0, backbone=str(backbone), phases="5"), tmp_path / "run")
+
+
+@pytest.fixture
+def images():
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (23, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    return ImageSet(pixels, None, content_identity(pixels))
+
+
+def groups(size):
+    return [SimpleNamespace(rank=rank, size=size) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 40])
+def test_shares_of_a_part_are_the_whole_part(images, size):
+    part = images.subset(torch.tensor([4, 20, 3, 3, 9, 15]))
+    phase = Phase(1, (0, 1), part, torch.tensor([0, 1, 0, 0, 1, 1]), 2)
+    shares = [own_phase(phase, group) for group in groups(size)]
+    rows = torch.cat([own_rows(part, group) for group in groups(size)])
+    assert rows.sort().values.tolist() == list(range(6))
+    assert torch.equal(torch.cat([share.labels for share in shares]), phase.labels[rows])
+    assert torch.equal(torch.cat([share.images.pixels() for share in shares]), part.pixels()[rows])
+
+
+def test_a_share_is_extracted_once_and_has_the_features_of_the_whole(images):
+    backbone = build("smallcnn", torch.Generator().manual_seed(0)).eval()
+    whole = FeatureExtractor(backbone, cache=FeatureCache(None)).features(images)
+    for group in groups(3):
+        seen = []
+        extractor = FeatureExtractor(
+            backbone,
+            cache=FeatureCache(None),
+            progress=lambda done, total, seen=seen: seen.append(total),
+            share=(group.rank, group.size),
+        )
+        for part in (images, images.subset(torch.tensor([7, 5, 0, 22, 1, 2]))):
+            rows = own_rows(part, group)
+            places = rows if part.indices is None else part.indices[rows]
+            found = extractor.features(part.subset(rows))
+            assert torch.equal(found, whole[places])
+        assert seen == [len(own_rows(images, group))]
+
+
+def test_images_of_another_share_are_refused(images):
+    backbone = build("smallcnn", torch.Generator().manual_seed(0))
+    extractor = FeatureExtractor(backbone, cache=FeatureCache(None), share=(1, 2))
+    with pytest.raises(InputError, match="share 1 of 2"):
+        extractor.features(images.subset(torch.tensor([1, 2])))

@@ -1,0 +1,76 @@
+"""The tables of docs/results.md have the numbers that the records have."""
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results" / "cifar100"
+PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def summaries(*patterns: str, **wanted: str) -> dict[int, list[dict]]:
+    """Return the summaries of record files, one for each seed, by number of phases K."""
+    found: dict[int, dict[int, dict]] = defaultdict(dict)
+    for path in (path for pattern in patterns for path in sorted(RECORDS.glob(pattern))):
+        for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            if record["kind"] == "summary" and all(record[key] == wanted[key] for key in wanted):
+                found[record["phases"]][record["seed"]] = record
+    return {phases: list(by_seed.values()) for phases, by_seed in found.items()}
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading, without its head."""
+    below = page[page.index(f"\n{heading}") :]
+    (table, *_) = re.findall(r"(?:^\|.*\n)+", below, flags=re.MULTILINE)
+    lines = [line.strip().strip("|") for line in table.splitlines()[2:]]
+    return [[cell.strip() for cell in line.split("|")] for line in lines]
+
+
+def spread(values: list[float]) -> str:
+    return f"{mean(values):.2f} ± {stdev(values):.2f}"
+
+
+FOLDERS = {"`strong`, without mirror images": "strong-no-mirror"}
+MEASURED = [row for row in rows(PAGE, "## ACIL by recipe") if not row[0].startswith("*")]
+
+
+@pytest.mark.parametrize(("recipe", "order", "averages", "last", "forgetting"), MEASURED)
+def test_acil_by_recipe(recipe, order, averages, last, forgetting):
+    found = summaries(f"{FOLDERS.get(recipe, recipe.strip('`'))}/{order}-*.jsonl", method="acil")
+    column = {k: [record["average_accuracy"] for record in found[k]] for k in (5, 10, 25, 50)}
+    assert averages == " / ".join(map(spread, column.values()))
+    assert last == spread([record["last_accuracy"] for record in found[50]])
+    assert forgetting == spread([record["forgetting"] for record in found[50]])
+
+
+METHODS = [row for row in rows(PAGE, "## Other methods, recipe `paper`") if "the seed of" not in row[0]]
+
+
+@pytest.mark.parametrize(("name", "seeds", "averages"), [(row[0], row[1], row[3]) for row in METHODS])
+def test_other_methods(name, seeds, averages):
+    (method, *_) = re.findall(r"`([\w-]+)", name)
+    # Memory rules of the suite "memory" are records of their own.
+    files = ["paper/seed1993-*.jsonl"] if method == "acil" else ["compare/*.jsonl"]
+    found = summaries(*files, method=method, recipe="paper", order="seed1993", suite="main")
+    found = found or summaries(*files, method=method, recipe="paper", order="seed1993")
+    expected = [[record["average_accuracy"] for record in found.get(k, [])] for k in (5, 10, 25)]
+    assert averages == " / ".join(f"{mean(values):.2f}" if values else "–" for values in expected)
+    numbers = [str(len(values) or "–") for values in expected]
+    assert seeds in (" / ".join(numbers), numbers[0] if len(set(numbers)) == 1 else "")
+
+
+def test_the_readme_rounds_the_same_numbers():
+    def numbers(text: str) -> list[float]:
+        return [float(part) for part in text.split(" / ") if part != "–"]
+
+    ours = [numbers(row[3]) for row in rows(PAGE, "## Other methods, recipe `paper`")]
+    shown = [numbers(row[1]) for row in rows(README, "Other methods with the recipe `paper`")]
+    assert len(shown) > 10
+    # Half of the last digit shown
+    assert all(any(row == pytest.approx(other, abs=0.0501) for other in ours) for row in shown)
