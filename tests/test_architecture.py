@@ -15,8 +15,6 @@ PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encodi
 SERVE = {"labels": "classifier", "validation": "classifier"}
 #: What a page about rooms leaves out.
 ENTRY = {"", "__main__"}
-#: Until the files of model files are one room.
-FORMER = {"storage": "modelfile", "header": "modelfile", "atomic": "modelfile", "locking": "modelfile"}
 
 
 def drawn_rooms(page: str) -> list[str]:
@@ -27,7 +25,6 @@ def drawn_rooms(page: str) -> list[str]:
 
 def drawn_room_of(module: str) -> str:
     room = room_of(module)
-    room = FORMER.get(room, room)
     return SERVE.get(room, room)
 
 
