@@ -33,11 +33,11 @@ def cholesky_(matrix: Tensor, gamma: float) -> None:
 def _checked_pivot(lower: Tensor, gamma: float, scale: Tensor, status: Tensor, first: int = 0) -> None:
     smallest = lower.diagonal()[first:].min()
     # In one go, because each number read from a GPU waits for it
-    largest, failed, root = torch.stack([part.double() for part in (scale, status.to(scale), smallest)])
+    largest, failed, root = torch.stack([scale, status.to(scale), smallest]).tolist()
     d = lower.shape[0] - first
     # Pivots are squared diagonal entries of L. Rounding in the sums and in the factorization grows
     # about as √d, so a pivot below this bound is noise, whatever its sign.
-    pivot, noise = float(root) ** 2, math.sqrt(d) * torch.finfo(lower.dtype).eps * float(largest)
+    pivot, noise = root**2, math.sqrt(d) * torch.finfo(lower.dtype).eps * largest
     if not failed and pivot > noise:
         return
     small = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"
