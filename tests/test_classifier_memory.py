@@ -47,7 +47,10 @@ class Sampler(threading.Thread):
 def measure(body, **values):
     """Run code in a process of its own and return what it reports."""
     code = MEASURE + "values = json.loads(sys.argv[1])\n" + body
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    # A fixed threshold makes glibc return each large block when it is freed. By default the heap keeps
+    # some of them, depending on the machine, and what is measured is no longer what is in use.
+    allocator = {"MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2**20)}
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"} | allocator
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, json.dumps(values)],
         capture_output=True,
