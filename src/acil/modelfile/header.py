@@ -372,6 +372,22 @@ def _object_of(valid: Callable[[Any], bool], words: str) -> Rule:
     return (lambda value: isinstance(value, dict) and all(map(valid, value.values()))), words
 
 
+def _is_privacy(value: Any) -> bool:
+    """Say whether a value has the releases of a model, and for a release its ε and δ."""
+    if not isinstance(value, dict) or not isinstance(value.get("private"), bool):
+        return False
+    releases = value.get("releases")
+    sound = isinstance(releases, list) and all(
+        isinstance(release, dict)
+        and _is_str(release.get("id"))
+        and _is_number(release.get("noise"))
+        and release["noise"] > 0
+        for release in releases
+    )
+    stated = all(_is_number(value.get(name)) and value[name] > 0 for name in ("epsilon", "delta"))
+    return sound and bool(releases) and (stated or not value["private"])
+
+
 _SEED: Rule = (_is_count, "an int from 0 to 2**63 - 1")
 _WIDTH: Rule = (lambda value: _is_count(value) and value > 0, "a positive int")
 _NOT_NEGATIVE: Rule = (_is_strength, "a number that is not negative")
@@ -386,6 +402,7 @@ _OPTIONS: dict[str, Rule] = {
     "random_state": _SEED,
     "fit_intercept": _TRUTH,
     "class_balance": _TRUTH,
+    "clip_norm": _or_none(_POSITIVE),
 }
 _PARAMETER_RULES: dict[str, Rule] = {
     "expansion_size": _or_none(_WIDTH),
@@ -395,6 +412,7 @@ _PARAMETER_RULES: dict[str, Rule] = {
         lambda value: _is_str(value) and bool(re.fullmatch(r"(?!meta)[a-z]{2,20}(:[0-9]{1,3})?", value)),
         "the name of a device",
     ),
+    "min_class_samples": _WIDTH,
     **_OPTIONS,
 }
 _RULES: dict[str, Rule] = {
@@ -416,6 +434,7 @@ _RULES: dict[str, Rule] = {
     "n_samples": _WIDTH,
     "backbone": _or_none(_OBJECT),
     "images": _or_none(_OBJECT),
+    "privacy": _or_none((_is_privacy, "the releases of a model")),
     "fingerprint": (_is_str, "a string"),
     "checksums": _object_of(_is_count, "an object of numbers"),
     "versions": _object_of(_is_str, "an object of strings"),

@@ -234,6 +234,7 @@ def _header(
         "dtype": model.precision.name,
         "fit_intercept": bool(clf.fit_intercept) if ridge is None else ridge.intercept,
         "class_balance": model.balanced,
+        "clip_norm": model.expansion.clip_norm,
         "classes": classes,
         "classes_dtype": classes_dtype,
         "counts": head.counts.tolist(),
@@ -246,6 +247,7 @@ def _header(
         "n_samples": int(head.counts.sum()),
         "backbone": getattr(clf, "backbone_", None),
         "images": getattr(clf, "images_", None),
+        "privacy": state.privacy,
         "fingerprint": model.expansion.fingerprint(),
         "checksums": checksums,
         "versions": {name: str(module.__version__) for name, module in _PACKAGES.items()},
@@ -271,6 +273,8 @@ def _parameters(clf: ACILClassifier, seed: int) -> dict[str, Any]:
         "device": "auto" if device == "auto" else str(torch.device(device)),
         "fit_intercept": bool(clf.fit_intercept),
         "class_balance": bool(clf.class_balance),
+        "clip_norm": None if clf.clip_norm is None else float(clf.clip_norm),
+        "min_class_samples": int(clf.min_class_samples),
     }
 
 
@@ -316,7 +320,8 @@ def _assembled(
         clf.device = device
     where = _device(path, clf, header["dtype"], given=device is not None)
     projection = _read(get, "projection", header).clone() if "projection" in names else None
-    expansion = Expansion(projection, header["activation"], header["n_features"])
+    clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
+    expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
@@ -328,7 +333,7 @@ def _assembled(
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
     classes = label_array(header["classes"], header["classes_dtype"])
-    clf._state = State(classes, model, header["random_state"])
+    clf._state = State(classes, model, header["random_state"], header["privacy"])
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
