@@ -31,6 +31,12 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def network_beside(place, tmp_path):
+    """Put the network beside the models of a test, which name it without its folder."""
+    (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
+
+
 def source(place):
     return f"onnx:{place / 'network.onnx'}"
 

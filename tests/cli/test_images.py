@@ -57,6 +57,12 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def network_beside(place, tmp_path):
+    """Put the network beside the models of a test, which name it without its folder."""
+    (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
+
+
 @pytest.fixture
 def model(place, tmp_path):
     copy = tmp_path / "m.acil"
