@@ -216,6 +216,13 @@ def test_numbers_agree_with_their_nouns(number, words):
     assert counted(number, "class").endswith("s" if number != 1 else "class")
 
 
+def test_forgetting_under_the_wrong_class_is_refused_before_anything_is_saved(place, model):
+    before, image = model.read_bytes(), min((place / "train" / "red").iterdir())
+    refused = acil("forget", model, image, "--class", "blue", code=1)
+    assert "learnt under" in refused.stderr
+    assert model.read_bytes() == before
+
+
 def test_forget_says_what_is_gone_and_that_the_network_never_saw_it(place, model):
     result = acil("forget", model, place / "train" / "red", "--class", "red")
     assert "no longer known: red" in result.stdout
