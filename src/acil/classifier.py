@@ -56,14 +56,14 @@ class State:
     model : AnalyticModel
     seed : int
         Seed that the expansion was drawn with.
-    privacy : dict or None
+    release : dict or None
         Releases made of these samples, see `acil.privacy`; None if there are none.
     """
 
     classes: Labels
     model: AnalyticModel
     seed: int
-    privacy: dict[str, Any] | None = None
+    release: dict[str, Any] | None = None
 
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""
@@ -134,7 +134,7 @@ class State:
 
     def require_sums_of_samples(self) -> None:
         """Raise if the sums are those of a private release, which must not mix with others."""
-        if self.privacy is not None and self.privacy["private"]:
+        if self.release is not None and self.release["private"]:
             raise UnsupportedError(
                 "This model is a private release: its sums have noise, and its ε would no longer hold "
                 "for what is added or removed. Change the model it was made from and release that "
@@ -311,9 +311,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Remove samples: the head becomes the one that never learnt them.
 
-        A class whose samples are all forgotten leaves ``classes_``. That samples were never learnt
-        cannot be detected in general. What can be is an error that changes nothing: an unknown class,
-        more samples of a class than were learnt, sums that no set of samples can have.
+        A class whose samples are all forgotten leaves ``classes_``. That samples were never learnt, or
+        under another class, cannot always be noticed: see docs/guarantees.md. What is noticed is an error
+        that changes nothing: an unknown class, more samples of a class than were learnt, sums that no
+        set of samples can have.
 
         This is exact for the head. Samples that the backbone was trained on stay in the backbone.
 
@@ -368,7 +369,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 state.require_sums_of_samples()
             mine.require_enough(theirs.classes, theirs.model.head.counts, self.min_class_samples)
             merged = mine.merged(theirs.model.ridge.sums, theirs.classes)
-            self._state = replace(merged, privacy=_both_ledgers(mine.privacy, theirs.privacy))
+            self._state = replace(merged, release=_both_ledgers(mine.release, theirs.release))
         return self
 
     def solve(self) -> Self:

@@ -213,8 +213,8 @@ def check_parameters(estimator: Any) -> None:
     if not automatic and not (_is_number(gamma, Real) and 0 <= float(gamma) < np.inf):
         raise _invalid("gamma", "a finite number that is not negative, or 'auto'", gamma)
     norm, least = estimator.clip_norm, estimator.min_class_samples
-    if norm is not None and not (_is_number(norm, Real) and 0 < float(norm) < np.inf):
-        raise _invalid("clip_norm", "a finite positive number or None", norm)
+    if norm is not None and not (_is_number(norm, Real) and 1e-30 <= float(norm) <= 1e30):
+        raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
     if not (_is_number(least, Integral) and least >= 1):
         raise _invalid("min_class_samples", "a positive int", least)
     for name in ("fit_intercept", "class_balance"):

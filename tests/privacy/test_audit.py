@@ -69,9 +69,8 @@ def test_as_many_samples_as_dimensions_hide_each_other():
 
 
 def test_what_was_forgotten_is_found_by_whoever_has_the_file_from_before():
-    before, after = states(5)
-    after_forgetting = after.copy().forget(*NEW[5])
-    found = audit(after_forgetting, after, features=NEW[5][0])
+    after = states(5)[1]
+    found = audit(after.copy().forget(*NEW[5]), after, features=NEW[5][0])
     assert (found.direction, found.learnt, found.recovered) == ("forgotten", 5, 5)
 
 

@@ -100,4 +100,5 @@ class Expansion:
 
 def clipped(rows: Tensor, norm: float) -> Tensor:
     """Return rows of shape (n, d), of which those longer than ``norm`` are scaled to it."""
-    return rows * (norm / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    factors: Tensor = norm / rows.norm(dim=1, keepdim=True)
+    return rows * factors.clamp(max=1.0)

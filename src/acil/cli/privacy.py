@@ -35,7 +35,7 @@ def audit(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Attack a model file: which samples can be recovered from it?
+    """Attack a model file: find samples in it, and tell samples learnt from others.
 
     Tries what whoever has the file can try: small classes, samples between two states, membership. That
     the attack finds nothing does not prove that nothing can be found.
@@ -96,8 +96,8 @@ def report(found: Audit, model: str, previous: str | None) -> str:
     if found.cosines:
         close = sum(cosine >= 0.999 for cosine in found.cosines)
         lines.append(
-            f"Of {counted(len(found.cosines), 'image')} given, {close:,} were found (cosine ≥ 0.999); mean "
-            f"cosine {sum(found.cosines) / len(found.cosines):.4f}"
+            f"Of {counted(len(found.cosines), 'image')} given, {close:,} were found (cosine ≥ 0.999); "
+            f"mean cosine {sum(found.cosines) / len(found.cosines):.4f}"
         )
     for way, result in found.membership.items():
         lines.append(

@@ -20,8 +20,8 @@ from acil.privacy.recovery import backbone_features, recover, recover_from_weigh
 FEW = 10
 #: Said wherever privacy is.
 SCOPE = (
-    "This is about the head. A backbone keeps what it was trained on: no statement holds for samples that "
-    "the backbone has seen."
+    "This is about the head only. A backbone keeps what it was trained on: protection holds for samples "
+    "that the backbone never saw."
 )
 #: Largest difference of states, in samples, that the attack is tried on.
 _MOST = 1000
@@ -213,7 +213,7 @@ class _Known:
                 model.weights().coef.double().cpu(),
                 gram,
                 moment,
-                state.privacy is not None and state.privacy["private"],
+                state.release is not None and state.release["private"],
             )
 
     def columns(self, values: Tensor, classes: npt.NDArray[Any]) -> Tensor:
@@ -237,7 +237,7 @@ def _recovered(known: _Known, base: _Known | None, learnt: int) -> tuple[Tensor,
     nothing = known.weights.new_zeros(0, known.expansion.size)
     if base is not None and not np.isin(base.classes, known.classes).all():
         raise InputError(
-            "Each of the two states has classes that the other has not: they are not states of one model."
+            "Each of the two has classes that the other has not: they are not states of one model."
         )
     if known.gram is None or (base is not None and base.gram is None):
         if base is None or not learnt:

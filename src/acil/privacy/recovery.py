@@ -2,11 +2,11 @@
 
 Notes
 -----
-X, of shape (k, d), are the expanded rows of k samples, G = XᵀX and M = XᵀY their sums. If k is at most the
-rank of G, the rows span its range, and xᵢᵀ G⁺ xⱼ is 1 for i = j and 0 otherwise. So there is a basis B of
-the range, with G = B Bᵀ, in which the samples are orthonormal vectors. G alone does not say which ones. Two
-more things are known. Rows that come out of a ReLU have many exact zeros. And where the projection W of the
-expansion is known, only few of all vectors are relu(zᵀW) for any z. Each of the two singles samples out.
+X, of shape (k, d), are the expanded rows of k samples; G = XᵀX and M = XᵀY are their sums. If the rows
+are independent, they span the range of G, and xᵢᵀ G⁺ xⱼ is 1 for i = j and 0 otherwise. So in a basis
+B of the range, with G = B Bᵀ, the samples are orthonormal vectors. G does not say which ones, but two
+more things are known. Rows that come out of a ReLU have many exact zeros. And with the projection W of
+the expansion, only few vectors of the range are relu(zᵀW) of any z. Each of the two singles samples out.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def recover(
     rows, columns = [], []
     # The coordinates of the sum of n samples have the square n: a class of one sample is that sample.
     alone = [q for q in classes.T if abs(float(q @ q) - 1) < _CERTAIN]
+    q: Tensor | None
     while rest.shape[1] and failures < patience:
         if rest.shape[1] == 1:
             q, failures = rest[:, 0], patience
@@ -147,8 +148,8 @@ def recover_from_weights(
 ) -> tuple[int, Tensor | None]:
     """Find the one sample that was learnt between two sets of weights.
 
-    Learning x of class y adds R x (y − Wᵀx)ᵀ to W. The right factor tells y, and up to a factor the scores
-    of x: as many equations for x as there are classes.
+    Learning x of class y adds R x (y − Wᵀx)ᵀ to W. The right factor tells y and, up to its length, the
+    scores of x: as many equations for x as there are classes.
 
     Parameters
     ----------
@@ -193,7 +194,7 @@ def _solved(equations: Tensor, target: Tensor) -> tuple[Tensor, float]:
     return solution[:-1], float((solution @ equations - target).norm())
 
 
-#: Gets a basis, of shape (d, k), the directions q that are left, of shape (k, m), and a generator; returns
+#: Gets a basis, of shape (d, k), the directions that are left, of shape (k, m), and a generator; returns
 #: the coordinates q, of shape (k,), of one sample, or None.
 _Find = Callable[[Tensor, Tensor, torch.Generator], Tensor | None]
 
@@ -235,7 +236,7 @@ def _by_projection(
 
 
 def _by_zeros(basis: Tensor, rest: Tensor, generator: torch.Generator) -> Tensor | None:
-    """Find a row without negative entries that has many zeros: a vertex of all such rows of the range."""
+    """Find a row without negative entries that has many zeros: a vertex of the cone of such rows."""
     B = (basis @ rest).numpy()
     size = np.abs(B).max(axis=1)
     B = B[size > 1e-9 * size.max()]
@@ -283,8 +284,9 @@ def _largest(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def _complement(vector: Tensor) -> Tensor:
     """Return an orthonormal basis, of shape (m, m − 1), of what is orthogonal to a vector."""
-    return torch.linalg.qr(vector.unsqueeze(1), mode="complete").Q[:, 1:]
+    basis: Tensor = torch.linalg.qr(vector.unsqueeze(1), mode="complete").Q
+    return basis[:, 1:]
 
 
 def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm()
+    return vector / float(vector.norm())
