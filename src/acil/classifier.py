@@ -58,12 +58,15 @@ class State:
         Seed that the expansion was drawn with.
     release : dict or None
         Releases made of these samples, see `acil.privacy`; None if there are none.
+    saved : int or None
+        Number of samples when the model was last saved or loaded.
     """
 
     classes: Labels
     model: AnalyticModel
     seed: int
     release: dict[str, Any] | None = None
+    saved: int | None = None
 
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""

@@ -51,6 +51,8 @@ class ImageClassifier:
         Seed of the expansion.
     device : str, default="auto"
         Of the head; networks in ONNX run on the CPU.
+    clip_norm, min_class_samples
+        See `ACILClassifier`.
 
     Notes
     -----
@@ -88,6 +90,8 @@ class ImageClassifier:
         track: bool = False,
         random_state: int = 0,
         device: str = "auto",
+        clip_norm: float | None = None,
+        min_class_samples: int = 1,
     ) -> None:
         self._embedder = backbone if isinstance(backbone, Embedder) else None
         self._source = None if isinstance(backbone, Embedder) else _absolute(backbone)
@@ -99,6 +103,8 @@ class ImageClassifier:
             "gamma": gamma,
             "random_state": random_state,
             "device": device,
+            "clip_norm": clip_norm,
+            "min_class_samples": min_class_samples,
         }
         self._track = track
         #: One change at a time.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,8 @@ from acil.modelfile.header import (
 from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
 from acil.validation import check_parameters, resolve_device
+
+logger = logging.getLogger(__name__)
 
 _HEADER = "header"
 #: Whose versions a file names.
@@ -81,6 +85,7 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     """
     text, tensors = _content(clf, inference)
     write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(checksum(text.encode()))})
+    _advise(clf)
 
 
 def load(
@@ -108,6 +113,22 @@ def load(
     """
     with opened(path) as (file, header, found):
         return _assembled(file.get_tensor, header, found, inference, device, path)
+
+
+def _advise(clf: ACILClassifier) -> None:
+    """Warn if few samples lie between two saved states: whoever has both files can recover them."""
+    with clf._locked() as state:
+        n_samples, d = int(state.model.head.counts.sum()), state.model.expansion.size
+        between = 0 if state.saved is None else abs(n_samples - state.saved)
+        private = state.release is not None and state.release["private"]
+        clf._state = replace(state, saved=n_samples)
+    if 0 < between < d and not private:
+        logger.warning(
+            "Samples between this state and the one saved or loaded before: %d, fewer than the width %d. "
+            "Whoever has both files can recover them: delete the earlier one, see docs/privacy.md.",
+            between,
+            d,
+        )
 
 
 def pack(clf: ACILClassifier) -> dict[str, Any]:
@@ -330,7 +351,8 @@ def _assembled(
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
     classes = np.array(header["classes"], dtype=header["classes_dtype"])
-    clf._state = State(classes, model, header["parameters"]["random_state"], header["release"])
+    seed, saved = header["parameters"]["random_state"], sum(header["counts"])
+    clf._state = State(classes, model, seed, header["release"], saved)
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)

@@ -14,15 +14,11 @@ from acil.analytic import Expansion, Frozen, Recursion
 from acil.analytic.linalg import mirror_
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
+from acil.privacy import SCOPE
 from acil.privacy.recovery import backbone_features, recover, recover_from_weights
 
 #: Classes of fewer samples are named in a report.
 FEW = 10
-#: Said wherever privacy is.
-SCOPE = (
-    "This is about the head only. A backbone keeps what it was trained on: protection holds for samples "
-    "that the backbone never saw."
-)
 #: Largest difference of states, in samples, that the attack is tried on.
 _MOST = 1000
 #: Ridge of the attacker, relative to the mean eigenvalue: small, so that members stand out.

@@ -19,9 +19,8 @@ from acil.analytic.linalg import mirror_
 from acil.classifier import ACILClassifier, State
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.labels import check_labels, columns_of, union
+from acil.privacy import UNIT
 
-#: What one release may differ by, said beside every ε.
-UNIT = "one sample added or removed"
 #: How the squared sensitivity is divided between gram, moment and counts: noise in gram hurts most.
 _SHARES = {True: (0.81, 0.185, 0.005), False: (0.0, 0.99, 0.01)}
 #: Rows may be longer than the clip norm by rounding.
@@ -67,10 +66,10 @@ def privatize(
 
     Notes
     -----
-    With ‖x‖ ≤ c, one sample changes gram by x xᵀ, of norm at most c², moment by at most c and counts by 1.
-    Divided by these bounds and multiplied by the root of their shares, the three together change by at
-    most 1 in Euclidean norm. For gram this is the norm of the full matrix, so that off-diagonal entries,
-    which occur twice, get half the variance. The noise multiplier σ of this Gaussian mechanism comes from
+    With ‖x‖ ≤ c, one sample changes gram by x xᵀ, of norm at most c², moment by at most c, and counts by
+    1. Divided by these bounds and multiplied by the roots of their shares, the three together change by
+    at most 1 in Euclidean norm. For gram this is the norm of the full matrix: off-diagonal entries, which
+    occur twice, get half the variance. The noise multiplier σ of this Gaussian mechanism comes from
     dp-accounting. Repeated releases compose exactly: 1/σ² adds up.
 
     Noise comes from the operating system's entropy, never from ``random_state``. Sums and noise are
