@@ -69,8 +69,8 @@ def privatize(
     With ‖x‖ ≤ c, one sample changes gram by x xᵀ, of norm at most c², moment by at most c, and counts by
     1. Divided by these bounds and multiplied by the roots of their shares, the three together change by
     at most 1 in Euclidean norm. For gram this is the norm of the full matrix: entries off its diagonal,
-    which occur twice, get half the variance. The noise multiplier σ of this Gaussian mechanism comes from
-    dp-accounting. Repeated releases compose exactly: 1/σ² adds up.
+    which occur twice, get half the variance. The noise multiplier σ of this Gaussian mechanism comes
+    from dp-accounting. Repeated releases compose exactly: 1/σ² adds up.
 
     Noise comes from the operating system's entropy, never from ``random_state``. Sums and noise are
     floating-point numbers: the proof is about real numbers, and their last bits may tell more.
