@@ -390,7 +390,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The γ in use, also in ``gamma_``.
         """
         with self._locked() as state:
-            value = check_gamma(gamma)
+            value = check_gamma(gamma, state.model.precision.products)
             return self._set_gamma(state, value * self._gamma_unit(state) if relative else value)
 
     def decision_function(self, X: Any) -> Any:
