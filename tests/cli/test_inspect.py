@@ -105,7 +105,8 @@ def test_many_classes_are_cut_for_people_and_not_for_machines(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"inference": True}, "no sums over samples"),
+        ({"inference": True}, "no sums over samples and no γ"),
+        ({"inference": True, "expansion_size": 50}, "treat the file like the samples"),
         ({"solver": "recursive"}, "rfaum and coef are computed from sums"),
         ({"expansion_size": None}, "expansion    none"),
         ({"gamma": "auto"}, "(auto)"),

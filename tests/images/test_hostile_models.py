@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from acil import ImageClassifier, load
 from acil.cli import app
 from acil.errors import ACILError
+from acil.modelfile import verify
 from acil.vision import build, save_backbone
 from modelfiles import header_of, rewrite
 from pictures import draw
@@ -109,8 +110,8 @@ def test_hostile_model_is_refused_in_words(place, where, value):
     if where == ("classes", 0):
         header["classes_dtype"] = f"<U{max(map(len, header['classes']))}"
     rewrite(path, header)
-    for command in ("inspect", "verify"):
-        assert run(command, path).exit_code in (0, 1)
+    assert run("inspect", path).exit_code in (0, 1)
+    assert verify(path)
     refused = run("predict", path, min((place / "train" / "red").iterdir()))
     assert refused.exit_code == 1
     assert refused.stderr.startswith("error: ")

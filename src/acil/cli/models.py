@@ -35,9 +35,11 @@ _REVEALS = {
     "them (with one sample they are that sample).",
     "recursive": "Stores no sample; rfaum and coef are computed from sums over samples and can reveal "
     "information about them (with one sample they determine it).",
-    "inference": "Stores no sample and no sums over samples; the weights were learnt from samples and "
-    "can reveal information about them.",
+    "inference": "Stores no sample, no sums over samples and no γ. It has the names and counts of the "
+    "classes, the name and hash of the network, and weights. With no more samples than features, "
+    "weights can give back the features of single samples but for one number (γ), which can be guessed.",
 }
+_FEW = " This is so here: treat the file like the samples."
 
 
 def inspect(
@@ -51,7 +53,10 @@ def inspect(
     from acil.modelfile import describe
 
     report = describe(model)
-    report["privacy"] = _REVEALS["inference" if report["kind"] == "inference" else report["solver"]]
+    inference = report["kind"] == "inference"
+    report["privacy"] = _REVEALS["inference" if inference else report["solver"]]
+    if inference and report["n_samples"] <= report["size"]:
+        report["privacy"] += _FEW
     report["embeddings"] = _embeddings(report)
     if report["images"] is not None:
         report["images"] = _summary(report["images"])
