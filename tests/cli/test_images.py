@@ -215,14 +215,16 @@ def test_forget_says_what_is_gone_and_that_the_network_never_saw_it(place, model
     assert "no longer known: red" in result.stdout
     assert "network never saw them" in result.stdout
     assert describe(model)["classes"] == ["blue", "green", "white"]
-    assert "This holds if they had been learnt under the class given" in result.stderr
     again = acil("forget", model, place / "train" / "red", "--class", "red", code=1)
     assert "never learnt" in again.stderr
 
 
 def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path):
-    out = tmp_path / "merged.acil"
-    report = json.loads(acil("merge", model, place / "all.acil", "-o", out, "--json").stdout)
+    out, other = tmp_path / "merged.acil", tmp_path / "other.acil"
+    assert "common past" in acil("merge", model, place / "all.acil", "-o", out, code=1).stderr
+    network = f"onnx:{place / 'network.onnx'}"
+    acil("learn", place / "train", "--model", other, "--backbone", network)
+    report = json.loads(acil("merge", model, other, "-o", out, "--json").stdout)
     assert report["totals"] == dict.fromkeys(("blue", "green", "red", "white"), 10)
     assert "exists" in acil("merge", model, model, "-o", out, code=1).stderr
     assert "at least two" in acil("merge", model, "-o", tmp_path / "x.acil", code=1).stderr
@@ -231,24 +233,64 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path):
     for pair in ((model, small), (small, model)):
         refused = acil("merge", *pair, "-o", tmp_path / "x.acil", code=1).stderr
         assert f"{small} can only predict" in refused
-    table = acil("merge", model, place / "all.acil", "-o", tmp_path / "again.acil").stdout
+    table = acil("merge", model, other, "-o", tmp_path / "again.acil").stdout
     assert table.startswith("blue        10\ngreen       10\nred         10\n")
 
 
-def test_tracked_model_refuses_an_image_it_knows(place, tmp_path):
-    model = tmp_path / "m.acil"
-    network = f"onnx:{place / 'network.onnx'}"
-    acil("learn", place / "train", "--model", model, "--track", "--backbone", network)
+def test_image_that_was_learnt_is_left_out_and_told(place, model):
     before = model.read_bytes()
-    result = acil("learn", place / "train" / "red", "--class", "red", "--model", model, code=1)
-    assert "learnt already" in result.stderr
+    result = acil("learn", place / "train" / "red", "--class", "red", "--model", model)
+    assert "left out: 5 images learnt already" in result.stderr
     assert model.read_bytes() == before
     assert json.loads(acil("inspect", model, "--json").stdout)["images"]["tracked"] == 20
     image = next((place / "train" / "red").iterdir())
     refused = acil("forget", model, image, "--class", "blue", code=1)
     assert "learnt as another class than 'blue'" in refused.stderr
     assert model.read_bytes() == before
-    assert not acil("forget", model, image, "--class", "red").stderr
+    assert "This holds if" not in acil("forget", model, image, "--class", "red").stderr
+
+
+def test_a_new_model_says_what_it_stores_of_images_and_may_store_nothing(place, tmp_path):
+    network = f"onnx:{place / 'network.onnx'}"
+    learn = ["learn", place / "train", "--backbone", network, "--model"]
+    assert "salted hash of each image" in acil(*learn, tmp_path / "a.acil").stderr
+    model = tmp_path / "b.acil"
+    assert "hash" not in acil(*learn, model, "--no-track").stderr
+    acil(*learn, model)
+    assert describe(model)["n_samples"] == 40
+    result = acil("forget", model, place / "train" / "red", "--class", "red")
+    assert "This holds if they had been learnt under the class given" in result.stderr
+
+
+def test_undo_takes_back_learning_and_forgetting(place, model):
+    states = [model.read_bytes()]
+    told = acil("learn", place / "test" / "red", "--class", "red", "--model", model)
+    assert f"acil undo {model} takes this back" in told.stderr
+    states.append(model.read_bytes())
+    told = acil("forget", model, place / "train" / "blue", "--class", "blue")
+    assert "they still have these images" in told.stderr
+    for state, left in zip(reversed(states), (1, 0), strict=True):
+        found = json.loads(acil("undo", model, "--json").stdout)
+        assert (found["undo_left"], model.read_bytes()) == (left, state)
+    assert "nothing to undo" in acil("undo", model, code=1).stderr
+    acil("forget", model, place / "train" / "blue", "--class", "blue")
+    table = acil("undo", model).stdout
+    assert "blue         5         5" in table
+    assert "green" not in table
+
+
+def test_no_earlier_state_stays_where_none_may(place, model):
+    acil("learn", place / "test" / "red", "--class", "red", "--model", model)
+    folder = model.with_name(f".{model.name}.undo")
+    assert folder.exists()
+    told = acil("forget", model, place / "test" / "red", "--class", "red", "--no-undo")
+    assert "undo" not in told.stderr
+    assert not folder.exists()
+    acil("learn", place / "test" / "red", "--class", "red", "--model", model)
+    assert "removed 1 earlier state" in acil("undo", model, "--remove").stderr
+    assert not folder.exists()
+    acil("learn", place / "test" / "blue", "--class", "blue", "--model", model, "--no-undo")
+    assert not folder.exists()
 
 
 def test_inspect_says_when_embeddings_would_be_smaller(place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -23,12 +24,15 @@ from acil.images.results import (
     images_and_labels,
     name_of,
 )
-from acil.images.snapshot import UNKNOWN_ABOVE, Facts, Snapshot, Tracker
+from acil.images.snapshot import MAX_TRACKED, UNKNOWN_ABOVE, Facts, Snapshot, Tracker
+from acil.images.undo import keep_state, remove_states
 from acil.modelfile import describe
 from acil.modelfile import load as load_head
 from acil.vision.embedder import Embedder, ImageProgress, Source, embed_files
 from acil.vision.listing import check_class_name, first_of
 from acil.vision.networks import DEFAULT, open_network
+
+logger = logging.getLogger(__name__)
 
 
 class ImageClassifier:
@@ -43,9 +47,10 @@ class ImageClassifier:
         model was not better, and its file grows with the square of the width.
     gamma : float or "auto", default="auto"
         Ridge strength γ; ``"auto"`` chooses it from the sums, see `ACILClassifier`.
-    track : bool, default=False
-        Keep salted hashes of the images and their classes; refuse to learn one twice, and to forget
-        one never learnt, or learnt as another class.
+    track : bool, default=True
+        Keep a salted hash of each image, and of its class: an image that comes again is left out, and
+        one never learnt, or learnt as another class, cannot be forgotten. Whoever has the model and an
+        image can then tell whether it was learnt; with False, no hash is kept.
     random_state : int, default=0
         Seed of the expansion.
     device : str, default="auto"
@@ -84,7 +89,7 @@ class ImageClassifier:
         *,
         expansion_size: int | None = None,
         gamma: float | Literal["auto"] = "auto",
-        track: bool = False,
+        track: bool = True,
         random_state: int = 0,
         device: str = "auto",
     ) -> None:
@@ -99,7 +104,7 @@ class ImageClassifier:
             "random_state": random_state,
             "device": device,
         }
-        self._track = track
+        self._track: bool | None = track
         #: One change at a time.
         self._changing = threading.Lock()
 
@@ -166,6 +171,7 @@ class ImageClassifier:
             found.features.numpy(),
             np.array([names[i] for i in found.kept], dtype=np.str_),
             tuple(found.digests),
+            tuple(name_of(sources[i], i) for i in found.kept),
             tuple(found.bad.values()),
             embedder.identity,
             time.perf_counter() - start,
@@ -181,6 +187,8 @@ class ImageClassifier:
     ) -> Report:
         """Learn images of new or known classes, or raise and change nothing.
 
+        A model that tracks its images leaves out those that it has learnt already, under any class.
+
         Parameters
         ----------
         source, labels, skip_bad, progress
@@ -189,20 +197,23 @@ class ImageClassifier:
         samples = self._samples(source, labels, skip_bad, progress)
         with self._changing:
             start = time.perf_counter()
-            before = self._snapshot
-            tracker = Tracker() if before is None else before.tracker
-            if self._track and not tracker.active:
-                tracker = Tracker.new()
-            if tracker.active:
-                tracker = tracker.with_added(samples.digests, samples.names)
+            before, tracker = self._snapshot, self._tracker(len(samples.digests))
+            if before is not None:
+                require_identity(samples.identity, before.head.backbone_)
+            places = tracker.repeated(samples.digests)
+            repeated = tuple(samples.images[i] for i in places)
+            if places:
+                samples = samples.without(places)
+            if before is not None and not samples.digests:
+                return Report({}, before.totals, samples.skipped, repeated, samples.seconds, 0.0)
+            tracker = tracker.with_added(samples.digests, samples.names)
             if before is None:
                 head = ACILClassifier(**self._settings)  # type: ignore[arg-type]
                 head.backbone_ = samples.identity
             else:
-                require_identity(samples.identity, before.head.backbone_)
                 head = before.copy_head()
             samples.teach(head)
-            return self._replace(head, tracker, samples, start)
+            return self._replace(head, tracker, samples, start, repeated)
 
     def forget(
         self,
@@ -321,7 +332,13 @@ class ImageClassifier:
             )
         return Evaluation.of(classes, names, self.classify(sources, 1, unknown_above, progress))
 
-    def save(self, path: str | os.PathLike[str], *, inference: bool = False) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        inference: bool = False,
+        undo: bool | None = None,
+    ) -> None:
         """Write the model to one file, completely or not at all.
 
         Parameters
@@ -330,8 +347,16 @@ class ImageClassifier:
         inference : bool, default=False
             Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
             unknown.
+        undo : bool, optional
+            True keeps the state that the file has now, for `acil.images.undo`; the file is to be locked.
+            False removes all that are kept. By default neither.
         """
-        self.snapshot.save(path, inference)
+        snapshot = self.snapshot
+        if undo:
+            keep_state(path)
+        snapshot.save(path, inference)
+        if undo is False:
+            remove_states(path)
 
     @classmethod
     def load(
@@ -340,7 +365,7 @@ class ImageClassifier:
         *,
         backbone: str | Embedder | None = None,
         inference: bool = False,
-        track: bool = False,
+        track: bool | None = None,
     ) -> ImageClassifier:
         """Read a model that `save` has written.
 
@@ -352,14 +377,15 @@ class ImageClassifier:
             (``module:…``) has to be given: a file does not decide which code runs.
         inference : bool, default=False
             Read only what prediction needs.
-        track : bool, default=False
-            Track images from now on, also where the model has not done so.
+        track : bool, optional
+            Whether to track images from now on; False also drops the hashes of the file with the next
+            change. By default as the model has done.
         """
         return cls.from_head(load_head(path, inference=inference), backbone, track, os.fspath(path))
 
     @classmethod
     def from_head(
-        cls, head: ACILClassifier, backbone: str | Embedder | None, track: bool, name: str
+        cls, head: ACILClassifier, backbone: str | Embedder | None, track: bool | None, name: str
     ) -> ImageClassifier:
         """Return the model of a head that was learnt from images.
 
@@ -377,7 +403,8 @@ class ImageClassifier:
             check_class_name(str(label))
         if isinstance(backbone, str):
             facts = replace(facts, source=absolute_name(backbone))
-        model = cls(backbone if isinstance(backbone, Embedder) else DEFAULT, track=track)
+        model = cls(backbone if isinstance(backbone, Embedder) else DEFAULT)
+        model._track = track
         model._snapshot = Snapshot.of(head, Tracker.from_list(head.images_.get("tracked")), facts)
         if isinstance(backbone, str):
             model._embedder = open_network(backbone)
@@ -396,14 +423,30 @@ class ImageClassifier:
             return source
         return self.prepare(source, labels, skip_bad=skip_bad, progress=progress)
 
-    def _replace(self, head: ACILClassifier, tracker: Tracker, samples: Samples, start: float) -> Report:
+    def _tracker(self, more: int) -> Tracker:
+        """Return the tracker for learning so many images more."""
+        tracker = Tracker() if self._snapshot is None else self._snapshot.tracker
+        if self._track is False:
+            return Tracker()
+        if len(tracker) + more > MAX_TRACKED:
+            logger.warning("More than %d images: their hashes are not kept.", MAX_TRACKED)
+            return Tracker()
+        return Tracker.new() if self._track and not tracker.active else tracker
+
+    def _replace(
+        self,
+        head: ACILClassifier,
+        tracker: Tracker,
+        samples: Samples,
+        start: float,
+        repeated: tuple[str, ...] = (),
+    ) -> Report:
         before = self._snapshot
         facts = Facts(self._source) if before is None else before.facts
         made = Snapshot.of(head, tracker, facts)
         self._snapshot = made
-        return Report(
-            samples.counts, made.totals, samples.skipped, samples.seconds, time.perf_counter() - start
-        )
+        seconds = time.perf_counter() - start
+        return Report(samples.counts, made.totals, samples.skipped, repeated, samples.seconds, seconds)
 
 
 def absolute_name(source: str) -> str:

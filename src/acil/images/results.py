@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ class Samples:
     labels : ndarray of shape (n,), str
     digests : tuple of str
         Hash of the pixels of each image.
+    images : tuple of str
+        What each image is called.
     skipped : tuple of str
-        Messages about images that were left out.
+        Messages about files that could not be read.
     identity : dict
         Of the network that the features come from.
     seconds : float
@@ -42,6 +44,7 @@ class Samples:
     features: npt.NDArray[np.float32]
     labels: npt.NDArray[np.str_]
     digests: tuple[str, ...]
+    images: tuple[str, ...]
     skipped: tuple[str, ...]
     identity: dict[str, Any]
     seconds: float
@@ -55,6 +58,18 @@ class Samples:
     def names(self) -> list[str]:
         """Class of each of the digests."""
         return [str(label) for label in self.labels]
+
+    def without(self, places: Sequence[int]) -> Samples:
+        """Return the other samples."""
+        left_out = set(places)
+        kept = [i for i in range(len(self.digests)) if i not in left_out]
+        return replace(
+            self,
+            features=self.features[kept],
+            labels=self.labels[kept],
+            digests=tuple(self.digests[i] for i in kept),
+            images=tuple(self.images[i] for i in kept),
+        )
 
     def teach(self, head: ACILClassifier) -> None:
         """Let a head learn these samples."""
@@ -72,7 +87,10 @@ class Report:
     totals : dict of str to int
         Images of each class in the model afterwards.
     skipped : tuple of str
-        Messages about images that were left out.
+        Messages about files that could not be read.
+    repeated : tuple of str
+        Images that were left out, because the model has learnt them before. If there were no others,
+        the model is unchanged.
     feature_seconds, head_seconds : float
         Spent on decoding and features, and on the head.
     """
@@ -80,12 +98,13 @@ class Report:
     counts: dict[str, int]
     totals: dict[str, int]
     skipped: tuple[str, ...]
+    repeated: tuple[str, ...]
     feature_seconds: float
     head_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
-        return {**asdict(self), "skipped": list(self.skipped)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)

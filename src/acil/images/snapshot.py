@@ -23,6 +23,8 @@ from acil.vision.listing import UNKNOWN
 #: Relative novelty beyond which an image is unknown. Chosen by cross-validation on 300 training
 #: photographs of 1 to 9 classes, the other classes being foreign.
 UNKNOWN_ABOVE = 1.85
+#: Images whose hashes fit into the header of a file.
+MAX_TRACKED = 1_000_000
 _HASH = re.compile(r"[0-9a-f]{32}")
 
 
@@ -60,8 +62,8 @@ class Tracker:
     Examples
     --------
     >>> tracker = Tracker.new().with_added(["aa", "bb"], ["cat", "dog"])
-    >>> tracker.known(["cc", "aa"])
-    [1]
+    >>> tracker.repeated(["cc", "aa", "cc"])
+    [1, 2]
     """
 
     groups: tuple[SaltedHashes, ...] = ()
@@ -79,41 +81,19 @@ class Tracker:
     def __len__(self) -> int:
         return sum(len(group.hashes) for group in self.groups)
 
-    def known(self, digests: Sequence[str]) -> list[int]:
-        """Return which of these images have been learnt."""
-        return [i for i, digest in enumerate(digests) if any(self._with(digest))]
-
     def repeated(self, digests: Sequence[str]) -> list[int]:
-        """Return which of these images have come before in the same list."""
+        """Return which of these images have been learnt, or have come before in the same list."""
         first: dict[str, int] = {}
-        return [i for i, digest in enumerate(digests) if first.setdefault(digest, i) != i]
-
-    def misplaced(self, digests: Sequence[str], names: Sequence[str]) -> list[int]:
-        """Return which of these images have been learnt, but as another class."""
         return [
             i
-            for i, (digest, name) in enumerate(zip(digests, names, strict=True))
-            for group in self._with(digest)
-            # Files of earlier versions have images without a recorded class.
-            if _placed(digest, name, group.salt) not in group.placed
-            and len(group.placed) == len(group.hashes)
+            for i, digest in enumerate(digests)
+            if self.active and (first.setdefault(digest, i) != i or any(self._with(digest)))
         ]
 
     def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
-        """Return a tracker that knows these images too, or raise if it knows one of them already.
-
-        Parameters
-        ----------
-        digests : sequence of str
-        names : sequence of str
-            Class of each image.
-        """
-        known = self.known(digests) or self.repeated(digests)
-        if known:
-            raise InputError(
-                f"{len(known)} of {len(digests)} images have been learnt already, or are given twice; "
-                f"the first is number {known[0] + 1}. This model tracks its images: leave them out."
-            )
+        """Return a tracker that knows these images and their classes too."""
+        if not self.active:
+            return self
         (salt, hashes, placed), *others = self.groups
         hashes |= {_salted(digest, salt) for digest in digests}
         placed |= {_placed(*pair, salt) for pair in zip(digests, names, strict=True)}
@@ -131,23 +111,29 @@ class Tracker:
             Whether all images of the model are tracked. If not, one that is not known may be one of
             those learnt before.
         """
-        misplaced = self.misplaced(digests, names)
+        misplaced = [
+            i
+            for i, (digest, name) in enumerate(zip(digests, names, strict=True))
+            for group in self._with(digest)
+            # Files of earlier versions have images without a recorded class.
+            if _placed(digest, name, group.salt) not in group.placed
+            and len(group.placed) == len(group.hashes)
+        ]
         if misplaced:
             raise InputError(
                 f"{len(misplaced)} of {len(digests)} images were learnt as another class than "
                 f"{names[misplaced[0]]!r}; the first is number {misplaced[0] + 1}. Give the class under "
                 "which they were learnt."
             )
-        repeated = self.repeated(digests)
-        strange = len(digests) - len(self.known(digests))
+        strange = sum(not any(self._with(digest)) for digest in digests)
         if complete and strange:
             raise InputError(
                 f"{strange} of {len(digests)} images were never learnt. Give the files that were learnt."
             )
+        repeated = len(digests) - len(set(digests))
         if complete and repeated:
             raise InputError(
-                f"{len(repeated)} of {len(digests)} images are given twice; the first is number "
-                f"{repeated[0] + 1}. Give each image once."
+                f"{repeated} of {len(digests)} images are given twice. Give each image once."
             )
 
     def without(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
