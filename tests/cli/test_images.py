@@ -352,14 +352,15 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_model(place, model):
     import time
 
     begin = time.perf_counter()
-    first = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+    red = ["learn", place / "test" / "red", "--class", "red", "--model", model]
+    first = start(*red, "--no-track")
     first.communicate(timeout=300)
     duration = time.perf_counter() - begin
     chance = random.Random(0)
     outcomes = set()
     for _ in range(20):
         before = describe(model)["n_samples"]
-        process = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+        process = start(*red)
         time.sleep(duration * chance.uniform(0.3, 1.1))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
@@ -367,6 +368,6 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_model(place, model):
         assert after in (before, before + 3)
         outcomes.add(after - before)
     assert 0 in outcomes
-    process = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+    process = start(*red)
     process.communicate(timeout=300)
     assert not list(model.parent.glob(".acil-*.tmp"))
