@@ -99,6 +99,19 @@ def test_csv_lists_and_single_files_are_learnt(place, tmp_path):
     }
 
 
+def test_several_folders_are_learnt_at_once(place, tmp_path):
+    model, network = tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}"
+    folders = [place / "train" / "red", place / "train" / "blue", draw(tmp_path / "more", 2, seed=4)]
+    acil("learn", *folders, "--model", model, "--backbone", network)
+    assert describe(model)["classes"] == ["blue", "green", "red", "white"]
+    assert describe(model)["counts"] == [7, 2, 7, 2]
+    acil("forget", model, *folders[:2])
+    assert describe(model)["counts"] == [2, 2, 2, 2]
+    assert "no class folders" in acil("learn", folders[0], "--model", model, code=1).stderr
+    image = next(folders[0].iterdir())
+    assert "which class" in acil("learn", image, image, "--model", model, code=1).stderr
+
+
 @pytest.mark.parametrize("command", ["learn", "forget"])
 def test_a_command_that_changes_a_model_reads_its_sums_once(place, model, monkeypatch, command):
     names, read = [], saving._read
@@ -319,13 +332,49 @@ def test_bad_image_is_named_and_may_be_left_out(place, model, tmp_path):
     assert "bad.png" in result.stderr
     assert "--skip-bad" in result.stderr
     assert model.read_bytes() == before
-    for command in (("predict", model, folder), ("forget", model, folder, "--class", "red")):
-        refused = acil(*command, code=1).stderr
-        assert "bad.png" in refused
-        assert "--skip-bad" not in refused
+    refused = acil("forget", model, folder, "--class", "red", code=1).stderr
+    assert "bad.png" in refused
+    assert "--skip-bad" not in refused
     result = acil("learn", folder, "--class", "red", "--model", model, "--skip-bad")
     assert "left out" in result.stderr
     assert describe(model)["n_samples"] == 21
+
+
+def test_predict_and_evaluate_go_on_past_a_bad_file(place, model, tmp_path):
+    folder = tmp_path / "images" / "red"
+    shutil.copytree(place / "test" / "red", folder)
+    (folder / "bad.png").write_bytes(b"")
+    for command, images in (("predict", folder), ("evaluate", folder.parent)):
+        for options in ([], ["--skip-bad"]):
+            found = acil(command, model, images, *options)
+            assert "left out: Cannot read the image" in found.stderr
+            assert "bad.png" in found.stderr
+            assert found.stdout.count(".png") == 3
+        assert "bad.png" in acil(command, model, images, "--strict", code=1).stderr
+    errors = [row["error"] for row in json.loads(acil("predict", model, folder, "--json").stdout)]
+    assert [error is None for error in errors] == [True, True, True, False]
+    report = json.loads(acil("evaluate", model, folder.parent, "--json").stdout)
+    assert (report["images"], len(report["skipped"])) == (3, 1)
+    assert "1 of 1 images cannot be used" in acil("predict", model, folder / "bad.png", code=1).stderr
+
+
+def test_evaluate_names_wrong_and_doubtful_images(place, model, tmp_path):
+    images = tmp_path / "images"
+    shutil.copytree(place / "test", images)
+    for name in ("1-0.png", "1-1.png"):
+        shutil.move(images / "red" / name, images / "blue" / f"not-{name}")
+    table = acil("evaluate", model, images, "--show", 1).stdout.splitlines()
+    assert "taken for red" in table[0]
+    assert "not-1-" in table[0]
+    assert table[1] == "… and 1 more wrong"
+    assert table[2].startswith("doubtful")
+    assert not table[3].startswith("doubtful")
+    report = json.loads(acil("evaluate", model, images, "--json").stdout)
+    wrong = [row["top"][0]["probability"] for row in report["wrong"]]
+    right = [row["top"][0]["probability"] for row in report["right"]]
+    assert (len(wrong), len(right)) == (2, 10)
+    assert (wrong, right) == (sorted(wrong, reverse=True), sorted(right))
+    assert {row["class"] for row in report["wrong"]} == {"blue"}
 
 
 def test_two_commands_at_once_give_both_results(place, tmp_path):

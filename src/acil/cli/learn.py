@@ -25,6 +25,7 @@ from acil.cli.shared import (
     show_counts,
     shown_progress,
     stop_on_sigterm,
+    tell_skipped,
 )
 from acil.errors import InputError, ProcessLostError
 
@@ -45,7 +46,8 @@ def learn(
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Folder with one folder for each class, or CSV of path,label; with --class: images.",
+            help="Folders with one folder for each class, or CSV of path,label; several folders of "
+            "images, each a class of its name; with --class: images.",
             metavar="IMAGES…",
         ),
     ],
@@ -93,8 +95,7 @@ def learn(
         report, samples = learnt(target, listed, skip_bad, progress)
     if not is_rank_zero():
         return
-    for message in report.skipped:
-        typer.echo(f"left out: {message}", err=True)
+    tell_skipped(report.skipped)
     _tell_repeated(report.repeated)
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())

@@ -60,15 +60,17 @@ def require_free(path: Path, force: bool) -> None:
 
 
 def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
-    """Return images and labels as `ImageClassifier` takes them, from the arguments of a command."""
+    """Return images and labels as `ImageClassifier` takes them, from the arguments of a command.
+
+    Of several folders, those without folders inside are classes of their name.
+    """
     from acil.vision.listing import list_images
 
-    if class_name is None and len(images) != 1:
-        raise InputError(
-            "Give one folder with a folder for each class, or one CSV file; or several images, or "
-            "folders of images, with --class NAME."
-        )
-    listings = [list_images(image, class_name) for image in images]
+    def label(place: Path) -> str | None:
+        plain_folder = place.is_dir() and not any(path.is_dir() for path in place.glob("[!.]*"))
+        return place.resolve().name if plain_folder and len(images) > 1 else None
+
+    listings = [list_images(place, class_name or label(place)) for place in images]
     for listing in listings:
         if listing.ignored and is_rank_zero():
             shown = ", ".join(plain(path.name) for path in listing.ignored[:_SHOWN])
@@ -77,6 +79,12 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
             typer.echo(f"ignored {what}: {shown}{more}", err=True)
     paths = [path for listing in listings for path in listing.paths]
     return paths, [label for listing in listings for label in listing.labels]
+
+
+def tell_skipped(messages: Iterable[str]) -> None:
+    """Name on stderr the files that could not be read."""
+    for message in messages:
+        typer.echo(f"left out: {plain(message)}", err=True)
 
 
 @contextmanager

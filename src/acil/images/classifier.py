@@ -23,12 +23,14 @@ from acil.images.results import (
     Samples,
     images_and_labels,
     name_of,
+    require_list,
 )
 from acil.images.snapshot import MAX_TRACKED, UNKNOWN_ABOVE, Facts, Snapshot, Tracker
 from acil.images.undo import keep_state, remove_states
 from acil.modelfile import describe
 from acil.modelfile import load as load_head
-from acil.vision.embedder import Embedder, ImageProgress, Source, embed_files
+from acil.vision.decode import Source
+from acil.vision.embedder import Embedder, ImageProgress, embed_files
 from acil.vision.listing import check_class_name, first_of
 from acil.vision.networks import DEFAULT, open_network
 
@@ -141,6 +143,15 @@ class ImageClassifier:
         """Number of images learnt of each class."""
         return self.snapshot.totals
 
+    def __repr__(self) -> str:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return f"<ImageClassifier of {self.source or self.embedder.name}: nothing learnt>"
+        network, totals = self.source or snapshot.head.backbone_["name"], snapshot.totals
+        return (
+            f"<ImageClassifier of {network}: {len(totals)} classes from {sum(totals.values())} images>"
+        )
+
     def prepare(
         self,
         source: Given,
@@ -153,9 +164,10 @@ class ImageClassifier:
 
         Parameters
         ----------
-        source : str, path-like or sequence of str, path-like or bytes
-            A folder with one folder for each class, or a CSV file of path and label; with ``labels``,
-            images or a folder of images.
+        source : str, path-like or sequence of images
+            A folder with one folder for each class, or a CSV file of path and label; with ``labels``, a
+            folder of images, or images: each a path, the content of a file (bytes), a PIL image or an
+            array as `acil.vision.decode` takes it.
         labels : str or sequence of str, optional
             Class of all images, or of each.
         skip_bad : bool, default=False
@@ -264,15 +276,17 @@ class ImageClassifier:
             self._snapshot = Snapshot.of(head, tracker, before.facts)
         return self
 
-    def predict(self, sources: Sequence[Source], unknown_above: float | None = None) -> list[str]:
-        """Return the likeliest class of each image.
+    def predict(
+        self, sources: Sequence[Source], unknown_above: float | None = UNKNOWN_ABOVE
+    ) -> list[str]:
+        """Return the likeliest class of each image, or ``"unknown"``.
 
         Parameters
         ----------
-        sources : sequence of str, path-like or bytes
-            Image files, or their content.
-        unknown_above : float, optional
-            Say ``"unknown"`` beyond this novelty; by default a class is always named.
+        sources : sequence of images
+            Each a path, the content of a file, a PIL image or an array.
+        unknown_above : float or None, default=1.85
+            Images of a larger novelty are unknown; with None a class is always named.
         """
         return [p.label for p in self.classify(sources, 1, unknown_above)]
 
@@ -282,28 +296,36 @@ class ImageClassifier:
         top: int = 3,
         unknown_above: float | None = UNKNOWN_ABOVE,
         progress: ImageProgress | None = None,
+        *,
+        skip_bad: bool = False,
     ) -> list[Prediction]:
         """Return what the model says of each image.
 
         Parameters
         ----------
-        sources : sequence of str, path-like or bytes
+        sources : sequence of images
+            Each a path, the content of a file, a PIL image or an array.
         top : int, default=3
             Number of classes to name.
         unknown_above : float or None, default=1.85
             Images of a larger novelty are unknown; None calls none so.
         progress : callable, optional
+        skip_bad : bool, default=False
+            Of an image that cannot be read, return a prediction that has an ``error`` and no label,
+            instead of refusing all.
         """
-        if isinstance(sources, str | os.PathLike | bytes):
+        if isinstance(sources, str | os.PathLike):
             raise InputError("Give a list of images, even for one.")
+        require_list(sources)
         if top < 1:
             raise InputError(f"top must be at least 1, got {top}.")
         snapshot = self.snapshot
-        features = embed_files(sources, self.embedder, progress=progress).features.numpy()
-        rows = snapshot.classify(features, top, unknown_above)
+        found = embed_files(sources, self.embedder, skip_bad, progress)
+        rows = snapshot.classify(found.features.numpy(), top, unknown_above)
+        answers = dict(zip(found.kept, rows, strict=True))
         return [
-            Prediction(name_of(source, number), *row)
-            for number, (source, row) in enumerate(zip(sources, rows, strict=True))
+            Prediction(name_of(source, i), *answers.get(i, ("", False, (), None)), found.bad.get(i))
+            for i, source in enumerate(sources)
         ]
 
     def evaluate(
@@ -312,13 +334,14 @@ class ImageClassifier:
         labels: str | Sequence[str] | None = None,
         *,
         unknown_above: float | None = UNKNOWN_ABOVE,
+        skip_bad: bool = False,
         progress: ImageProgress | None = None,
     ) -> Evaluation:
         """Compare predictions with the true classes of images.
 
         Parameters
         ----------
-        source, labels, progress
+        source, labels, skip_bad, progress
             As in `prepare`.
         unknown_above : float or None, default=1.85
         """
@@ -330,7 +353,8 @@ class ImageClassifier:
                 f"None of these classes has been learnt: {first_of(sorted(set(names)))}. Known are "
                 f"{first_of(classes)}."
             )
-        return Evaluation.of(classes, names, self.classify(sources, 1, unknown_above, progress))
+        predictions = self.classify(sources, 1, unknown_above, progress, skip_bad=skip_bad)
+        return Evaluation.of(classes, names, predictions)
 
     def save(
         self,

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
-from acil.vision.embedder import Source
+from acil.vision.decode import Source
 from acil.vision.listing import check_class_name, list_images
 
 #: One place of images, or several images.
@@ -114,7 +115,7 @@ class Prediction:
     Attributes
     ----------
     image : str
-        Path of the image, or its number for images given as bytes.
+        Path of the image, or its number for images given otherwise.
     label : str
         The likeliest class, or ``"unknown"``.
     unknown : bool
@@ -124,6 +125,8 @@ class Prediction:
     novelty : float or None
         How unlike everything learnt the image is: about 1 for images like those learnt, more for
         others. None for models that can only predict.
+    error : str or None
+        Why the image cannot be read; then it has no label.
     """
 
     image: str
@@ -131,6 +134,7 @@ class Prediction:
     unknown: bool
     top: tuple[tuple[str, float], ...]
     novelty: float | None
+    error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -154,6 +158,12 @@ class Evaluation:
         Images of classes that the model has not learnt. They count nowhere else.
     not_learnt_unknown : int
         How many of these were called unknown.
+    wrong : tuple of (str, Prediction)
+        True class and prediction of the images whose likeliest class is another, the surest first.
+    right : tuple of (str, Prediction)
+        The same of the other images of classes that the model has learnt, the most doubtful first.
+    skipped : tuple of str
+        Messages about files that could not be read.
     """
 
     classes: tuple[str, ...]
@@ -161,6 +171,9 @@ class Evaluation:
     unknown: dict[str, int]
     not_learnt: dict[str, int]
     not_learnt_unknown: int
+    wrong: tuple[tuple[str, Prediction], ...]
+    right: tuple[tuple[str, Prediction], ...]
+    skipped: tuple[str, ...]
 
     @classmethod
     def of(
@@ -181,16 +194,32 @@ class Evaluation:
         unknown: Counter[str] = Counter()
         not_learnt: Counter[str] = Counter()
         not_learnt_unknown = 0
+        wrong: list[tuple[str, Prediction]] = []
+        right: list[tuple[str, Prediction]] = []
+        skipped: list[str] = []
         for name, prediction in zip(names, predictions, strict=True):
-            if name in place:
-                confusion[place[name], place[prediction.top[0][0]]] += 1
+            if prediction.error is not None:
+                skipped.append(prediction.error)
+            elif name in place:
+                likeliest = prediction.top[0][0]
+                confusion[place[name], place[likeliest]] += 1
                 unknown[name] += prediction.unknown
+                (right if name == likeliest else wrong).append((name, prediction))
             else:
                 not_learnt[name] += 1
                 not_learnt_unknown += prediction.unknown
-        called = {name: count for name, count in sorted(unknown.items()) if count}
-        left_out = dict(sorted(not_learnt.items()))
-        return cls(tuple(classes), confusion, called, left_out, not_learnt_unknown)
+        if not confusion.any():
+            raise InputError("No image of a class that was learnt can be read. Give other images.")
+        return cls(
+            tuple(classes),
+            confusion,
+            {name: count for name, count in sorted(unknown.items()) if count},
+            dict(sorted(not_learnt.items())),
+            not_learnt_unknown,
+            tuple(sorted(wrong, key=lambda pair: -pair[1].top[0][1])),
+            tuple(sorted(right, key=lambda pair: pair[1].top[0][1])),
+            tuple(skipped),
+        )
 
     @property
     def images(self) -> int:
@@ -223,6 +252,9 @@ class Evaluation:
             "unknown": self.unknown,
             "not_learnt": self.not_learnt,
             "not_learnt_unknown": self.not_learnt_unknown,
+            "wrong": [{"class": name, **found.to_dict()} for name, found in self.wrong],
+            "right": [{"class": name, **found.to_dict()} for name, found in self.right],
+            "skipped": list(self.skipped),
         }
 
 
@@ -230,8 +262,7 @@ def images_and_labels(
     source: Given, labels: str | Sequence[str] | None
 ) -> tuple[list[Source], list[str]]:
     """Return images and the class of each."""
-    if isinstance(source, bytes):
-        raise InputError("Give a list of images, even for one.")
+    require_list(source)
     if isinstance(source, str | os.PathLike):
         if labels is not None and not isinstance(labels, str):
             raise InputError(f"{os.fspath(source)} is one place: give one label, or a list of images.")
@@ -248,12 +279,19 @@ def images_and_labels(
     for name in set(names):
         check_class_name(name)
     if isinstance(labels, str):
-        folders = [s for s in sources if not isinstance(s, bytes) and Path(s).is_dir()]
+        folders = [s for s in sources if isinstance(s, str | os.PathLike) and Path(s).is_dir()]
         if folders:
             raise InputError(f"{folders[0]!s} is a folder. Give folders one at a time.")
     return sources, names
 
 
+def require_list(source: object) -> None:
+    """Raise if one image is given instead of a list of images."""
+    one_array = isinstance(source, np.ndarray) and source.ndim < 4
+    if one_array or isinstance(source, bytes | Image.Image):
+        raise InputError("Give a list of images, even for one.")
+
+
 def name_of(source: Source, number: int) -> str:
     """Return what an image is called in results."""
-    return f"image {number + 1}" if isinstance(source, bytes) else os.fspath(source)
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else f"image {number + 1}"

@@ -26,7 +26,7 @@ from acil.errors import InputError
 from acil.images.classifier import ImageClassifier, network_of, require_identity
 from acil.images.results import Report, Samples, name_of
 from acil.modelfile import locked, pack, unpack
-from acil.vision.embedder import Embedder, ImageProgress, Source, embed_readable, require_readable
+from acil.vision.embedder import Embedder, ImageProgress, embed_readable, require_readable
 from acil.vision.networks import open_network
 
 #: Bytes of the hash of an image.
@@ -84,7 +84,7 @@ class Share(Samples):
 
 def prepare_share(
     embedder: Embedder,
-    sources: Sequence[Source],
+    sources: Sequence[Path],
     labels: Sequence[str],
     group: Group,
     skip_bad: bool = False,
@@ -96,7 +96,7 @@ def prepare_share(
     ----------
     embedder : Embedder
         The same on all processes.
-    sources : sequence of str, path-like or bytes
+    sources : sequence of Path
         All images, in the same order on all processes.
     labels : sequence of str
         Class of each.
@@ -139,7 +139,7 @@ def prepare_share(
 
 def learn_together(
     model: Path,
-    sources: Sequence[Source],
+    sources: Sequence[Path],
     labels: Sequence[str],
     group: Group,
     *,
@@ -200,11 +200,11 @@ def learn_together(
     return report, samples
 
 
-def _require_same(sources: Sequence[Source], labels: Sequence[str], group: Group) -> None:
+def _require_same(sources: Sequence[Path], labels: Sequence[str], group: Group) -> None:
     """Raise unless all processes list the same images; their folders may differ."""
     digest = hashlib.sha256()
     for source, label in zip(sources, labels, strict=True):
-        name = source if isinstance(source, bytes) else os.fsencode(Path(source).name)
+        name = os.fsencode(Path(source).name)
         digest.update(hashlib.sha256(name).digest() + hashlib.sha256(label.encode()).digest())
     found = group.exchange([digest.hexdigest(), len(sources)])
     for rank, other in enumerate(found):
