@@ -117,11 +117,11 @@ def test_other_kinds_of_models(tmp_path, options, words):
 
 def test_labels_cannot_rule_the_terminal(tmp_path):
     path = tmp_path / "m.acil"
-    labels = ["\x1b[31mred", "[bold]x[/bold]", "line\nbreak", "\ud800"]
+    labels = ["\x1b[31mred", "[bold]x[/bold]", "line\nbreak", "\x9b2J"]
     save(ACILClassifier(expansion_size=5).fit(np.eye(4), labels), path)
     result = run(path)
     assert result.exit_code == 0
-    for text in ("\\x1b[31mred", "[bold]x[/bold]", "line\\nbreak", "\\ud800"):
+    for text in ("\\x1b[31mred", "[bold]x[/bold]", "line\\nbreak", "\\x9b2J"):
         assert text in result.stdout
     assert "\x1b[31m" not in result.stdout
     assert json.loads(run(path, "--json").stdout)["classes"] == sorted(labels)

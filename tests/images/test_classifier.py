@@ -12,6 +12,7 @@ from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedE
 from acil.images import UNKNOWN_ABOVE
 from acil.vision import WrappedBackbone
 from acil.vision.embedder import TorchEmbedder
+from modelfiles import rewrite
 from pictures import PREPROCESSING, Pooled, draw
 
 #: Rounding of sums in another order; κ is below 1e4 here.
@@ -343,10 +344,7 @@ def test_evaluation_leaves_out_and_names_what_was_not_learnt(pictures, joint):
 
 
 def test_damaged_facts_in_a_file_are_told(joint, tmp_path):
-    from acil import save
-
-    head = joint.snapshot.copy_head()
-    head.images_ = {"source": 3, "tracked": []}
-    save(head, tmp_path / "m.acil")
-    with pytest.raises(ModelFileError):
+    joint.save(tmp_path / "m.acil")
+    rewrite(tmp_path / "m.acil", {"images": {"source": 3, "tracked": []}})
+    with pytest.raises(ModelFileError, match=r"images\.source"):
         ImageClassifier.load(tmp_path / "m.acil")

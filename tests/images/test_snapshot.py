@@ -9,6 +9,7 @@ from acil.images import classifier
 from acil.images.snapshot import Tracker
 from acil.vision import WrappedBackbone
 from acil.vision.embedder import TorchEmbedder
+from modelfiles import rewrite
 from pictures import PREPROCESSING, Pooled, draw
 
 
@@ -125,17 +126,6 @@ def test_classes_are_compared_where_only_some_images_are_tracked(pictures):
     assert model.counts_ == {"blue": 4, "red": 3}
 
 
-def test_hashes_without_classes_are_still_read(model, pictures):
-    groups = [{"salt": g["salt"], "hashes": g["hashes"]} for g in model.snapshot.tracker.to_list()]
-    tracker = Tracker.from_list(groups)
-    assert len(tracker) == 16
-    samples = model.prepare([pictures / "red" / "0-0.png"], "red")
-    tracker.require_learnt(samples.digests, ["blue"], complete=True)
-    added = tracker.with_added(["aa"], ["red"])
-    assert added.repeated(samples.digests) == [0]
-    assert len(added.without(samples.digests, ["red"])) == 16
-
-
 def test_merged_models_leave_out_the_images_of_both(pictures):
     models = []
     for names in (("red", "blue"), ("green", "white")):
@@ -168,9 +158,11 @@ def test_file_for_prediction_has_no_hashes(model, tmp_path):
 
 @pytest.mark.parametrize(
     "groups",
-    [None, 3, [3], [{}], [{"salt": "x", "hashes": []}], [{"salt": "0" * 32, "hashes": ["zz"]}]]
-    + [[{"salt": "0" * 32, "hashes": [], "placed": placed}] for placed in (3, ["zz"], ["0" * 32])],
+    [None, 3, [3], [{}], [{"salt": "x", "hashes": []}]]
+    + [[{"salt": "0" * 32, "hashes": hashes, "placed": []}] for hashes in (3, ["zz"], [3])],
 )
-def test_damaged_hashes_are_told(groups):
-    with pytest.raises(ModelFileError, match="damaged"):
-        Tracker.from_list(groups)
+def test_damaged_hashes_are_told(model, tmp_path, groups):
+    model.save(tmp_path / "m.acil")
+    rewrite(tmp_path / "m.acil", {"images": {"source": None, "tracked": groups}})
+    with pytest.raises(ModelFileError, match=r"images\.tracked"):
+        ImageClassifier.load(tmp_path / "m.acil")

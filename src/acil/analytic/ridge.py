@@ -13,7 +13,7 @@ from torch import Tensor
 
 from acil.analytic import gcv
 from acil.analytic.cholesky import Factor, cholesky_
-from acil.analytic.linalg import add_gram_, largest_eigenvalue, mirror_, spread
+from acil.analytic.linalg import add_gram_, largest_eigenvalue, mirror_, solve_lower, spread
 from acil.analytic.sums import Block, Precision, Sums, weighted
 from acil.errors import InputError, SingularMatrixError
 
@@ -280,12 +280,25 @@ class Ridge:
             yield rows, columns, weights
 
     def _require_possible(self, blocks: Iterable[Block]) -> None:
-        """Raise unless what is left after forgetting can be a sum of x xᵀ; the sums stay as they are."""
-        gram, d = self.sums.gram, len(self.sums.gram)
-        noise = 100 * d**0.5 * torch.finfo(self.precision.products).eps * float(gram.diagonal().max())
-        rest = self.sums.matrix.scratch(d, gram.dtype).copy_(gram)
-        for rows, columns, weights in blocks:
-            add_gram_(rest, weighted(rows, columns, weights, len(self.sums.counts))[0], -1)
+        """Raise unless what is left after forgetting can be sums over samples; the sums stay as they are.
+
+        Notes
+        -----
+        With z = (x, y), the sums over any samples make up Σ w z zᵀ = [G, M; Mᵀ, N], N the diagonal matrix
+        of the class weights, so no eigenvalue is negative: not of G, and not of N − Mᵀ (G + νI)⁻¹ M.
+        ν is a bound of the rounding in G. So only rounding in M, of about √d ε ‖M‖ at most, can make the
+        least eigenvalue negative, by ``slack`` at most.
+        """
+        sums, d, eps = self.sums, len(self.sums.gram), torch.finfo(self.precision.products).eps
+        noise = 100 * d**0.5 * eps * float(sums.gram.diagonal().max())
+        slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
+        rest = sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)
+        moment, weights = sums.moment.clone(), sums.weights.clone()
+        for rows, columns, given in blocks:
+            X, Y, heavy = weighted(rows, columns, given, len(weights))
+            add_gram_(rest, X, -1)
+            moment -= (X.mT @ Y).to(moment)
+            weights.index_add_(0, columns, -heavy)
         rest.diagonal().add_(0.0 if self.gamma == 0 else noise)
         try:
             cholesky_(rest, noise)
@@ -294,6 +307,12 @@ class Ridge:
                 "These samples cannot be forgotten: the sums without them could not be those of any "
                 "samples (not positive definite). Not all were learnt, or not with these weights."
             ) from error
+        if self.gamma != 0 and least_left(rest, moment, weights) < -slack:
+            raise InputError(
+                "These samples cannot be forgotten: the sums without them could not be those of any "
+                "samples. Not all were learnt under these classes. Give the classes that they were "
+                "learnt under."
+            )
 
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows
@@ -331,3 +350,16 @@ class Ridge:
             coef = spread(self.solution.coef, places, n_classes)
             new.solution = replace(self.solution, coef=coef)
         return new
+
+
+def least_left(lower: Tensor, moment: Tensor, weights: Tensor) -> float:
+    """Return the least eigenvalue of N − Mᵀ (L Lᵀ)⁻¹ M: what a regression leaves of the targets.
+
+    ``lower`` is L, ``moment`` M of shape (d, n_classes) and ``weights`` the diagonal of N. Of more
+    classes than d, where the matrix would be larger than the sums, the least diagonal entry.
+    """
+    whitened = solve_lower(lower, moment)
+    heavy = weights.to(moment)
+    if len(weights) > len(lower):
+        return float((heavy - whitened.square().sum(dim=0)).min())
+    return float(torch.linalg.eigvalsh(torch.diag(heavy) - whitened.mT @ whitened)[0])

@@ -106,7 +106,9 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     expanded = "projection" in report["tensors"]
     expansion = f"{report['size']} ({report['activation']})" if expanded else "none"
     relative, condition = report["gamma_relative"], report["condition"]
-    gamma = f"{report['gamma']:g}" + (" (auto)" if report["parameters"]["gamma"] == "auto" else "")
+    gamma = "not stored"
+    if report["gamma"] is not None:
+        gamma = f"{report['gamma']:g}" + (" (auto)" if report["parameters"]["gamma"] == "auto" else "")
     options = [name for name in ("fit_intercept", "class_balance") if report[name]]
     backbone, images = report["backbone"] or {}, report["images"] or {}
     return [
@@ -117,7 +119,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("solver", report["solver"]),
         ("dtype", report["dtype"]),
         ("input", width + (", with names" if report["feature_names"] else "")),
-        ("expansion", f"{expansion}, seed {report['random_state']}" if expanded else expansion),
+        (
+            "expansion",
+            f"{expansion}, seed {report['parameters']['random_state']}" if expanded else expansion,
+        ),
         ("options", ", ".join(options) or "none"),
         ("γ", gamma),
         ("γ, relative", "not stored" if relative is None else f"{relative:.3g} of trace(gram) / d"),

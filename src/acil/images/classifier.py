@@ -29,6 +29,7 @@ from acil.images.snapshot import MAX_TRACKED, UNKNOWN_ABOVE, Facts, Snapshot, Tr
 from acil.images.undo import keep_state, remove_states
 from acil.modelfile import describe
 from acil.modelfile import load as load_head
+from acil.modelfile.schema import names_file
 from acil.vision.decode import Source
 from acil.vision.embedder import Embedder, ImageProgress, embed_files
 from acil.vision.listing import check_class_name, first_of
@@ -96,7 +97,7 @@ class ImageClassifier:
         device: str = "auto",
     ) -> None:
         self._embedder = backbone if isinstance(backbone, Embedder) else None
-        self._source = None if isinstance(backbone, Embedder) else absolute_name(backbone)
+        self._source = None if isinstance(backbone, Embedder) else _absolute(backbone)
         #: Replaced as a whole by every change: readers take it once and need no lock.
         self._snapshot: Snapshot | None = None
         self._opening = threading.Lock()
@@ -123,8 +124,8 @@ class ImageClassifier:
 
     @property
     def source(self) -> str | None:
-        """The name that the network was opened by; None if it was given as an object."""
-        return self._source if self._snapshot is None else self._snapshot.facts.source
+        """The name to open the network by, with its folder; None if it was given as an object."""
+        return self._source
 
     @property
     def snapshot(self) -> Snapshot:
@@ -425,9 +426,9 @@ class ImageClassifier:
         facts = _facts_of(getattr(head, "images_", None), getattr(head, "backbone_", None), name)
         for label in head.classes_:
             check_class_name(str(label))
+        model = cls(backbone or _located(facts.source or head.backbone_.get("name"), name))
         if isinstance(backbone, str):
-            facts = replace(facts, source=absolute_name(backbone))
-        model = cls(backbone if isinstance(backbone, Embedder) else DEFAULT)
+            facts = replace(facts, source=_without_folder(backbone))
         model._track = track
         model._snapshot = Snapshot.of(head, Tracker.from_list(head.images_.get("tracked")), facts)
         if isinstance(backbone, str):
@@ -466,19 +467,41 @@ class ImageClassifier:
         repeated: tuple[str, ...] = (),
     ) -> Report:
         before = self._snapshot
-        facts = Facts(self._source) if before is None else before.facts
+        facts = Facts(_without_folder(self._source)) if before is None else before.facts
         made = Snapshot.of(head, tracker, facts)
         self._snapshot = made
         seconds = time.perf_counter() - start
         return Report(samples.counts, made.totals, samples.skipped, repeated, samples.seconds, seconds)
 
 
-def absolute_name(source: str) -> str:
+def _file_of(network: str) -> tuple[str, Path]:
+    """Return what comes before the path in the name of a network, and the path."""
+    kind = "onnx:" if network.startswith("onnx:") else ""
+    return kind, Path(network.removeprefix(kind))
+
+
+def _absolute(network: str) -> str:
     """Return the name of a network with an absolute path, so that it works from any folder."""
-    kind, separator, rest = source.partition(":")
-    if separator and kind == "onnx":
-        return f"onnx:{Path(rest).absolute()}"
-    return str(Path(source).absolute()) if source.endswith(".safetensors") else source
+    kind, path = _file_of(network)
+    return f"{kind}{path.absolute()}" if names_file(network) else network
+
+
+def _without_folder(network: str | None) -> str | None:
+    """Return the name of a network as a model file has it: no file tells where others lie."""
+    if network is None or not names_file(network):
+        return network
+    kind, path = _file_of(network)
+    return f"{kind}{path.name}"
+
+
+def _located(stored: str | None, model: str | os.PathLike[str]) -> str:
+    """Return the name of a network with the place of its file: beside the model, or else here."""
+    name = _without_folder(stored) or DEFAULT
+    if names_file(name):
+        kind, path = _file_of(name)
+        beside = Path(model).absolute().parent / path
+        return f"{kind}{beside if beside.is_file() else path.absolute()}"
+    return name
 
 
 def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> tuple[Embedder, str | None]:
@@ -495,14 +518,15 @@ def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> tup
     embedder : Embedder
         The network that the model was learnt with.
     source : str or None
-        What the file calls it.
+        The name that it was opened by.
     """
     header = describe(path)
     facts = _facts_of(header["images"], header["backbone"], os.fspath(path))
     learnt = header["backbone"]
-    embedder = _open_network_of(facts.source, learnt) if backbone is None else open_network(backbone)
+    source = backbone or _located(facts.source or learnt.get("name"), path)
+    embedder = _open_network_of(source, learnt) if backbone is None else open_network(backbone)
     require_identity(embedder.identity, learnt)
-    return embedder, facts.source
+    return embedder, source
 
 
 def _facts_of(stored: Any, identity: Any, name: str) -> Facts:
@@ -516,15 +540,15 @@ def _facts_of(stored: Any, identity: Any, name: str) -> Facts:
 
 def _open_network_of(source: str | None, learnt: Mapping[str, Any] | None) -> Embedder:
     """Open the network that a user, or a model file, names; ``learnt`` is its identity in a model."""
-    name = DEFAULT if learnt is None else str(learnt.get("name"))
-    spec = source or name
-    stored = learnt is not None
+    spec, stored = source or DEFAULT, learnt is not None
     if stored and spec.startswith("module:"):
         raise InputError(
             f"This model was learnt with the network {spec!r}, which is Python code. A file does not "
             "decide which code runs: name the network yourself (--backbone)."
         )
     try:
+        if names_file(spec) and not _file_of(spec)[1].is_file():
+            raise InputError(f"There is no file {_file_of(spec)[1]}.")
         return open_network(spec)
     except InputError as error:
         if not stored:
