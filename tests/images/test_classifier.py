@@ -175,7 +175,7 @@ def test_bad_images_may_be_told_beside_the_others(pictures, joint):
 
 
 def test_repr_says_what_is_learnt(joint):
-    assert repr(joint) == "<ImageClassifier of pooled: 4 classes from 24 images>"
+    assert repr(joint) == "<ImageClassifier of pooled: 4 classes from 24 samples>"
     assert repr(ImageClassifier("timm:any")) == "<ImageClassifier of timm:any: nothing learnt>"
 
 
@@ -207,8 +207,9 @@ def test_file_of_a_feature_model_is_no_image_model(tmp_path):
     from acil import ACILClassifier, save
 
     save(ACILClassifier(expansion_size=4).fit(np.eye(3), ["a", "b", "c"]), tmp_path / "m.acil")
+    model = ImageClassifier.load(tmp_path / "m.acil")
     with pytest.raises(InputError, match="learnt from features"):
-        ImageClassifier.load(tmp_path / "m.acil")
+        model.predict(["a.png"])
 
 
 def test_file_does_not_decide_which_code_runs(pictures, tmp_path):

@@ -66,6 +66,7 @@ def _root(
 app.command("learn")(learn.learn)
 app.command("predict")(predict.predict)
 app.command("evaluate")(predict.evaluate)
+app.command("embed")(predict.embed)
 app.command("forget")(learn.forget)
 app.command("undo")(learn.undo)
 app.command("merge")(models.merge)

@@ -18,6 +18,7 @@ from acil.cli.shared import (
     ClassName,
     Model,
     counted,
+    given_features,
     given_images,
     is_rank_zero,
     plain,
@@ -47,7 +48,8 @@ def learn(
         list[Path],
         typer.Argument(
             help="Folders with one folder for each class, or CSV of path,label; several folders of "
-            "images, each a class of its name; with --class: images.",
+            "images, each a class of its name; with --class: images. Or a file of features (npz, "
+            "parquet, csv).",
             metavar="IMAGES…",
         ),
     ],
@@ -89,7 +91,10 @@ def learn(
             if not model.absolute().parent.is_dir():
                 raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
             target.check_options()
-        return given_images(images, class_name)
+        features = given_features(images, class_name)
+        if features is not None and several_ranks():
+            raise InputError("Files of features are learnt by one process. Leave out torchrun.")
+        return given_images(images, class_name) if features is None else (features, None)
 
     with shown_progress("images") as progress, _mentioning_skip_bad():
         report, samples = learnt(target, listed, skip_bad, progress)
@@ -99,20 +104,21 @@ def learn(
     _tell_repeated(report.repeated)
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())
-    rate = n_images / max(samples.seconds, 1e-9)
+    rate = n_images / samples.seconds if samples.seconds else None
     if as_json:
         facts = {**report.to_dict(), "model": str(model), "seconds": seconds, "images_per_second": rate}
         typer.echo(json.dumps(facts, indent=2))
         return
     if report.counts:
         show_counts(report.counts, report.totals)
-    images_learnt, known = counted(n_images, "image"), counted(len(report.totals), "class", "classes")
+    learnt_now, known = counted(n_images, "sample"), counted(len(report.totals), "class", "classes")
+    speed = "" if rate is None else f"features {rate:.0f} images/s, "
     typer.echo(
-        f"{images_learnt} in {seconds:.1f} s (features {rate:.0f} images/s, head "
-        f"{report.head_seconds:.2f} s); {model} knows {known}"
+        f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
+        f"{model} knows {known}"
     )
     _tell_undo(model, report)
-    if n_images == sum(report.totals.values()) and track is not False:
+    if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         typer.echo(
             f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
             "--no-track it keeps none.",
@@ -187,11 +193,14 @@ def _learn_alone(
     from acil.images import ImageClassifier, network_of
     from acil.modelfile import locked
 
-    paths, labels = listed()
-    # Before the lock: features take longest, and other processes may change the model meanwhile.
-    exists = target.file.exists()
-    embedder = network_of(target.file, target.backbone)[0] if exists else target.new().embedder
-    samples = ImageClassifier(embedder).prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+    samples, labels = listed()
+    embedder = None
+    if labels is not None:
+        # Before the lock: features take longest, and other processes may change the model meanwhile.
+        new = None if target.file.exists() else target.new()
+        embedder = network_of(target.file, target.backbone)[0] if new is None else new.embedder
+        reader = new or ImageClassifier(embedder)
+        samples = reader.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
     with locked(target.file):
         # The file as it is now; another process may have made it or added to it.
         classifier = target.load(embedder) if target.file.exists() else target.new()
@@ -254,13 +263,15 @@ def forget(
     images and never saw these. Earlier states, which still have the images, stay for `acil undo` unless
     --no-undo is given.
     """
-    paths, labels = given_images(images, class_name)
     from acil.images import ImageClassifier, network_of
     from acil.modelfile import locked
 
-    with shown_progress("images") as progress:
-        embedder, _ = network_of(model, backbone)
-        samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
+    embedder, samples = None, given_features(images, class_name)
+    if samples is None:
+        paths, labels = given_images(images, class_name)
+        with shown_progress("images") as progress:
+            embedder, _ = network_of(model, backbone)
+            samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
     with locked(model):
         latest = ImageClassifier.load(model, backbone=embedder)
         report = latest.forget(samples)

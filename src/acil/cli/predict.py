@@ -1,4 +1,4 @@
-"""`acil predict` and `acil evaluate`: classes of images, and accuracy where they are known."""
+"""`acil predict`, `acil evaluate` and `acil embed`: classes of images, accuracy, and features."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from acil.cli.shared import (
     Model,
     aligned,
     counted,
+    given_features,
     given_images,
+    has_folders,
     plain,
     require_free,
     shown_progress,
@@ -44,7 +46,11 @@ class Format(StrEnum):
 def predict(
     model: Model,
     images: Annotated[
-        list[Path], typer.Argument(help="Images, or folders of images.", metavar="IMAGES…")
+        list[Path],
+        typer.Argument(
+            help="Images, folders of images, or a file of features (npz, parquet, csv).",
+            metavar="IMAGES…",
+        ),
     ],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to name.")] = 3,
     unknown_above: Annotated[
@@ -73,7 +79,8 @@ def predict(
     from acil.images import UNKNOWN_ABOVE, ImageClassifier
     from acil.vision.listing import list_files
 
-    files = list_files(images)
+    features = given_features(images)
+    files = list_files(images) if features is None else features
     threshold = UNKNOWN_ABOVE if unknown_above is None else unknown_above or None
     with shown_progress("images") as progress:
         classifier = ImageClassifier.load(model, backbone=backbone, inference=threshold is None)
@@ -118,7 +125,8 @@ def evaluate(
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders with one folder for each class, or CSV of path,label; or as for `acil learn`.",
+            help="As for `acil learn`: folders with one folder for each class, CSV of path,label, or a "
+            "file of features.",
             metavar="IMAGES…",
         ),
     ],
@@ -140,7 +148,9 @@ def evaluate(
     """
     if plot is not None:
         require_free(plot, force)
-    paths, labels = given_images(images, class_name)
+    paths, labels = given_features(images, class_name), None
+    if paths is None:
+        paths, labels = given_images(images, class_name)
     from acil.images import ImageClassifier
 
     with shown_progress("images") as progress:
@@ -219,3 +229,38 @@ def _counts(confusion: Any) -> list[tuple[tuple[int, int], int]]:
         ((row, column), int(confusion[row, column]))
         for row, column in zip(*confusion.nonzero(), strict=True)
     ]
+
+
+def embed(
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Images, or folders: of images, or with one for each class.", metavar="IMAGES…"
+        ),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File of features to write (.npz).")],
+    class_name: ClassName = None,
+    backbone: Backbone = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    force: Force = False,
+) -> None:
+    """Write the features of images to a file, which `acil learn`, `predict` and `evaluate` take.
+
+    Labels are the names of class folders, or that of --class; other images have none.
+    """
+    require_free(out, force)
+    if out.suffix.lower() != ".npz":
+        raise typer.BadParameter("Give a name that ends with .npz.", param_hint="--out")
+    from acil.images import ImageClassifier
+    from acil.images.features import write_features
+    from acil.vision.listing import list_files
+
+    labelled = class_name is not None or any(has_folders(p) or p.suffix == ".csv" for p in images)
+    paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
+    classifier = ImageClassifier() if backbone is None else ImageClassifier(backbone)
+    with shown_progress("images") as progress:
+        samples = classifier.embed(paths, labels, skip_bad=skip_bad, progress=progress)
+    tell_skipped(samples.skipped)
+    write_features(out, samples)
+    rows, width = samples.features.shape
+    typer.echo(f"{out}  {counted(rows, 'row')} of {width} features, {'' if labelled else 'no '}labels")

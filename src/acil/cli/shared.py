@@ -59,6 +59,22 @@ def require_free(path: Path, force: bool) -> None:
         raise InputError(f"{path} exists. Replace it with --force, or give another name.")
 
 
+def given_features(places: list[Path], class_name: str | None = None) -> Any:
+    """Return the samples of a file of features, None if images are given."""
+    from acil.images.features import holds_features, read_features
+
+    if not any(map(holds_features, places)):
+        return None
+    if len(places) > 1:
+        raise InputError("Give one file of features at a time, and no images with it.")
+    return read_features(places[0], class_name)
+
+
+def has_folders(place: Path) -> bool:
+    """Say whether a path is a folder with folders in it, such as those of classes."""
+    return place.is_dir() and any(path.is_dir() for path in place.glob("[!.]*"))
+
+
 def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
     """Return images and labels as `ImageClassifier` takes them, from the arguments of a command.
 
@@ -67,8 +83,8 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
     from acil.vision.listing import list_images
 
     def label(place: Path) -> str | None:
-        plain_folder = place.is_dir() and not any(path.is_dir() for path in place.glob("[!.]*"))
-        return place.resolve().name if plain_folder and len(images) > 1 else None
+        by_name = len(images) > 1 and place.is_dir() and not has_folders(place)
+        return place.resolve().name if by_name else None
 
     listings = [list_images(place, class_name or label(place)) for place in images]
     for listing in listings:

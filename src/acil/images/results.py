@@ -36,8 +36,10 @@ class Samples:
         What each image is called.
     skipped : tuple of str
         Messages about files that could not be read.
-    identity : dict
-        Of the network that the features come from.
+    identity : dict or None
+        Of the network that the features come from; None if that is not known.
+    source : str or None
+        The name that the network was opened by.
     seconds : float
         Spent on decoding and features.
     """
@@ -47,7 +49,8 @@ class Samples:
     digests: tuple[str, ...]
     images: tuple[str, ...]
     skipped: tuple[str, ...]
-    identity: dict[str, Any]
+    identity: dict[str, Any] | None
+    source: str | None
     seconds: float
 
     @property
@@ -59,6 +62,12 @@ class Samples:
     def names(self) -> list[str]:
         """Class of each of the digests."""
         return [str(label) for label in self.labels]
+
+    def require_labels(self) -> Samples:
+        """Return these samples, or raise if they have no labels."""
+        if "" in self.names:
+            raise InputError("These features have no labels. Give a file with labels, or a class.")
+        return self
 
     def without(self, places: Sequence[int]) -> Samples:
         """Return the other samples."""

@@ -23,7 +23,8 @@ from acil.classifier import ACILClassifier
 from acil.distributed import Group, partial_fit
 from acil.distributed.collectives import scattered, share
 from acil.errors import InputError
-from acil.images.classifier import ImageClassifier, network_of, require_identity
+from acil.images.classifier import ImageClassifier
+from acil.images.network import network_of, require_identity
 from acil.images.results import Report, Samples, name_of
 from acil.modelfile import locked, pack, unpack
 from acil.vision.embedder import Embedder, ImageProgress, embed_readable, require_readable
@@ -89,6 +90,7 @@ def prepare_share(
     group: Group,
     skip_bad: bool = False,
     progress: ImageProgress | None = None,
+    source: str | None = None,
 ) -> Share:
     """Turn this process's share of some images into samples: number i belongs to rank i modulo the size.
 
@@ -105,6 +107,8 @@ def prepare_share(
         Leave out files that cannot be read, instead of refusing all.
     progress : callable, optional
         Called with the number of this process's images done and the number of all of them.
+    source : str, optional
+        The name that the network was opened by.
     """
     start = time.perf_counter()
     places = range(group.rank, len(sources), group.size)
@@ -130,6 +134,7 @@ def prepare_share(
         tuple(name_of(sources[i], i) for i in kept),
         tuple(bad[place] for place in sorted(bad)),
         embedder.identity,
+        source,
         time.perf_counter() - start,
         tuple(labels[i] for i in kept),
         tuple(positions),
@@ -180,9 +185,9 @@ def learn_together(
     """
     with group.together():
         _require_same(sources, labels, group)
-        embedder = _same_network(model, new, backbone, group)
+        embedder, source = _same_network(model, new, backbone, group)
         # Before the lock: features take longest, and others may learn into the same model meanwhile.
-        samples = prepare_share(embedder, sources, labels, group, skip_bad, progress)
+        samples = prepare_share(embedder, sources, labels, group, skip_bad, progress, source)
         with locked(model) if group.leads else nullcontext():
             # The file as it is now; another process may have made it or added to it.
             if group.leads and model.exists():
@@ -220,7 +225,7 @@ def _same_network(
     new: Callable[[Embedder | None], ImageClassifier],
     backbone: str | None,
     group: Group,
-) -> Embedder:
+) -> tuple[Embedder, str | None]:
     """Open the network on every process, and compare it with that of rank 0, which has a model."""
     embedder = source = None
     if group.leads and model.exists():
@@ -234,4 +239,4 @@ def _same_network(
         embedder = open_network(backbone or source or identity["name"])
     # The identity of rank 0 came as JSON.
     require_identity(json.loads(json.dumps(embedder.identity)), identity)
-    return embedder
+    return embedder, source

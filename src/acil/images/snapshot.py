@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from acil.analytic import Frozen
 from acil.classifier import ACILClassifier
-from acil.errors import InputError, ModelFileError, UnsupportedError
+from acil.errors import InputError, UnsupportedError
 from acil.modelfile import save
 from acil.vision.listing import UNKNOWN
 
@@ -193,27 +193,6 @@ def _placed(digest: str, name: str, salt: str) -> str:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """How a model was made, beside what its head stores.
-
-    Attributes
-    ----------
-    source : str or None
-        How the network was named.
-    """
-
-    source: str | None
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Facts:
-        """Return the facts of a model file, or say that the file is damaged."""
-        source = stored.get("source")
-        if source is not None and not isinstance(source, str):
-            raise ModelFileError(f"The network of this model is named by {source!r}, not by text.")
-        return cls(source)
-
-
-@dataclass(frozen=True)
 class Snapshot:
     """What predictions need, ready to be used by any number of threads.
 
@@ -230,10 +209,20 @@ class Snapshot:
     _solved: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
 
     @classmethod
-    def of(cls, head: ACILClassifier, tracker: Tracker, facts: Facts) -> Snapshot:
-        """Make a snapshot of a head that nobody else changes from now on."""
-        head.images_ = {**asdict(facts), "tracked": tracker.to_list()}
-        return cls(head, tracker)
+    def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
+        """Make a snapshot of a head that nobody else changes from now on.
+
+        Parameters
+        ----------
+        head : ACILClassifier
+        tracker : Tracker
+        source : str or None
+            How the network was named.
+        """
+        made = cls(head, tracker)
+        if made.identity is not None:
+            head.images_ = {"source": source, "tracked": tracker.to_list()}
+        return made
 
     @property
     def can_learn(self) -> bool:
@@ -241,9 +230,14 @@ class Snapshot:
         return not isinstance(self.head._require_state().model.head, Frozen)
 
     @property
-    def facts(self) -> Facts:
-        """How the model was made."""
-        return Facts.read(self.head.images_)
+    def identity(self) -> dict[str, Any] | None:
+        """Identity of the network; None of a model that was learnt from features."""
+        return getattr(self.head, "backbone_", None)
+
+    @property
+    def source(self) -> str | None:
+        """How the network was named."""
+        return None if self.identity is None else self.head.images_["source"]
 
     def copy_head(self) -> ACILClassifier:
         """Return a copy of the head, for changing; raise if it can only predict."""
@@ -261,7 +255,7 @@ class Snapshot:
             head = ACILClassifier.__new__(ACILClassifier)
             # What was learnt is shared: neither of the two is ever changed.
             head.__dict__.update(self.head.__dict__)
-            head.images_ = {**self.head.images_, "tracked": []}
+            Snapshot.of(head, Tracker(), self.source)
         with self._solving:
             save(head, path, inference=inference)
 
@@ -279,7 +273,8 @@ class Snapshot:
     @property
     def totals(self) -> dict[str, int]:
         """Number of images of each class."""
-        return dict(zip(self.head.classes_.tolist(), self.head.class_count_.tolist(), strict=True))
+        names = map(str, self.head.classes_.tolist())
+        return dict(zip(names, self.head.class_count_.tolist(), strict=True))
 
     def classify(
         self, features: npt.NDArray[np.float32], top: int, unknown_above: float | None
