@@ -2,9 +2,11 @@
 
 import torch
 
-from acil.methods.base import Context, Phase
+from acil.methods import Context, Phase, resolve
+from acil.training.network import Network
 from acil.training.recipes import Recipe
 from acil.training.settings import Training
+from acil.vision.backbones import build
 from acil.vision.imageset import ImageSet, content_identity
 
 TRAINING = Training(epochs=2, batch_size=16, learning_rate=0.05, schedule="cosine", warmup=1)
@@ -77,6 +79,25 @@ def make_context(checkpoint=None, *, training=TRAINING, seed=0, **options):
         checkpoint=checkpoint,
         **options,
     )
+
+
+def learnt(name, phases=None, context=None, **settings):
+    """Return a method that has learnt some phases."""
+    method = resolve(name)(context or make_context(settings=settings))
+    for phase in make_phases() if phases is None else phases:
+        method.learn(phase)
+    return method
+
+
+def make_network(n_classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return Network(build("smallcnn", generator), n_classes, generator).eval()
+
+
+def batch(n=12, n_classes=3, seed=0):
+    """Return normalised images, labels and positions."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 1, 8, 8, generator=generator), torch.arange(n) % n_classes, torch.arange(n)
 
 
 def same_state(first, second):

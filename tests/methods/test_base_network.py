@@ -15,7 +15,8 @@ from acil.methods.base_network import (
     stored_classifier,
     write_weights,
 )
-from acil.methods.lucir import CosineNetwork
+from acil.methods.lucir import CosineClassifier
+from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
 
 
@@ -67,11 +68,9 @@ def test_given_network_is_copied_and_only_its_classifier_is_fitted():
     assert same(network.backbone, given)
     assert network.backbone is not given
     assert base_backbone(context, phase) is given
-    own = own_base_network(
-        context, phase, "own", lambda b, g: CosineNetwork(b, 0, 3, g), {}, context.recipe.training
-    )
-    assert same(own.backbone, given)
-    assert own.backbone is not given
+    fitted = own(context, phase)
+    assert same(fitted.backbone, given)
+    assert fitted.backbone is not given
 
 
 def test_given_network_takes_its_classifier_along_if_it_fits(tmp_path):
@@ -102,7 +101,7 @@ def own(context, phase, name="own", training=None):
         context,
         phase,
         name,
-        lambda backbone, generator: CosineNetwork(backbone, 0, 3, generator),
+        lambda backbone, g: FeatureNetwork(backbone, CosineClassifier.drawn(64, 3, g)),
         {"last_relu": False},
         training or context.recipe.training,
     )

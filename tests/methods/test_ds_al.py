@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from frozen_phases import gaussians, learnt, method, phase, phases, vectors
+from frozen_phases import gaussians, learnt, phase, phases, vectors
 
 from acil.analytic import Expansion
-from acil.errors import InputError, NotFittedError
 
 GROUPS = [(0, 1, 2), (3,), (4, 5)]
 GAMMA, WIDTH = 0.5, 24
@@ -123,14 +122,3 @@ def test_memory_counts_both_streams_and_the_projection_once():
     assert use.samples == 0
     assert use.statistics == 2 * (triangle + 6 * WIDTH) * 8
     assert use.weights == 2 * 6 * WIDTH * 8 + 6 * 8 + 8 * WIDTH * 4
-
-
-def test_predicting_before_learning_is_an_error():
-    with pytest.raises(NotFittedError):
-        method("ds-al").predict(vectors(torch.ones(2, 8)))
-
-
-@pytest.mark.parametrize("settings", [{"ds_al_compensation": -1}, {"ds_al_gamma": "small"}])
-def test_wrong_settings_are_refused(settings):
-    with pytest.raises(InputError, match=next(iter(settings))):
-        method("ds-al", **settings)

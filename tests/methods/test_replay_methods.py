@@ -11,6 +11,7 @@ from replay_problem import (
     REPLAY_METHODS,
     image_set,
     images_of,
+    learnt,
     make_context,
     make_phases,
     same_state,
@@ -26,13 +27,6 @@ from acil.vision.backbones import build
 from acil.vision.imageset import ImageSet, content_identity
 
 LONGER = Training(epochs=6, batch_size=16, learning_rate=0.1, schedule="cosine", warmup=1)
-
-
-def learnt(name, phases=None, context=None):
-    method = resolve(name)(context or make_context())
-    for phase in make_phases() if phases is None else phases:
-        method.learn(phase)
-    return method
 
 
 def accuracy(method, classes):
@@ -202,14 +196,6 @@ def test_settings_reach_the_method_and_unknown_ones_are_refused():
     assert method.context.recipe.training.epochs == 2
     with pytest.raises(InputError, match="epoch"):
         resolve("lwf")(make_context(settings={"increment.epoch": "1"}))
-    wrong = {"icarl_temperature": 0, "icarl_distillation": -1, "memory_rule": "many"}
-    for name, value in wrong.items():
-        with pytest.raises(InputError, match=name.removeprefix("icarl_")):
-            resolve("icarl")(make_context(settings={name: value}))
-    with pytest.raises(InputError, match="penalty"):
-        resolve("ewc")(make_context(settings={"ewc_penalty": -1}))
-    with pytest.raises(InputError, match="held_out"):
-        resolve("bic")(make_context(settings={"bic_held_out": 1.0}))
 
 
 @pytest.mark.parametrize(

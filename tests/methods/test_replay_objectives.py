@@ -6,20 +6,6 @@ from replay_problem import make_context, make_phases
 
 from acil.methods import resolve
 from acil.methods.ewc import fisher_information, merged
-from acil.methods.incremental import IncrementalNetwork
-
-
-@pytest.fixture
-def fits(monkeypatch):
-    """Collect what increments are trained with; the network stays as it starts."""
-    calls = []
-
-    def fit(self, network, data, phase, objective=None):
-        calls.append((network, data[1], objective))
-        return network
-
-    monkeypatch.setattr(IncrementalNetwork, "fit", fit)
-    return calls
 
 
 def second_phase(name, fits, **settings):

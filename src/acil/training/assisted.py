@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.errors import InputError
-from acil.training.auxiliary import ANGLES, COLOURS, Auxiliary
-from acil.training.network import linear
-from acil.training.objectives import Capturable, distillation
+from acil.training.network import FeatureNetwork, linear
+from acil.training.objectives import Capturable, Scored, distillation
+from acil.training.settings import ANGLES, COLOURS, Auxiliary
 
 #: Of the distillation from teachers, and of the contrastive loss.
 TEACHER_TEMPERATURE = 4.0
@@ -26,7 +27,7 @@ class Assisted(nn.Module):
 
     Parameters
     ----------
-    network : Network or CosineNetwork
+    network : FeatureNetwork
         Trained in place; afterwards it is used alone.
     tasks : Auxiliary
     generator : torch.Generator
@@ -35,7 +36,7 @@ class Assisted(nn.Module):
 
     def __init__(self, network: Any, tasks: Auxiliary, generator: torch.Generator) -> None:
         super().__init__()
-        if not (hasattr(network, "features") and hasattr(network, "classifier")):
+        if not isinstance(network, FeatureNetwork):
             raise InputError(
                 f"Auxiliary tasks need a network with features and a classifier, and this one is "
                 f"{type(network).__name__}. Train it without them."
@@ -60,34 +61,25 @@ class Assisted(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class AssistedLoss(Capturable):
-    """The loss of an :class:`Assisted` network.
-
-    Attributes
-    ----------
-    tasks : Auxiliary
-    label_smoothing : float
-        Of the classification of images.
-    teacher : nn.Module or None
-        Whose scores are distilled.
-    """
+    """The loss of an :class:`Assisted` network; a teacher's scores are distilled."""
 
     tasks: Auxiliary
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.0  # of the classification of images
     teacher: nn.Module | None = field(default=None, repr=False)
 
     @property
-    def views(self) -> int:
+    def views(self) -> int:  # type: ignore[override]
         """Augmentations of each image that a batch holds, one after the other."""
         return self.tasks.views
 
     @property
-    def draws(self) -> int:
+    def draws(self) -> int:  # type: ignore[override]
         """Random numbers that a batch holds for each image."""
         return self.tasks.draws
 
     def __call__(
         self, network: Any, x: Tensor, y: Tensor, indices: Tensor, draws: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Scored:
         """Return the loss, and the scores of the images themselves.
 
         Parameters
@@ -128,25 +120,18 @@ class AssistedLoss(Capturable):
         return loss, scores
 
     def _of_images(self, scores: Tensor, y: Tensor, share: Tensor) -> Tensor:
-        own = functional.cross_entropy(scores, y, label_smoothing=self.label_smoothing, reduction="none")
-        if not self.tasks.mixup:
-            return own.mean()
-        others = functional.cross_entropy(
-            scores, y.roll(1), label_smoothing=self.label_smoothing, reduction="none"
+        loss = partial(
+            functional.cross_entropy, scores, label_smoothing=self.label_smoothing, reduction="none"
         )
-        return (share * own + (1 - share) * others).mean()
+        if not self.tasks.mixup:
+            return loss(y).mean()
+        return (share * loss(y) + (1 - share) * loss(y.roll(1))).mean()
 
 
 def transformed(images: Tensor, kinds: Tensor, tasks: Auxiliary) -> Tensor:
-    """Turn and recolour each image as its kind says.
+    """Turn and recolour each image (n, channels, size, size) as its kind says; 0 leaves it as it is.
 
-    Parameters
-    ----------
-    images : Tensor of shape (n, channels, size, size)
-        With any number of channels if there is one colour, else three.
-    kinds : Tensor of shape (n,), int64
-        From 0, which leaves the image as it is, to ``tasks.transformations - 1``.
-    tasks : Auxiliary
+    Images have three channels, or any number if there is one colour.
     """
     if tasks.crossed:
         angles, colours = kinds % tasks.angles, kinds // tasks.angles
@@ -181,13 +166,6 @@ def contrastive(embedded: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
     P. Khosla et al., "Supervised Contrastive Learning", 2020, Eq. (2): of row i, the mean of −log
     softmax_j(z_i · z_j / T) over the rows j ≠ i of the same label, the softmax over all j ≠ i.
-
-    Parameters
-    ----------
-    embedded : Tensor of shape (n, width)
-        Scaled to unit length here.
-    labels : Tensor of shape (n,), int64
-    temperature : float
     """
     unit = functional.normalize(embedded.float())
     itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
@@ -201,12 +179,7 @@ def contrastive(embedded: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
 
 class MeanScores(nn.Module):
-    """Several networks, whose mean score is their answer.
-
-    Parameters
-    ----------
-    networks : list of nn.Module
-    """
+    """Several networks, whose mean score is their answer."""
 
     def __init__(self, networks: list[nn.Module]) -> None:
         super().__init__()

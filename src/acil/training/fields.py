@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from acil.errors import InputError
@@ -21,16 +22,9 @@ def to_values(settings: Any) -> dict[str, Any]:
 
 
 def from_values(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """Return the dataclass that a mapping from :func:`to_values` describes.
+    """Return the dataclass that a mapping from :func:`to_values` describes; defaults may be missing.
 
-    Parameters
-    ----------
-    kind : type
-        The dataclass.
-    values : Mapping
-        Fields with a default may be missing.
-    where : str
-        What stands before the names in messages, such as ``"training."``.
+    In messages ``where``, such as ``"training."``, stands before the names.
     """
     if not isinstance(values, Mapping):
         raise InputError(
@@ -56,7 +50,7 @@ def changed(settings: T, changes: Mapping[str, Any]) -> T:
     settings : dataclass
         It may hold other dataclasses and mappings; a mapping takes any key.
     changes : Mapping
-        Such as ``{"training.epochs": "3"}``; text is read as the field's type.
+        Such as ``{"training.epochs": "3"}``; text is read as the field's type, lists by commas.
     """
     values = to_values(settings)
     for key, value in changes.items():
@@ -83,6 +77,32 @@ def keys(settings: Any, where: str = "") -> Iterator[str]:
             yield f"{where}{field.name}" + (".KEY" if isinstance(value, Mapping) else "")
 
 
+#: What a number may have to be.
+_RULES: dict[str, Callable[[float], bool]] = {
+    "at least 0": lambda number: 0 <= number < math.inf,
+    "at least 1": lambda number: 1 <= number < math.inf,
+    "positive": lambda number: 0 < number < math.inf,
+    "from 0 to 1": lambda number: 0 <= number <= 1,
+    "above 0 and at most 1": lambda number: 0 < number <= 1,
+    "at least 0 and below 1": lambda number: 0 <= number < 1,
+}
+
+
+def require(settings: Any, rule: str | Collection[Any], *names: str, where: str = "") -> None:
+    """Raise unless the named values of settings, where they are not None, keep to a rule.
+
+    A rule is a key of ``_RULES``, or the collection of all allowed values. Of a tuple, each entry must
+    keep to it. In the message ``where`` stands before the name.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        parts = value if isinstance(value, tuple) else (value,)
+        holds = _RULES[rule] if isinstance(rule, str) else rule.__contains__
+        if not all(part is None or holds(part) for part in parts):
+            told = rule if isinstance(rule, str) else f"one of {', '.join(map(str, rule))}"
+            raise InputError(f"{where}{name} must be {told}. Got {value!r} instead.")
+
+
 def convert(value: Any, kind: Any, where: str) -> Any:
     """Return a value, which may be text, as a field's type, or say what was expected."""
     origin, arguments = get_origin(kind), get_args(kind)
@@ -95,14 +115,11 @@ def convert(value: Any, kind: Any, where: str) -> Any:
             return value
         raise _mismatch(where, f"one of {', '.join(map(str, arguments))}", value)
     if origin is tuple:
-        parts = (
-            [part.strip() for part in value.split(",") if part.strip()]
-            if isinstance(value, str)
-            else value
-        )
-        if not isinstance(parts, list | tuple):
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, list | tuple):
             raise _mismatch(where, "a list", value)
-        return tuple(convert(part, arguments[0], where) for part in parts)
+        return tuple(convert(part, arguments[0], where) for part in value)
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _mismatch(where, "a table of values", value)

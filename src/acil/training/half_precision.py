@@ -34,16 +34,7 @@ class HalfPrecisionCopy:
     Autocast alone casts every weight and every gradient in a kernel of its own, some hundred a step for
     ResNet-32. Here one call casts all weights after a step, and one call all gradients before it.
 
-    Parameters
-    ----------
-    network : nn.Module
-        Holds the float32 weights. Whatever is not the weight or bias of a convolution or a linear
-        layer, statistics of normalisation included, is shared with the copy.
-
-    Attributes
-    ----------
-    network : nn.Module
-        The copy, to be run under autocast.
+    ``network`` is the copy, to be run under autocast.
     """
 
     def __init__(self, network: nn.Module) -> None:
