@@ -8,7 +8,7 @@ from replay_problem import make_context
 
 from acil.errors import InputError
 from acil.methods import resolve
-from acil.methods.base import read_settings
+from acil.training.fields import read_settings
 
 
 @dataclass(frozen=True)

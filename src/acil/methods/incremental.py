@@ -14,20 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import (
-    Context,
-    MemoryUse,
-    Method,
-    NoSettings,
-    Phase,
-    derived_seed,
-    read_settings,
-)
+from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase, derived_seed
 from acil.methods.base_network import base_network
 from acil.methods.exemplars import ExemplarMemory, MemoryRule
 from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.checkpoint import Checkpoint
-from acil.training.fields import changed, to_values
+from acil.training.fields import changed, read_settings, to_values
 from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.objectives import Objective

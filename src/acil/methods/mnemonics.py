@@ -36,12 +36,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.methods.aanets import scale_kernels_
-from acil.methods.base import Context, Phase, derived_seed, read_settings
+from acil.methods.base import Context, Phase, derived_seed
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
 from acil.training.convolution import ScaledConv2d
-from acil.training.fields import require
+from acil.training.fields import read_settings, require
 from acil.vision.backbones import Backbone, Preprocessing, normalise
 from acil.vision.exact import full_float32
 

@@ -30,10 +30,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from acil.errors import InputError
-from acil.methods.base import Context, Phase, read_settings
+from acil.methods.base import Context, Phase
 from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork
-from acil.training.fields import require
+from acil.training.fields import read_settings, require
 
 #: Published actions of phases 0 … K, by K: for CIFAR-100, and for the recipe of ImageNet-Subset.
 ACTIONS: dict[int, tuple[float, ...]] = {

@@ -23,16 +23,7 @@ _CONTRAST_WIDTHS = (256, 128)
 
 
 class Assisted(nn.Module):
-    """A network and the layers that only its training needs.
-
-    Parameters
-    ----------
-    network : FeatureNetwork
-        Trained in place; afterwards it is used alone.
-    tasks : Auxiliary
-    generator : torch.Generator
-        On the CPU; draws the weights of the layers.
-    """
+    """A network, trained in place and later used alone, and the layers that only its training needs."""
 
     def __init__(self, network: Any, tasks: Auxiliary, generator: torch.Generator) -> None:
         super().__init__()
@@ -42,21 +33,15 @@ class Assisted(nn.Module):
                 f"{type(network).__name__}. Train it without them."
             )
         self.network = network
+        self.layers = nn.ModuleDict()
         width = network.backbone.num_features
-        layers = nn.ModuleDict()
         if tasks.copies:
-            layers["copies"] = linear(width, network.n_classes * tasks.transformations, generator)
+            outputs = network.n_classes * tasks.transformations
+            self.layers["copies"] = linear(width, outputs, generator)
         if tasks.contrast:
             hidden, outputs = _CONTRAST_WIDTHS
-            layers["contrast"] = nn.Sequential(
-                linear(width, hidden, generator), nn.ReLU(), linear(hidden, outputs, generator)
-            )
-        self.layers = layers
-
-    @property
-    def n_classes(self) -> int:
-        """Number of outputs of the network."""
-        return int(self.network.n_classes)
+            first, second = linear(width, hidden, generator), linear(hidden, outputs, generator)
+            self.layers["contrast"] = nn.Sequential(first, nn.ReLU(), second)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +67,7 @@ class AssistedLoss(Capturable):
     ) -> Scored:
         """Return the loss, and the scores of the images themselves.
 
-        Parameters
-        ----------
-        network : Assisted
-        x : Tensor of shape (views · n, channels, height, width)
-            All images, then all first copies, and so on.
-        y, indices : Tensor of shape (n,), int64
-        draws : Tensor of shape (n, draws), uniform in [0, 1)
+        x has all n images, then all first copies, and so on; draws (n, draws) are uniform in [0, 1).
         """
         tasks, n = self.tasks, len(y)
         images, copies = x[:n], x[n:]

@@ -21,25 +21,23 @@ def to_values(settings: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
 
 
-def from_values(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """Return the dataclass that a mapping from :func:`to_values` describes; defaults may be missing.
+def read_settings(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return a dataclass with defaults, filled from what the user set; text is read as the field's type.
 
-    In messages ``where``, such as ``"training."``, stands before the names.
+    Names that are not its fields are left alone, since they may belong to another method of a run.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Settings:
+    ...     temperature: float = 2.0
+    >>> read_settings(Settings, {"temperature": "3", "gamma": 0.1})
+    Settings(temperature=3.0)
     """
-    if not isinstance(values, Mapping):
-        raise InputError(
-            f"{where.rstrip('.') or kind.__name__} must be a table of values, got {values!r}."
-        )
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for name in values:
-        if name not in names:
-            raise InputError(f"There is no setting {where}{name}. Known: {', '.join(names)}.")
-    given = {name: convert(value, hints[name], where + name) for name, value in values.items()}
-    try:
-        return kind(**given)
-    except TypeError as error:
-        raise InputError(f"{where.rstrip('.') or kind.__name__} is not complete: {error}.") from None
+    names = [field.name for field in dataclasses.fields(kind) if field.name in values]  # type: ignore[arg-type]
+    return kind(**{name: convert(values[name], hints[name], name) for name in names})
 
 
 def changed(settings: T, changes: Mapping[str, Any]) -> T:
@@ -52,19 +50,27 @@ def changed(settings: T, changes: Mapping[str, Any]) -> T:
     changes : Mapping
         Such as ``{"training.epochs": "3"}``; text is read as the field's type, lists by commas.
     """
-    values = to_values(settings)
-    for key, value in changes.items():
-        place: Any = values
-        owner: Any = settings
-        *path, last = key.split(".")
-        for name in path:
-            owner = getattr(owner, name, None) if dataclasses.is_dataclass(owner) else None
-            place = place.get(name) if isinstance(place, dict) else None
-        known = isinstance(owner, Mapping) or (dataclasses.is_dataclass(owner) and last in place)
-        if not known or dataclasses.is_dataclass(getattr(owner, last, None)):
-            raise InputError(f"There is no setting {key!r}. Known: {', '.join(sorted(keys(settings)))}.")
-        place[last] = value
-    return from_values(type(settings), values)
+    known = sorted(keys(settings))
+    for key in changes:
+        if not {key, f"{key}.KEY", f"{key.rpartition('.')[0]}.KEY"} & set(known):
+            raise InputError(f"There is no setting {key!r}. Known: {', '.join(known)}.")
+    made: T = _changed(settings, changes, "")
+    return made
+
+
+def _changed(settings: Any, changes: Mapping[str, Any], where: str) -> Any:
+    hints, new = get_type_hints(type(settings)), {}
+    for name in {key.partition(".")[0] for key in changes}:
+        value = getattr(settings, name)
+        if name in changes:
+            value = convert(changes[name], hints[name], where + name)
+        inner = {key[len(name) + 1 :]: v for key, v in changes.items() if key.startswith(f"{name}.")}
+        if inner and isinstance(value, Mapping):
+            value = {**value, **{key: _guess(entry) for key, entry in inner.items()}}
+        elif inner:
+            value = _changed(value, inner, f"{where}{name}.")
+        new[name] = value
+    return dataclasses.replace(settings, **new)
 
 
 def keys(settings: Any, where: str = "") -> Iterator[str]:
@@ -106,8 +112,6 @@ def require(settings: Any, rule: str | Collection[Any], *names: str, where: str 
 def convert(value: Any, kind: Any, where: str) -> Any:
     """Return a value, which may be text, as a field's type, or say what was expected."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return value if isinstance(value, kind) else from_values(kind, value, f"{where}.")  # type: ignore[arg-type]
     if origin in (Union, types.UnionType):
         return _convert_union(value, arguments, where)
     if origin is Literal:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -129,15 +128,8 @@ def train(
     if objective is None and settings.auxiliary.active:
         teacher = None
         if settings.auxiliary.distillation:
-            learn = partial(
-                train,
-                images=images,
-                labels=labels,
-                preprocessing=preprocessing,
-                device=device,
-                progress=progress,
-            )
-            teacher = _teacher(learn, network, settings, seed, checkpoint)
+            options = {"preprocessing": preprocessing, "device": device, "progress": progress}
+            teacher = _teacher(network, images, labels, settings, seed, checkpoint, **options)
         generator = torch.Generator().manual_seed(start_of(seed, "auxiliary layers"))
         # The layers of auxiliary tasks live here alone: what is trained in place is the network.
         trained = Assisted(network, settings.auxiliary, generator)
@@ -151,9 +143,9 @@ def train(
     # Channels last is the faster layout on CPUs too (ResNet-32 on two cores: by a quarter).
     trained.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     trained.train()
-    views, draws = objective.views, objective.draws
+    parts = objective.views, objective.draws
     with _numerics(device, settings), _own_stream(device):
-        batches = Batches(images, labels, settings, preprocessing, seed, device, views, draws)
+        batches = Batches(images, labels, settings, preprocessing, seed, device, *parts)
         step = Step(trained, objective, settings, device)
         try:
             _run(step, batches, settings, checkpoint, identity, progress)
@@ -164,11 +156,13 @@ def train(
 
 
 def _teacher(
-    learn: Callable[..., None],
     network: nn.Module,
+    images: Tensor,
+    labels: Tensor,
     settings: Training,
     seed: int,
     checkpoint: Checkpoint | None,
+    **options: Any,
 ) -> MeanScores:
     """Train the networks that a training with distillation follows.
 
@@ -179,7 +173,8 @@ def _teacher(
     teachers = [copy.deepcopy(network) for _ in range(settings.auxiliary.teachers)]
     for number, teacher in enumerate(teachers):
         part = None if checkpoint is None else checkpoint.part(f"teacher-{number}")
-        learn(teacher, settings=alone, seed=start_of(seed, "teacher", number), checkpoint=part)
+        own_seed = start_of(seed, "teacher", number)
+        train(teacher, images, labels, alone, seed=own_seed, checkpoint=part, **options)
     return MeanScores(teachers).eval()
 
 

@@ -63,15 +63,7 @@ class Network(FeatureNetwork):
         super().__init__(backbone, linear(backbone.num_features, n_classes, generator))
 
     def grow(self, n_classes: int, generator: torch.Generator | None = None) -> None:
-        """Make room for more classes; the scores of the old ones stay as they are.
-
-        Parameters
-        ----------
-        n_classes : int
-            Number of outputs afterwards, old ones included.
-        generator : torch.Generator, optional
-            On the CPU; draws the new weights.
-        """
+        """Make room for n_classes in all, drawn like the first; scores of old ones stay as they are."""
         old, more = self.classifier, n_classes - self.n_classes
         if more < 0:
             raise InputError(

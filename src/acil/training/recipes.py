@@ -16,33 +16,18 @@ from acil.vision.extract import FeatureSettings
 class Recipe:
     """Everything between images and the analytic head.
 
-    Attributes
-    ----------
-    name : str
-    backbone : str
-        A name of :data:`acil.vision.backbones.BACKBONES`; "none" for data that are features already.
-    training : Training
-        Of the base network.
-    features : FeatureSettings
-        What the head sees of the frozen network.
-    expansion_size : int or None
-        Width d of the random expansion; None for no expansion.
-    gamma : float
-        Ridge strength γ.
-    backbone_options : Mapping
-        Given to the backbone's constructor; JSON-able.
-    dtype : {"float64", "float32", "mixed"}
-        Of the head.
+    The backbone is a name of :data:`acil.vision.backbones.BACKBONES`, or "none" for data that are
+    features already; its options go to its constructor, and are JSON-able.
     """
 
     name: str
     backbone: str
-    training: Training
+    training: Training  # of the base network
     features: FeatureSettings = field(default_factory=FeatureSettings)
-    expansion_size: int | None = 8000
+    expansion_size: int | None = 8000  # width d of the random expansion; None for no expansion
     gamma: float = 0.1
     backbone_options: Mapping[str, Any] = field(default_factory=dict)
-    dtype: Literal["float64", "float32", "mixed"] = "float64"
+    dtype: Literal["float64", "float32", "mixed"] = "float64"  # of the head
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "expansion_size")

@@ -114,22 +114,12 @@ def _scaler_state(scaler: torch.amp.GradScaler) -> tuple[Tensor, Tensor]:
 
 
 class Step:
-    """Runs steps and sums loss and hits on the device.
-
-    Parameters
-    ----------
-    network : nn.Module
-        On the device, in training mode.
-    objective : Objective
-    settings : Training
-    device : torch.device
-    """
+    """Runs steps of a network on the device, in training mode, and sums loss and hits there."""
 
     def __init__(
         self, network: nn.Module, objective: Objective, settings: Training, device: torch.device
     ) -> None:
-        self._network = network
-        self._device = device
+        self._network, self._device = network, device
         on_gpu = device.type == "cuda"
         half = settings.precision == "fp16" and on_gpu
         self._autocast = torch.float16 if half else _AUTOCAST.get(settings.precision)
