@@ -102,10 +102,6 @@ class Method(ABC):
 
     What is not abstract has a default that suits most methods.
 
-    Parameters
-    ----------
-    context : Context
-
     Attributes
     ----------
     grouping_free : bool

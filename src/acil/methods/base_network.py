@@ -147,22 +147,9 @@ def own_base_network(
 ) -> FeatureNetwork:
     """Return a method's own base network: trained before in this run, or trained now.
 
-    On a network that was given, only a classifier is fitted: it is taken as it is.
-
-    Parameters
-    ----------
-    context : Context
-    phase : Phase
-        The base phase; with a network that was given, any first phase.
-    name : str
-        Of the method; tells its files from those of others.
-    make : callable
-        (backbone, generator) → network with ``backbone`` and ``classifier``.
-    options : dict
-        Of the backbone, beyond the recipe's. A backbone that does not have one of them goes without.
-    training : Training
-    objective : Objective, optional
-        By default the cross entropy.
+    On a network that was given, only a classifier is fitted: it is taken as it is. The method's name
+    tells its files from those of others. The options of the backbone come on top of the recipe's; a
+    backbone that does not have one of them goes without.
     """
     generator = torch.Generator().manual_seed(context.seed)
     if context.backbone is not None:

@@ -102,18 +102,9 @@ class ExemplarMemory:
     ) -> None:
         """Take exemplars of new classes and shrink the sets of the old ones to the quota.
 
-        Parameters
-        ----------
-        images : ImageSet
-            n images, of which only the chosen ones are read.
-        labels : Tensor of shape (n,), int64
-            Of classes that the memory does not hold yet.
-        features : Tensor of shape (n, features) or None
-            Herding chooses by them. None only if the rule keeps everything or nothing.
-        n_seen : int
-            Classes seen, the new ones included.
-        first : Tensor of shape (k,), int64, optional
-            Positions of images that get the first ranks of their classes; herding chooses the others.
+        Herding chooses by features (n, d); they may be None if the rule keeps everything or nothing. Only
+        the chosen images are read. Those at the positions ``first`` get the first ranks of their classes.
+        The new classes are included in ``n_seen``.
         """
         again = sorted(set(labels.tolist()) & set(self.labels.tolist()))
         if again:
