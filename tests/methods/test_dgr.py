@@ -7,7 +7,6 @@ from replay_problem import batch, images_of, learnt, make_context, make_network,
 from acil.methods import dgr
 from acil.methods.dgr import EvidenceBound, Generator, Replaying
 from acil.methods.mnemonics import to_pixels
-from acil.training.checkpoint import Checkpoint
 from acil.training.loop import train
 from acil.training.settings import Training
 from acil.vision.backbones import build
@@ -92,38 +91,6 @@ def test_generator_depends_on_its_seed_alone():
     assert drawn[0].shape == (2, 3, 32, 32)
     assert torch.equal(drawn[0], drawn[1])
     assert not {"noise", "steps"} & state.keys()
-
-
-def test_interrupted_training_of_a_generator_goes_on_with_the_same_noise(tmp_path, monkeypatch):
-    pixels, labels = images_of(range(2))
-    plan = Training(epochs=3, batch_size=8, learning_rate=0.05)
-    options = {"preprocessing": PREPROCESSING, "seed": 0, "device": "cpu", "objective": EvidenceBound()}
-    whole = Generator(1, 8, 2, latent=4, seed=0)
-    train(whole, pixels, labels, plan, **options)
-
-    class Stop(Exception):
-        pass
-
-    def stop(event):
-        if event.epoch == 2:
-            raise Stop
-
-    monkeypatch.setattr(Checkpoint, "due", lambda self: True)
-    monkeypatch.setattr("acil.training.loop.REPORT_SECONDS", 0.0)
-    with pytest.raises(Stop):
-        train(
-            Generator(1, 8, 2, latent=4, seed=0),
-            pixels,
-            labels,
-            plan,
-            checkpoint=Checkpoint(tmp_path),
-            progress=stop,
-            **options,
-        )
-    again = Generator(1, 8, 2, latent=4, seed=0)
-    train(again, pixels, labels, plan, checkpoint=Checkpoint(tmp_path), **options)
-    state = again.state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in whole.state_dict().items())
 
 
 def test_trainings_of_the_generator_are_counted_by_their_cost():

@@ -1,29 +1,12 @@
 """Features and scores of a network as it is now."""
 
 import torch
+from replay_problem import TwoPixels, upper_rows
 from torch import nn
 
 from acil.methods.linear_probe import classifier_scores, network_features
-from acil.vision.backbones import Backbone, Preprocessing
 
 CPU = torch.device("cpu")
-
-
-def pixels(*rows):
-    """Return images whose upper row is given, in units of 51 (a fifth of the brightest)."""
-    made = torch.zeros(len(rows), 1, 2, 2, dtype=torch.uint8)
-    made[:, 0, 0] = 51 * torch.tensor(rows, dtype=torch.uint8)
-    return made
-
-
-class TwoPixels(Backbone):
-    """Features are the two pixels of the upper row, as numbers from 0 to 1."""
-
-    def __init__(self):
-        super().__init__("twopixels", 2, Preprocessing((0.0,), (1.0,), 2))
-
-    def forward(self, x):
-        return x[:, 0, 0]
 
 
 def test_network_features_are_those_of_the_present_weights():
@@ -36,11 +19,13 @@ def test_network_features_are_those_of_the_present_weights():
             return self.scale * x[:, 0, 0]
 
     backbone = Scaled()
-    first = network_features(backbone, pixels((5, 0)), CPU)
+    first = network_features(backbone, upper_rows((5, 0)), CPU)
     with torch.no_grad():
         backbone.scale.fill_(2.0)
     assert (
-        network_features(backbone, pixels((5, 0)), CPU).tolist() == (2 * first).tolist() == [[2.0, 0.0]]
+        network_features(backbone, upper_rows((5, 0)), CPU).tolist()
+        == (2 * first).tolist()
+        == [[2.0, 0.0]]
     )
 
 

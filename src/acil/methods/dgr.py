@@ -104,7 +104,7 @@ class Generator(nn.Module):
     """A small conditional variational autoencoder: encoder and decoder, both told the class.
 
     An image is drawn from ``latent`` numbers. The seed draws weights and noise: nothing depends on the
-    global generator, and a training that is interrupted goes on with the same noise.
+    global generator.
     """
 
     noise: Tensor

@@ -102,8 +102,8 @@ class ExemplarMemory:
     ) -> None:
         """Take exemplars of new classes and shrink the sets of the old ones to the quota.
 
-        Herding chooses by features (n, d); they may be None if the rule keeps everything or nothing. Only
-        the chosen images are read. Those at the positions ``first`` get the first ranks of their classes.
+        Herding chooses by features (n, d), or by none if the rule keeps everything or nothing. Only the
+        chosen images are read. Those at the positions ``first`` get the first ranks of their classes.
         The new classes are included in ``n_seen``.
         """
         again = sorted(set(labels.tolist()) & set(self.labels.tolist()))
