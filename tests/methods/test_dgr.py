@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from replay_problem import batch, images_of, learnt, make_context, make_network, make_phases
+from replay_problem import batch, fit, images_of, learnt, make_context, make_network, make_phases
 
 from acil.methods import dgr
 from acil.methods.dgr import EvidenceBound, Generator, Replaying
 from acil.methods.mnemonics import to_pixels
-from acil.training.loop import train
 from acil.training.settings import Training
 from acil.vision.backbones import build
 
@@ -56,16 +55,7 @@ def trained_generator():
     pixels, labels = images_of(range(4), per_class=40)
     made = Generator(1, 8, 6, latent=8, seed=0)
     plan = Training(epochs=60, batch_size=32, learning_rate=0.05, schedule="cosine")
-    train(
-        made,
-        pixels,
-        labels,
-        plan,
-        preprocessing=PREPROCESSING,
-        seed=0,
-        device="cpu",
-        objective=EvidenceBound(),
-    )
+    fit(made, pixels, labels, plan, objective=EvidenceBound())
     made.measure_codes(pixels, labels, PREPROCESSING)
     return made, pixels, labels
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from frozen_phases import gaussians, learnt, phase, phases
+from frozen_phases import GROUPS, gaussians, learnt, phase, phases
 from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
@@ -15,7 +15,6 @@ from acil.methods.slda import oas_covariance
 SOLVED = 1e-9
 #: The recursion and its closed form differ only by rounding.
 ROUNDING = 1e-10
-GROUPS = [(0, 1, 2), (3,), (4, 5)]
 
 
 @pytest.mark.parametrize("n", [3, 40, 500])

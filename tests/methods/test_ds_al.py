@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from frozen_phases import gaussians, learnt, phase, phases, vectors
+from frozen_phases import GROUPS, gaussians, learnt, phase, phases, vectors
 
 from acil.analytic import Expansion
 
-GROUPS = [(0, 1, 2), (3,), (4, 5)]
 GAMMA, WIDTH = 0.5, 24
 #: Deviation of U(± 1/√8), from which the authors draw projections of 8 features.
 SCALE = 1 / np.sqrt(3 * 8)

@@ -1,16 +1,13 @@
 """EEIL: groups of classes, two teachers, the balanced stage."""
 
-import dataclasses
-
 import pytest
 import torch
-from replay_problem import batch, learnt, make_context, make_network, make_phases
+from replay_problem import batch, learnt, make_network, make_phases, paper_context
 from torch.nn import functional
 
 from acil.methods import eeil
 from acil.methods.eeil import GroupDistilling, TwoTeachers
 from acil.training.objectives import distillation
-from acil.training.recipes import RECIPES
 
 
 def test_each_group_has_a_softmax_of_its_own():
@@ -71,8 +68,7 @@ def test_balanced_stage_sees_as_many_images_of_each_class(monkeypatch):
 
 
 def test_memory_and_balanced_stage_are_the_papers():
-    context = dataclasses.replace(make_context(), recipe=RECIPES["paper"], settings={}, n_classes=100)
-    method = eeil.EEIL(context)
+    method = eeil.EEIL(paper_context(n_classes=100))
     assert method.settings.memory_rule == "2000 in total"
     assert method.training.weight_decay == 1e-4
     # 160 · (5000 + 2000) images, then 30 · 33 · 60

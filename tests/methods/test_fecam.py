@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from frozen_phases import gaussians, learnt, method, phase, phases, same_state, vectors
+from frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, same_state, vectors
 
 from acil.errors import InputError, SingularMatrixError
-
-GROUPS = [(0, 1, 2), (3,), (4, 5)]
 
 
 def reference(features, labels, queries, tukey=0.5, gamma1=1.0, gamma2=1.0, unit=False):

@@ -7,14 +7,13 @@ import logging
 import numpy as np
 import pytest
 import torch
-from frozen_phases import gaussians, learnt, phase, phases, vectors
+from frozen_phases import GROUPS, gaussians, learnt, phase, phases, vectors
 from sklearn.svm import LinearSVC
 
 from acil.methods import fetril
 from acil.methods.class_means import ClassMeans, by_class
 from acil.methods.fetril import squared_hinge, training_rows
 
-GROUPS = [(0, 1, 2), (3,), (4, 5)]
 CPU = torch.device("cpu")
 
 

@@ -7,6 +7,7 @@ import torch
 from frozen_phases import (
     FROZEN,
     GROUPING_FREE,
+    GROUPS,
     gaussians,
     learnt,
     method,
@@ -21,7 +22,6 @@ from acil.errors import InputError, NotFittedError
 from acil.methods import MemoryUse, available, resolve
 from acil.vision.imageset import ImageSet, content_identity
 
-GROUPS = [(0, 1, 2), (3,), (4, 5)]
 ALL = pytest.mark.parametrize("name", ["acil", *FROZEN])
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from replay_problem import batch, learnt, make_context, make_phases
+from replay_problem import batch, learnt, make_phases, paper_context
 from torch.nn import functional
 
 from acil.methods import podnet
@@ -19,7 +19,6 @@ from acil.methods.podnet import (
     pooled_distance,
 )
 from acil.training.network import FeatureNetwork
-from acil.training.recipes import RECIPES
 from acil.vision.backbones import build
 
 CPU = torch.device("cpu")
@@ -161,7 +160,7 @@ def test_distances_grow_with_the_share_of_old_classes(fits):
 
 
 def test_settings_of_the_authors_for_cifar():
-    context = dataclasses.replace(make_context(), recipe=RECIPES["paper"], settings={})
+    context = paper_context()
     found = increment_training(context, podnet.PODNet.schedules)
     assert (found.epochs, found.schedule, found.learning_rate) == (160, "cosine", 0.1)
     assert (found.weight_decay, found.augment) == (5e-4, ("crop", "flip", "jitter"))

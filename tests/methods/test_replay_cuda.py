@@ -7,6 +7,7 @@ import pytest
 import torch
 from replay_problem import (
     REPLAY_METHODS,
+    fit,
     image_set,
     images_of,
     make_context,
@@ -23,7 +24,6 @@ from acil.methods.ewc import Anchored
 from acil.methods.icarl import SigmoidDistilling
 from acil.methods.lucir import CosineClassifier, Rebalancing
 from acil.methods.podnet import PooledOutputs, ProxyClassifier
-from acil.training.loop import train
 from acil.training.network import FeatureNetwork
 from acil.training.objectives import Distilling, Objective
 from acil.training.settings import Training
@@ -99,17 +99,9 @@ def test_recorded_steps_equal_plain_ones(case, precision):
     images, labels = images_of((3, 4) if case in ("new classes only", "anchored") else range(5), 9)
     start, results = make(), []
     for used in (objective, plain(objective)):
+        settings = dataclasses.replace(SETTINGS, precision=precision)
         network = copy.deepcopy(start)
-        train(
-            network,
-            images,
-            labels,
-            dataclasses.replace(SETTINGS, precision=precision),
-            preprocessing=network.backbone.preprocessing,
-            seed=0,
-            device="cuda",
-            objective=used,
-        )
+        fit(network, images, labels, settings, device="cuda", objective=used)
         results.append(network.cpu().state_dict())
     for name, value in results[0].items():
         torch.testing.assert_close(value, results[1][name], rtol=1e-2, atol=2e-3, msg=name)
@@ -123,16 +115,7 @@ def test_generator_trains_as_a_graph():
     results = []
     for objective in (EvidenceBound(), plain(EvidenceBound())):
         network = Generator(1, 8, 3, latent=4, seed=0)
-        train(
-            network,
-            pixels,
-            labels,
-            SETTINGS,
-            preprocessing=build("smallcnn").preprocessing,
-            seed=0,
-            device="cuda",
-            objective=objective,
-        )
+        fit(network, pixels, labels, SETTINGS, device="cuda", objective=objective)
         results.append(network.cpu().state_dict())
     for name, value in results[0].items():
         torch.testing.assert_close(value, results[1][name], rtol=1e-2, atol=2e-3, msg=name)

@@ -13,6 +13,7 @@ from replay_problem import (
     learnt,
     make_context,
     make_phases,
+    paper_context,
     same_state,
 )
 
@@ -169,8 +170,7 @@ def test_settings_reach_the_method_and_unknown_ones_are_refused():
     ],
 )
 def test_schedules_for_cifar_are_the_published_ones(name, epochs, milestones, weight_decay):
-    context = dataclasses.replace(make_context(), recipe=RECIPES["paper"])
-    found = increment_training(context, resolve(name).schedules)
+    found = increment_training(paper_context(), resolve(name).schedules)
     assert (found.epochs, found.milestones, found.weight_decay) == (epochs, milestones, weight_decay)
     assert found.augment == ("crop", "flip")
     assert found.learning_rate == (2.0 if name == "icarl-bce" else 0.1)

@@ -5,7 +5,15 @@ import dataclasses
 
 import pytest
 import torch
-from replay_problem import image_set, images_of, learnt, make_context, make_phases, same_state
+from replay_problem import (
+    image_set,
+    images_of,
+    learnt,
+    make_context,
+    make_phases,
+    paper_context,
+    same_state,
+)
 from torch.nn import functional
 
 from acil.errors import InputError
@@ -19,7 +27,6 @@ from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split
 from acil.training.batches import Batches
 from acil.training.convolution import FastScaledConv2d, ScaledConv2d, eligible
 from acil.training.half_precision import halved
-from acil.training.recipes import RECIPES
 from acil.training.settings import Training
 from acil.vision.backbones import build, normalise
 
@@ -128,10 +135,7 @@ def test_stable_branch_changes_only_its_kernel_scales(host):
 
 
 def test_aanets_counts_two_networks():
-    plain, both = (
-        resolve(name)(dataclasses.replace(make_context(), recipe=RECIPES["paper"], settings={}))
-        for name in ("podnet", "podnet+aanets")
-    )
+    plain, both = (resolve(name)(paper_context()) for name in ("podnet", "podnet+aanets"))
     sizes, seen = [300, 200], [3, 5]
     base = 160 * 300
     assert both.trained_images(sizes, seen) - base == 2 * (plain.trained_images(sizes, seen) - base)
@@ -250,13 +254,7 @@ def test_actions_that_do_not_fit_are_refused():
 
 
 def test_budget_of_the_paper_is_two_thousand_images():
-    context = dataclasses.replace(
-        make_context(),
-        recipe=RECIPES["paper"],
-        settings={},
-        n_classes=100,
-        phase_sizes=(25_000, *[5000] * 5),
-    )
+    context = paper_context(n_classes=100, phase_sizes=(25_000, *[5000] * 5))
     method = resolve("podnet+aanets+rmm")(context)
     assert method.budget == 2000
     assert method.exemplars.rule == MemoryRule(20, "per class")

@@ -9,8 +9,8 @@ map of the stage before and returns
 
     h_l = α · stable_l(h_{l−1}) + (1 − α) · plastic_l(h_{l−1}).
 
-Loss, exemplars, classifier and read-out are the host's: ``podnet+aanets``, ``lucir+aanets``. The stages
-of PODNet's network are four, those of LUCIR's three.
+Loss, exemplars, classifier and prediction are the host's: ``podnet+aanets``, ``lucir+aanets``. PODNet's
+network has four stages, LUCIR's three.
 
 Settings: ``aanets_share`` = α = 0.5; the others are the host's.
 

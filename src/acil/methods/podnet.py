@@ -1,7 +1,7 @@
 """PODNet: maps inside the network are held by their sums over rows and columns; proxies classify.
 
 Paper: Douillard et al., *PODNet: Pooled Outputs Distillation for Small-Tasks Incremental Learning*,
-ECCV 2020; its configuration with the classifier as the read-out.
+ECCV 2020; its configuration in which the classifier decides.
 
 With s_c the similarity of an image to the proxies of class c (`ProxyClassifier`), one learned η
 (first 1), z = η s less its largest entry, maps h_l of the stages and features f, ĥ_l and f̂ those of the
