@@ -23,11 +23,10 @@ from unittest import mock
 
 import torch
 
-from acil.training.assisted import Assisted, AssistedLoss
 from acil.training.batches import Batches
 from acil.training.loop import _numerics, _own_stream
 from acil.training.network import Network
-from acil.training.objectives import CrossEntropy
+from acil.training.objectives import Assisted, AssistedLoss, CrossEntropy
 from acil.training.recipes import recipe
 from acil.training.settings import Training
 from acil.training.step import Step

@@ -26,8 +26,8 @@ from acil.methods.podnet import PODNet
 from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split
 from acil.training.batches import Batches
 from acil.training.convolution import FastScaledConv2d, ScaledConv2d, eligible
-from acil.training.half_precision import halved
 from acil.training.settings import Training
+from acil.training.step import halved
 from acil.vision.backbones import build, normalise
 
 

@@ -9,19 +9,19 @@ from training_problem import CPU, PREPROCESSING, SHORT, fit, make_network, probl
 
 from acil.errors import InputError
 from acil.training import loop as loop_module
-from acil.training.assisted import (
+from acil.training.batches import Batches
+from acil.training.checkpoint import Checkpoint, training_identity
+from acil.training.objectives import (
     CONTRAST_TEMPERATURE,
     Assisted,
     AssistedLoss,
+    CrossEntropy,
     MeanScores,
     contrastive,
     mixed,
     mixing_share,
     transformed,
 )
-from acil.training.batches import Batches
-from acil.training.checkpoint import Checkpoint, training_identity
-from acil.training.objectives import CrossEntropy
 from acil.training.recipes import RECIPES, override, recipe, to_dict
 from acil.training.settings import Auxiliary
 

@@ -3,9 +3,8 @@
 import torch
 from torch import nn
 
-from acil.training.half_precision import HalfPrecisionCopy
 from acil.training.objectives import CrossEntropy, Distilling
-from acil.training.step import _with_fast_teacher
+from acil.training.step import HalfPrecisionCopy, _with_fast_teacher
 
 
 def small_network():

@@ -60,7 +60,7 @@ def changed(settings: T, changes: Mapping[str, Any]) -> T:
 
 def _changed(settings: Any, changes: Mapping[str, Any], where: str) -> Any:
     hints, new = get_type_hints(type(settings)), {}
-    for name in {key.partition(".")[0] for key in changes}:
+    for name in dict.fromkeys(key.partition(".")[0] for key in changes):
         value = getattr(settings, name)
         if name in changes:
             value = convert(changes[name], hints[name], where + name)

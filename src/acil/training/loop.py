@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import ACILError, InputError
-from acil.training.assisted import Assisted, AssistedLoss, MeanScores
 from acil.training.batches import Batches, start_of
 from acil.training.checkpoint import Checkpoint, Position, training_identity
-from acil.training.objectives import CrossEntropy, Objective
+from acil.training.objectives import Assisted, AssistedLoss, CrossEntropy, MeanScores, Objective
 from acil.training.settings import Training
 from acil.training.step import Step
 from acil.vision.backbones import Preprocessing
