@@ -10,9 +10,8 @@ from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.settings import Training
 from acil.training.step import CrossEntropy, Step
-from acil.vision.augment import Augmentation
+from acil.vision.augment import SPACE, Augmentation
 from acil.vision.backbones import build, normalise
-from acil.vision.trivialaugment import SPACE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

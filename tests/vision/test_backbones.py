@@ -1,5 +1,6 @@
-"""Backbones: shapes, counts, known answers, weights of others."""
+"""Backbones: shapes, counts, known answers, weights of others, preprocessing."""
 
+import json
 import math
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from acil.errors import InputError
-from acil.vision.backbones import BACKBONES, build, fingerprint
+from acil.vision.backbones import BACKBONES, Preprocessing, build, fingerprint, normalise
 from acil.vision.resnet import PaddedShortcut
 from backbones import input_of, seeded, with_statistics
 
@@ -61,40 +62,36 @@ def test_number_of_parameters_and_features(name, options, parameters, features):
     assert backbone.name == name
 
 
-@pytest.mark.parametrize("option", ["A", "B"])
-def test_resnet32_has_16_taps_from_input_to_output(option):
-    backbone = build("resnet32", option=option)
-    expected = {"stem": (16, 32, 32)}
-    for stage, shape in enumerate([(16, 32, 32), (32, 16, 16), (64, 8, 8)], start=1):
-        expected |= {f"stage{stage}.{index}": shape for index in range(5)}
+CIFAR = [(16, 32, 32), (32, 16, 16), (64, 8, 8)]
+SMALL_IMAGES = [(64, 16, 16), (128, 8, 8), (256, 4, 4), (512, 2, 2)]
+SMALL_STEM = [(64, 32, 32), (128, 16, 16), (256, 8, 8), (512, 4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "blocks", "maps"),
+    [
+        ("resnet32", {"option": "A"}, 5, CIFAR),
+        ("resnet32", {"option": "B"}, 5, CIFAR),
+        ("resnet18", {"size": 64}, 2, SMALL_IMAGES),
+        ("resnet18", {"size": 32, "stem": "small"}, 2, SMALL_STEM),
+    ],
+)
+def test_resnets_have_a_tap_after_each_block(name, options, blocks, maps):
+    expected = {"stem": maps[0]}
+    for stage, shape in enumerate(maps, start=1):
+        expected |= {f"stage{stage}.{index}": shape for index in range(blocks)}
+    backbone = build(name, **options)
     assert list(backbone.taps()) == list(expected)
     assert map_shapes(backbone) == expected
-    with torch.no_grad():
-        assert backbone(input_of(backbone)).shape == (2, 64)
-
-
-def test_resnet18_taps():
-    backbone = build("resnet18", size=64)
-    expected = {"stem": (64, 16, 16)}
-    for stage, shape in enumerate([(64, 16, 16), (128, 8, 8), (256, 4, 4), (512, 2, 2)], start=1):
-        expected |= {f"stage{stage}.{index}": shape for index in range(2)}
-    assert map_shapes(backbone) == expected
-
-
-def test_small_stem_of_resnet18_keeps_the_resolution():
-    backbone = build("resnet18", size=32, stem="small")
-    shapes = map_shapes(backbone)
-    assert shapes["stem"] == shapes["stage1.1"] == (64, 32, 32)
-    assert shapes["stage4.1"] == (512, 4, 4)
-    assert backbone.options == {"size": 32, "stem": "small"}
-    # Weights stored before the option existed keep their identity.
-    assert build("resnet18", size=32).options == {"size": 32}
-    with pytest.raises(InputError, match="must be 'large' or 'small'"):
-        build("resnet18", stem="tiny")
 
 
 def test_smallcnn_taps():
     assert map_shapes(build("smallcnn")) == {"stage1": (32, 8, 8), "stage2": (64, 4, 4)}
+
+
+def test_weights_stored_before_an_option_existed_keep_their_identity():
+    assert build("resnet18", size=32).options == {"size": 32}
+    assert build("resnet18", size=32, stem="small").options == {"size": 32, "stem": "small"}
 
 
 def test_option_a_shortcut_keeps_every_second_pixel_between_channels_of_zeros():
@@ -203,11 +200,8 @@ def test_torchvision_weights_load_and_fc_is_left_out():
     backbone.load_state_dict(state)
     for name, value in backbone.state_dict().items():
         assert torch.equal(value.float(), state[name]), name
-
-
-def test_weights_of_old_torch_versions_have_no_batch_counters():
-    state = {name: value for name, value in torchvision_state().items() if "num_batches" not in name}
-    build("resnet18").load_state_dict(state)
+    # Those of old torch versions have no batch counters.
+    backbone.load_state_dict({name: value for name, value in state.items() if "num_batches" not in name})
 
 
 def test_weights_that_do_not_fit_change_nothing_and_are_named():
@@ -251,9 +245,54 @@ def test_initial_weights_have_the_spread_of_their_fan(init):
         ("resnet32", {"depth": 3}, "depth"),
         ("resnet32", {"option": "C"}, "must be 'A' or 'B'"),
         ("resnet32", {"init": "fan"}, "init must be"),
+        ("resnet18", {"stem": "tiny"}, "must be 'large' or 'small'"),
         ("smallcnn", {"size": 0}, "at least 1 pixel"),
     ],
 )
 def test_what_cannot_be_built_is_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         build(name, **options)
+
+
+def test_published_preprocessing():
+    cifar = build("resnet32").preprocessing
+    assert cifar == Preprocessing((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 32)
+    imagenet = build("resnet18").preprocessing
+    assert imagenet == Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
+    assert Preprocessing.from_dict(json.loads(json.dumps(cifar.to_dict()))) == cifar
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"mean": [0.5], "std": [0.0], "size": 8}, {"mean": [0.5], "std": [1.0, 1.0], "size": 8}, None],
+)
+def test_preprocessing_that_makes_no_sense_is_refused(values):
+    with pytest.raises(InputError):
+        Preprocessing.from_dict(values)
+
+
+def test_normalise_known_answer_and_types():
+    preprocessing = Preprocessing((0.5, 0.0), (0.25, 2.0), 1)
+    pixels = torch.tensor([[255, 51]], dtype=torch.uint8).reshape(1, 2, 1, 1)
+    expected = torch.tensor([[2.0, 0.1]]).reshape(1, 2, 1, 1)
+    torch.testing.assert_close(normalise(pixels, preprocessing), expected)
+    floats = pixels / 255
+    kept = floats.clone()
+    assert torch.equal(normalise(floats, preprocessing), normalise(pixels, preprocessing))
+    assert torch.equal(floats, kept)
+    assert normalise(floats.double(), preprocessing).dtype == torch.float32
+
+
+def test_normalise_keeps_channels_last():
+    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+    result = normalise(pixels, build("resnet32").preprocessing)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(3, 8, 8), torch.zeros(1, 3, 8, 8).int()],
+)
+def test_normalise_refuses_other_shapes_and_types(x):
+    with pytest.raises(InputError):
+        normalise(x, build("resnet32").preprocessing)

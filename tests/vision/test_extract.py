@@ -12,8 +12,7 @@ from acil.errors import InputError
 from acil.vision.backbones import Preprocessing, build, normalise
 from acil.vision.base import WrappedBackbone
 from acil.vision.cache import FeatureCache
-from acil.vision.exact import full_float32
-from acil.vision.extract import FeatureExtractor, FeatureSettings
+from acil.vision.extract import FeatureExtractor, FeatureSettings, full_float32
 from acil.vision.imageset import ImageSet, content_identity
 
 DEEP = FeatureSettings(taps=("stem", "stage2.2", "stage3.4"), grid=2, mirror=True, length=8.0)

@@ -43,7 +43,7 @@ from acil.methods.incremental import IncrementalNetwork
 from acil.methods.mnemonics import to_pixels
 from acil.training.loop import train
 from acil.training.objectives import Capturable
-from acil.vision.exact import full_float32
+from acil.vision.extract import full_float32
 
 _PREFIX = "generator."
 #: Operations of ResNet-32 for an image, as a multiple of the generator's.

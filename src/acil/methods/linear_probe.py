@@ -13,8 +13,7 @@ from acil.training.auxiliary import Auxiliary
 from acil.training.loop import Objective, train
 from acil.training.settings import Training
 from acil.vision.backbones import Backbone
-from acil.vision.exact import exact_inference
-from acil.vision.extract import FeatureExtractor
+from acil.vision.extract import FeatureExtractor, exact_inference
 from acil.vision.imageset import ImageSet
 
 

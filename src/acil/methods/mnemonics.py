@@ -43,7 +43,7 @@ from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
 from acil.training.fields import to_values
 from acil.vision.backbones import Backbone, Preprocessing, normalise
-from acil.vision.exact import full_float32
+from acil.vision.extract import full_float32
 
 logger = logging.getLogger(__name__)
 

@@ -35,13 +35,7 @@ _TOLD = 5
 
 
 def worker_threads() -> int:
-    """Return the number of threads for images: one for each core that this process may use.
-
-    Examples
-    --------
-    >>> 1 <= worker_threads() <= MAX_THREADS
-    True
-    """
+    """Return the number of threads for images: one for each core that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
     cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
     return min(cores, MAX_THREADS)
@@ -71,6 +65,8 @@ class Embedder(ABC):
 
     #: Images that should be given at once.
     batch_size = 1
+    #: Of an image.
+    num_features: int
 
     def __init__(
         self, name: str, weights: str, preprocessing: Preprocessing, crop: float, engine: str
@@ -95,11 +91,6 @@ class Embedder(ABC):
     def mode(self) -> Literal["RGB", "L"]:
         """Colour or greyscale, as `acil.vision.decode` takes it."""
         return "RGB" if len(self.preprocessing.mean) == 3 else "L"
-
-    @property
-    @abstractmethod
-    def num_features(self) -> int:
-        """Number of features of an image."""
 
     @abstractmethod
     def embed(self, pixels: Tensor) -> Tensor:
@@ -144,13 +135,9 @@ class TorchEmbedder(Embedder):
             backbone, device=where, batch_size=1 if where.type == "cpu" else None
         )
         self.batch_size = self._extractor.batch_size
+        self.num_features = self._extractor.num_features
         # A forward pass changes the mode of the network and global flags of torch for a while.
         self._lock = threading.Lock()
-
-    @property
-    def num_features(self) -> int:
-        """Number of features of an image."""
-        return self._extractor.num_features
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Return the features of images."""
@@ -166,13 +153,7 @@ class TorchEmbedder(Embedder):
 
 
 class UnreadableError(InputError):
-    """Some images cannot be read; nothing was changed.
-
-    Attributes
-    ----------
-    others : int
-        How many of the images given with them can be read.
-    """
+    """Some images cannot be read, others can; nothing was changed."""
 
     def __init__(self, message: str, others: int) -> None:
         super().__init__(message)
@@ -234,7 +215,9 @@ def embed_readable(
     waiting: list[Tensor] = []
     for index, result in enumerate(_decoded(sources, embedder)):
         if isinstance(result, InputError):
-            bad[index] = _named(sources[index], index, result)
+            # An image without a path is known by its number.
+            nameless = isinstance(sources[index], bytes)
+            bad[index] = f"Image {index + 1}: {result}" if nameless else str(result)
         else:
             kept.append(index)
             digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
@@ -248,22 +231,8 @@ def embed_readable(
     return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
 
 
-def _named(source: Source, index: int, error: InputError) -> str:
-    """Return the error with the number of the image, if it has no path."""
-    return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
-
-
 def require_readable(bad: Sequence[str], n: int, skip_bad: bool) -> None:
-    """Raise if images cannot be used, unless they may be left out and others are there.
-
-    Parameters
-    ----------
-    bad : sequence of str
-        What is wrong with each image that cannot be used.
-    n : int
-        Number of all images.
-    skip_bad : bool
-    """
+    """Raise if some of n images cannot be used, unless they may be left out and others are there."""
     if bad and (not skip_bad or len(bad) == n):
         told = " ".join(bad[:_TOLD]) + (f" And {len(bad) - _TOLD} more." if len(bad) > _TOLD else "")
         raise UnreadableError(
