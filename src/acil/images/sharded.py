@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from acil.classifier import ACILClassifier
-from acil.distributed import Group, partial_fit
-from acil.distributed.collectives import scattered, share
+from acil.distributed import Group, partial_fit, scattered, share
 from acil.errors import InputError
 from acil.images.classifier import ImageClassifier, network_of, require_identity
 from acil.images.results import Report, Samples

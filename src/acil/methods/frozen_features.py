@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from acil.distributed import Group
-from acil.distributed.collectives import scattered
+from acil.distributed import Group, scattered
 from acil.errors import InputError, NotFittedError
 from acil.methods.base import Context, MemoryUse, Method, Phase
 from acil.methods.base_network import base_backbone
