@@ -65,13 +65,7 @@ def _result(process, connection, seconds=90.0):
 
 def torchrun(size, *arguments):
     """Run a script, or a module with -m, in several processes; return how they ended."""
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={size}",
-    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment |= {"GLOO_SOCKET_IFNAME": "lo"}
     command = [*launcher, f"--nproc-per-node={size}", *map(str, arguments)]

@@ -53,11 +53,6 @@ class SmallCNN(Backbone):
         self.stage2 = nn.Sequential(convolution(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
         draw_weights_(self, generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the average of the last map over all places, (n, 64)."""
-        last: Tensor = self.stage2(self.pool(self.stage1(x)))
-        return last.mean(dim=(2, 3))
-
     def taps(self) -> dict[str, nn.Module]:
         """Return "stage1" (8 x 8 places) and "stage2" (4 x 4)."""
         return {"stage1": self.stage1, "stage2": self.stage2}

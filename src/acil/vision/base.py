@@ -132,15 +132,18 @@ class Backbone(nn.Module):
         self.options = dict(options or {})
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features of normalised images, of shape (n, num_features)."""
-        raise NotImplementedError
+        """Return the features of normalised images, (n, num_features): the mean of the last map."""
+        for stage in self.stages():
+            for module in stage:
+                x = module(x)
+        return x.mean(dim=(2, 3))
 
     def taps(self) -> dict[str, nn.Module]:
         """Return, from input to output, the modules whose output maps may be tapped, by name."""
         return {}
 
     def stages(self) -> list[list[nn.Module]]:
-        """Return, from input to output, the modules of each stage; the features average the last map."""
+        """Return, from input to output, the modules of each stage; all in turn are the network."""
         raise InputError(f"The backbone {self.name!r} has no stages. Take a ResNet.")
 
     def maps(self, x: Tensor) -> list[Tensor]:

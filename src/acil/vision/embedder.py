@@ -215,9 +215,7 @@ def embed_readable(
     waiting: list[Tensor] = []
     for index, result in enumerate(_decoded(sources, embedder)):
         if isinstance(result, InputError):
-            # An image without a path is known by its number.
-            nameless = isinstance(sources[index], bytes)
-            bad[index] = f"Image {index + 1}: {result}" if nameless else str(result)
+            bad[index] = _named(sources[index], index, result)
         else:
             kept.append(index)
             digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
@@ -229,6 +227,11 @@ def embed_readable(
             progress(index + 1, len(sources))
     empty = torch.empty(0, embedder.num_features)
     return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
+
+
+def _named(source: Source, index: int, error: InputError) -> str:
+    """Return the error with the number of the image, if it has no path."""
+    return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
 
 
 def require_readable(bad: Sequence[str], n: int, skip_bad: bool) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from acil.errors import InputError
 
 #: A format that this build of Pillow lacks is told when the file is read.
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
-SUFFIXES |= {".jp2", ".avif"}
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+) | {".jp2", ".avif"}
 #: What a prediction says of an image that is like nothing learnt; so no class may be called that.
 UNKNOWN = "unknown"
 _MAX_NAME = 200

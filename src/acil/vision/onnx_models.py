@@ -22,13 +22,14 @@ from acil.errors import InputError, MissingExtraError, ModelFileError, Unsupport
 from acil.vision.base import Backbone, Preprocessing, normalise
 from acil.vision.embedder import Embedder, worker_threads
 from acil.vision.extract import evaluating
+from acil.vision.resnet import IMAGENET_MEAN, IMAGENET_STD
 
 #: Widely supported, and the lowest that torch's exporter writes without converting.
 OPSET = 18
 #: Entry of an ONNX file's metadata that says how pixels are normalised.
 METADATA_KEY = "acil_preprocessing"
 #: What networks trained on ImageNet expect unless their file says otherwise.
-IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
+IMAGENET = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, 224)
 IMAGENET_CROP = 0.875
 #: Images per thread in a batch: enough that threads rarely wait, few enough that others get a turn.
 _IMAGES_PER_THREAD = 4

@@ -121,11 +121,6 @@ class ResNet32(Backbone):
                 block.last_relu = False
                 nn.init.zeros_(block.bn2.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the average of the last map over all places, (n, 64)."""
-        last: Tensor = self.stage3(self.stage2(self.stage1(self.stem(x))))
-        return last.mean(dim=(2, 3))
-
     def taps(self) -> dict[str, nn.Module]:
         """Return "stem" and the blocks "stage1.0" … "stage3.4"."""
         return {"stem": self.stem, **_block_taps([self.stage1, self.stage2, self.stage3])}
@@ -180,12 +175,6 @@ class ResNet18(Backbone):
         self.layer3 = _stage(128, 256, 2, 2)
         self.layer4 = _stage(256, 512, 2, 2, last_relu=last_relu)
         draw_weights_(self, generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the average of the last map over all places, (n, 512)."""
-        x = self.maxpool(functional.relu(self.bn1(self.conv1(x)), inplace=True))
-        last: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return last.mean(dim=(2, 3))
 
     def taps(self) -> dict[str, nn.Module]:
         """Return "stem" (after its pooling, if any) and the blocks "stage1.0" … "stage4.1"."""
