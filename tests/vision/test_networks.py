@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
+from acil import ImageClassifier
 from acil.errors import InputError, MissingExtraError, ModelFileError
 from acil.vision import WrappedBackbone, build, save_backbone
 from acil.vision.embedder import TorchEmbedder
 from acil.vision.networks import open_network
-from pictures import PREPROCESSING, Pooled
+from pictures import PREPROCESSING, Pooled, draw
 
 
 def pixels(number=3, size=8):
@@ -310,6 +311,22 @@ class TestEfficientNet:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         found = networks.open_efficientnet()
         assert (found.engine, found.num_features) == ("torch", 1280)
+
+    def test_model_learnt_with_onnxruntime_predicts_without_it_and_learns_nothing(
+        self, monkeypatch, tmp_path
+    ):
+        pytest.importorskip("onnxruntime")
+        files = {c: sorted((draw(tmp_path / "p", 2) / c).iterdir()) for c in ("blue", "red")}
+        model = ImageClassifier("efficientnet-lite0")
+        for name, images in files.items():
+            model.learn(images, [name] * len(images))
+        model.save(tmp_path / "m.acil")
+        expected = model.predict([*files["red"], *files["blue"]])
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        found = ImageClassifier.load(tmp_path / "m.acil")
+        assert found.predict([*files["red"], *files["blue"]]) == expected
+        with pytest.raises(InputError, match="engine: 'torch' instead of 'onnxruntime'"):
+            found.learn(files["red"], ["red"] * 2)
 
     def test_missing_package_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)

@@ -107,11 +107,11 @@ class ImageClassifier:
     def embedder(self) -> Embedder:
         """The network, opened at first use and compared with the one that the model was learnt with."""
         with self._opening:
+            learnt = None if self._snapshot is None else self._snapshot.head.backbone_
             if self._embedder is None:
-                learnt = None if self._snapshot is None else self._snapshot.head.backbone_
                 self._embedder = _open_network_of(self.source, learnt)
-            if self._snapshot is not None:
-                require_identity(self._embedder.identity, self._snapshot.head.backbone_)
+            if learnt is not None and not self._embedder.predicts_for(learnt):
+                require_identity(self._embedder.identity, learnt)
             return self._embedder
 
     @property

@@ -7,7 +7,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -87,6 +87,10 @@ class Embedder(ABC):
             "engine": self.engine,
         }
 
+    def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
+        """Say whether a model learnt with the network of this identity may predict with this one."""
+        return self.identity == learnt
+
     @property
     def mode(self) -> Literal["RGB", "L"]:
         """Colour or greyscale, as `acil.vision.decode` takes it."""
@@ -109,6 +113,15 @@ class Embedder(ABC):
 class TorchEmbedder(Embedder):
     """A `Backbone` run by torch: one image at a time on the CPU, full batches on other devices.
 
+    Parameters
+    ----------
+    backbone : Backbone
+    crop : float
+    device : str or torch.device
+    exported : str, optional
+        Hash of the weights when onnxruntime runs the same network, whose models may predict with this
+        one: features differ in the last digits. To learn or to forget, they need onnxruntime.
+
     Examples
     --------
     >>> import torch
@@ -119,7 +132,11 @@ class TorchEmbedder(Embedder):
     """
 
     def __init__(
-        self, backbone: Backbone, crop: float = 1.0, device: str | torch.device = "cpu"
+        self,
+        backbone: Backbone,
+        crop: float = 1.0,
+        device: str | torch.device = "cpu",
+        exported: str | None = None,
     ) -> None:
         if len(backbone.preprocessing.mean) not in (1, 3):
             raise InputError(
@@ -138,6 +155,12 @@ class TorchEmbedder(Embedder):
         self.num_features = self._extractor.num_features
         # A forward pass changes the mode of the network and global flags of torch for a while.
         self._lock = threading.Lock()
+        self._exported = exported
+
+    def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
+        """Say whether a model learnt with the network of this identity may predict with this one."""
+        by_onnx = {**self.identity, "weights": self._exported, "engine": "onnxruntime"}
+        return learnt in (self.identity, by_onnx)
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Return the features of images."""

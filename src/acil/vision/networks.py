@@ -216,13 +216,12 @@ def open_efficientnet() -> Embedder:
     The network is exported to ONNX once and kept in the user's cache folder: that takes ten seconds, and
     the result runs many times faster.
     """
-    weights = _packages()[1]
+    digest = hashlib.sha256(_packages()[1].read_bytes()).hexdigest()
     try:
         import onnxruntime  # noqa: F401
     except ImportError:
         logger.warning("onnxruntime is not installed: features take ten times as long (acil[onnx]).")
-        return TorchEmbedder(EfficientNetLite0().eval(), EFFICIENTNET_CROP)
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+        return TorchEmbedder(EfficientNetLite0().eval(), EFFICIENTNET_CROP, exported=digest)
     return OnnxEmbedder(
         _graph(digest), EFFICIENTNET, digest, EFFICIENTNET_PREPROCESSING, EFFICIENTNET_CROP
     )
