@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,67 +35,31 @@ _IDENTITY = "identity"
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """Everything that the jobs of one run share.
-
-    Attributes
-    ----------
-    config : RunConfig
-    recipe : Recipe
-    data : Dataset
-        Labels are positions in the class order.
-    content : dict
-        What to know about data that are the user's own: see `_content`.
-    base : int
-        Classes of the base phase.
-    device : torch.device
-    backbone : Backbone or None
-        The trained network that was given.
-    backbone_name : str or None
-        How records name it: its file and the beginning of its fingerprint.
-    classifier : Mapping or None
-        The classifier that was trained with it, if its file has one beside it.
-    cache : FeatureCache
-    progress : callable or None
-    group : Group or None
-        Processes that do the jobs together.
-    """
+    """Everything that the jobs of one run share."""
 
     config: RunConfig
     recipe: Recipe
+    #: Its labels are positions in the class order.
     data: Dataset
+    #: What to know about data that are the user's own: see `_content`.
     content: Mapping[str, Any]
+    #: Classes of the base phase.
     base: int
     device: torch.device
+    #: The trained network that was given, and how records name it: its file and its fingerprint.
     backbone: Backbone | None
     backbone_name: str | None
+    #: The classifier that was trained with it, if its file has one beside it.
     classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
     progress: ProgressListener | None
+    #: Processes that do the jobs together.
     group: Group | None = None
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process records: it is alone, or the first of its group."""
-        return self.group is None or self.group.leads
-
-    def together(self) -> AbstractContextManager[None]:
-        """Return a block that the processes of a group succeed or fail in together."""
-        return nullcontext() if self.group is None else self.group.together()
 
     @property
     def n_classes(self) -> int:
         """Classes of all phases together."""
         return len(self.data.class_names)
-
-    @property
-    def train_labels(self) -> Tensor:
-        """Labels of the training images."""
-        return self.data.train_labels
-
-    @property
-    def test_labels(self) -> Tensor:
-        """Labels of the test images."""
-        return self.data.test_labels
 
     @property
     def dataset(self) -> str:
@@ -119,12 +83,7 @@ class PreparedRun:
 def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | None) -> PreparedRun:
     """Load data and network, and check that they fit the protocol.
 
-    Parameters
-    ----------
-    config : RunConfig
-    out : Path or None
-        The run directory, which keeps extracted features; None keeps them in memory.
-    progress : callable or None
+    The run directory keeps extracted features; without one they are kept in memory.
     """
     data = load(config.dataset, config.root, skip_bad=config.skip_bad, **config.data)
     content = _content(config, data)
@@ -192,16 +151,11 @@ def labels(prepared: PreparedRun, job: Job, phases: int) -> dict[str, Any]:
     }
 
 
-def context(prepared: PreparedRun, job: Job, checkpoint: Callable[[str], Path] | None) -> Context:
+def context(prepared: PreparedRun, job: Job, base_folder: Callable[[str], Path] | None) -> Context:
     """Return what a method may use beside the data of the present phase.
 
-    Parameters
-    ----------
-    prepared : PreparedRun
-    job : Job
-    checkpoint : callable
-        Gives the folder that belongs to a digest of everything that decides the base network. None
-        keeps no files.
+    ``base_folder`` gives the folder that belongs to a digest of everything that decides the base
+    network; None keeps no files.
     """
     identity = base_identity(prepared, job.seed)
     return Context(
@@ -214,7 +168,7 @@ def context(prepared: PreparedRun, job: Job, checkpoint: Callable[[str], Path] |
         classifier=prepared.classifier,
         identity=identity,
         cache=prepared.cache,
-        checkpoint=None if checkpoint is None else checkpoint(digest(identity)),
+        checkpoint=None if base_folder is None else base_folder(digest(identity)),
         progress=prepared.progress,
         group=prepared.group,
         phase_sizes=phase_sizes(prepared, job),
@@ -223,7 +177,7 @@ def context(prepared: PreparedRun, job: Job, checkpoint: Callable[[str], Path] |
 
 def phase_sizes(prepared: PreparedRun, job: Job) -> tuple[int, ...]:
     """Return the number of training images of each phase of a job."""
-    counts = torch.bincount(prepared.train_labels, minlength=prepared.n_classes)
+    counts = torch.bincount(prepared.data.train_labels, minlength=prepared.n_classes)
     return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
 
 
@@ -250,19 +204,18 @@ def digest(values: Mapping[str, Any]) -> str:
 
 
 def _settings(prepared: PreparedRun, job: Job) -> dict[str, Any]:
-    features = prepared.recipe.features
+    recipe, config = prepared.recipe, prepared.config
     return {
-        "expansion_size": prepared.recipe.expansion_size,
-        "gamma": prepared.recipe.gamma,
-        "dtype": prepared.recipe.dtype,
+        "expansion_size": recipe.expansion_size,
+        "gamma": recipe.gamma,
+        "dtype": recipe.dtype,
         "solver": "gram",
-        "taps": list(features.taps),
+        "taps": list(recipe.features.taps),
         "base": prepared.base,
         "classes": prepared.n_classes,
-        "backbone": prepared.backbone_name or prepared.recipe.backbone,
-        **{f"recipe.{name}": value for name, value in prepared.config.recipe_changes.items()},
-        **{f"data.{name}": value for name, value in data_options(prepared.config).items()},
-        **{f"data.{name}": value for name, value in prepared.content.items()},
+        "backbone": prepared.backbone_name or recipe.backbone,
+        **{f"recipe.{name}": value for name, value in config.recipe_changes.items()},
+        **{f"data.{name}": v for name, v in {**data_options(config), **prepared.content}.items()},
         **job.settings,
         **method_settings(job.method, job.settings),
     }
@@ -286,23 +239,21 @@ def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
 
 def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -> None:
     """Refuse a network that has seen classes which this run calls new."""
-    found = {
-        "dataset": dataset_name(str(metadata.get("dataset", config.dataset))),
-        "order": _order(metadata.get("order", config.order)),
+    dataset, order = dataset_name(config.dataset), str(metadata.get("order", config.order))
+    with suppress(InputError):  # an order of a newer version: certainly not this run's
+        order = canonical_order(order)
+    checks = {
+        "dataset": (dataset_name(str(metadata.get("dataset", dataset))), dataset),
+        "order": (order, config.order),
+        "base": (max(base, int(metadata.get("base_classes", base))), base),
     }
-    for name, value in {"dataset": dataset_name(config.dataset), "order": config.order}.items():
-        if found[name] != value:
+    for name, (found, wanted) in checks.items():
+        if found != wanted:
             raise InputError(
-                f"The backbone {config.backbone} was trained with {name} = {found[name]!r}, but this "
-                f"run has {value!r}: it would have seen classes that are called new. Take another "
-                f"backbone or set --{name} {found[name]}."
+                f"The backbone {config.backbone} was trained with {name} = {found!r}, but this run has "
+                f"{wanted!r}: it would have seen classes that are called new. Take another backbone or "
+                f"set --{name} {found}."
             )
-    seen = metadata.get("base_classes")
-    if seen is not None and int(seen) > base:
-        raise InputError(
-            f"The backbone {config.backbone} was trained on {seen} classes, but the base of this run "
-            f"has {base}: it would have seen classes that are called new. Set --base {seen}."
-        )
 
 
 def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None, device: torch.device) -> None:
@@ -317,10 +268,3 @@ def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None, device:
             f"{error} A recipe's network is built for these images with --set "
             f"recipe.backbone_options.size={side}, where it can be."
         ) from error
-
-
-def _order(found: Any) -> str:
-    try:
-        return canonical_order(found)
-    except InputError:
-        return str(found)  # of a newer version, say: certainly not this run's
