@@ -14,8 +14,8 @@ from running import records
 from running import without_times as timeless
 
 from acil.benchmark.config import make_config
-from acil.benchmark.report import write_report
 from acil.benchmark.estimate import describe_plan
+from acil.benchmark.report import write_report
 from acil.benchmark.runner import run
 from acil.errors import InputError
 from acil.methods import MemoryUse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from acil.errors import InputError
@@ -138,7 +138,7 @@ def phases(n_classes: int, base: int, n_phases: int) -> Grouping:
         )
     size, longer = divmod(left, n_phases)
     stops = list(accumulate((size + (k < longer) for k in range(n_phases)), initial=base))
-    parts = [tuple(range(start, stop)) for start, stop in zip(stops, stops[1:], strict=False)]
+    parts = [tuple(range(start, stop)) for start, stop in pairwise(stops)]
     return (tuple(range(base)), *parts) if base else tuple(parts)
 
 
