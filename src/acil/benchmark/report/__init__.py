@@ -93,7 +93,8 @@ def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
             for slug, comparison in slugs(comparisons).items():
                 if (kinds is None or BASE in kinds) and repeats_base(suite, comparison, collection):
                     continue
-                for name, caption, figure in figures(suite, comparison):
+                for name, figure in figures(suite, comparison):
+                    caption = figure.get_suptitle().splitlines()[0]
                     if kinds is not None and name.partition("-")[0] not in kinds:
                         continue
                     files = {f"{name}-{slug}.{kind}": data for kind, data in image_bytes(figure).items()}
