@@ -23,13 +23,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from acil.benchmark.datasets import load, restrict
+from acil.benchmark.metrics import accuracy
 from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.prepare import ProgressListener, dataset_name
 from acil.benchmark.records import Records
 from acil.benchmark.rundir import environment_record, made
+from acil.classifier import ACILClassifier
 from acil.errors import InputError, ModelFileError
 from acil.methods.frozen_features import Standardize
 from acil.modelfile.writing import locked
@@ -58,8 +59,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "mirror images": {"features.mirror": True},
     "standardized": {"features.standardize": True},
 }
-#: Rows that are expanded together.
-_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -320,45 +319,19 @@ def curves(
     Features have shape (n, d); width is that of the random expansion; γ is relative to trace(gram)/d of
     the phase.
     """
-    projection = None
-    if width is not None:
-        generator = torch.Generator().manual_seed(0)
-        projection = torch.randn(features.shape[1], width, generator=generator).to(device).double()
-
-    def expanded(rows: Tensor) -> Tensor:
-        X = features[rows].to(device).double()
-        return X if projection is None else functional.relu(X @ projection)
-
-    n_classes = split.ends[-1]
-    d = features.shape[1] if width is None else width
-    gram = torch.zeros(d, d, dtype=torch.float64, device=device)
-    moment = torch.zeros(d, n_classes, dtype=torch.float64, device=device)
+    head = ACILClassifier(expansion_size=width, gamma=1.0, device=str(device))
     found: dict[str, list[float]] = {f"{gamma:g}": [] for gamma in gammas}
     seen = 0
     for end in split.ends:
         new = (split.labels >= seen) & (split.labels < end) & ~split.held_out
-        for rows in torch.split(torch.nonzero(new).flatten(), _ROWS):
-            X = expanded(rows)
-            gram.addmm_(X.mT, X)
-            moment.addmm_(X.mT, functional.one_hot(split.labels[rows], n_classes).to(device).double())
+        head.partial_fit(features[new], split.labels[new])
         seen = end
-        judged = torch.nonzero((split.labels < end) & split.held_out).flatten()
-        weights = [_ridge(gram, moment[:, :end], gamma) for gamma in gammas]
-        hits = [0] * len(gammas)
-        for rows in torch.split(judged, _ROWS):
-            X = expanded(rows)
-            for index, W in enumerate(weights):
-                hits[index] += int(((X @ W).argmax(1).cpu() == split.labels[rows]).sum())
-        for accuracies, count in zip(found.values(), hits, strict=True):
-            accuracies.append(round(100 * count / len(judged), 4))
+        judged = (split.labels < end) & split.held_out
+        for gamma, accuracies in zip(gammas, found.values(), strict=True):
+            head.set_gamma(gamma, relative=True)
+            predictions = head.predict(features[judged]).cpu()
+            accuracies.append(round(accuracy(predictions, split.labels[judged]), 4))
     return found
-
-
-def _ridge(gram: Tensor, moment: Tensor, gamma: float) -> Tensor:
-    """Return (gram + γ trace(gram)/d I)⁻¹ moment."""
-    matrix = gram.clone()
-    matrix.diagonal().add_(gamma * float(gram.diagonal().mean()))
-    return torch.cholesky_solve(moment, torch.linalg.cholesky(matrix))
 
 
 def _row(
