@@ -39,7 +39,7 @@ class RunConfig:
     classes: int | None = None
     #: ``main``, ``compare``, ``table1``, ``ablation``, ``width`` or ``memory``.
     suite: str = "main"
-    #: File of a trained network, instead of base training.
+    #: A trained network instead of base training: a file, timm:NAME, onnx:FILE, package.module:Class.
     backbone: str | None = None
     #: Method settings beyond the recipe: ``expansion_size``, ``gamma``, ``solver``, ``dtype`` …
     settings: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +83,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     known = {item.name for item in dataclasses.fields(RunConfig)}
     result: dict[str, Any] = {name: {} for name in _GROUPS.values()}
     for name, value in values.items():
+        # The flag is --method, what it gives are methods.
+        name = "methods" if name == "method" else name
         group, dot, rest = name.partition(".")
         if dot and rest and group in _GROUPS:
             result[_GROUPS[group]][rest] = parse_value(value)

@@ -15,7 +15,15 @@ from torch.nn import functional
 
 from acil.benchmark.config import RunConfig
 from acil.benchmark.plan import Job, ends
-from acil.benchmark.prepare import PreparedRun, context, phase_sizes, planned, prepare
+from acil.benchmark.prepare import (
+    PreparedRun,
+    context,
+    left_out,
+    phase_sizes,
+    planned,
+    prepare,
+    told_left_out,
+)
 from acil.errors import InputError
 from acil.methods.registry import resolve
 from acil.training.network import Network
@@ -213,6 +221,8 @@ def describe_plan(config: RunConfig) -> str:
         )
     if prepared.data.skipped:
         lines.append(f"left out: {len(prepared.data.skipped)} images that cannot be read")
+    if skipped := left_out(prepared):
+        lines.append(told_left_out(skipped))
     described = [
         f"  {job.title}" + (f": trains on {images / 1e6:.3g} million images" if images else "")
         for job, images in zip(jobs, later, strict=True)

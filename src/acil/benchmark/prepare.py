@@ -23,9 +23,11 @@ from acil.methods import Context, resolve
 from acil.methods.base_network import stored_classifier
 from acil.training.recipes import Recipe, override, recipe, to_dict
 from acil.validation import resolve_device
-from acil.vision.backbones import Backbone, build, load_backbone
+from acil.vision.backbones import BACKBONES, Backbone, Preprocessing, build, load_backbone
 from acil.vision.cache import FeatureCache
+from acil.vision.embedder import Embedder, TorchEmbedder
 from acil.vision.extract import FeatureExtractor
+from acil.vision.networks import EFFICIENTNET, open_network
 
 ProgressListener = Callable[[Any], None]
 #: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
@@ -93,13 +95,20 @@ def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | No
             raise InputError(f"classes must be from 1 to {len(order)}, got {config.classes}.")
         order = order[: config.classes]
     data = restrict(data, order)
-    default_base = data.default_base if config.classes is None else len(order) // 2
+    default_base = data.default_base
+    if config.classes is not None and default_base:
+        default_base = len(order) // 2
     base = default_base if config.base is None else config.base
     chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64")
     backbone = name = classifier = None
-    if config.backbone is not None:
-        path = Path(config.backbone)
+    spec = config.backbone or chosen.backbone
+    if spec in (*BACKBONES, "none"):
+        pass  # trained in the run, or not needed
+    elif spec == EFFICIENTNET or (":" in spec and not Path(spec).exists()):
+        backbone, name = _named_backbone(spec, device)
+    else:
+        path = Path(spec)
         backbone, metadata = load_backbone(path, device=device)
         _check_backbone(metadata, config, base)
         classifier = stored_classifier(path, backbone)
@@ -118,9 +127,65 @@ def planned(prepared: PreparedRun) -> list[Job]:
     config = prepared.config
     given = config.settings
     own = {m: variants(config.suite, given, method_settings(m, given), m) for m in config.methods}
-    methods = [(name, resolve(name)) for name in config.methods]
+    skipped = left_out(prepared)
+    methods = [(name, resolve(name)) for name in config.methods if name not in skipped]
+    if not methods:
+        raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
     jobs = plan_jobs(methods, own, config.seeds, config.phases, prepared.n_classes, prepared.base)
     return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
+
+
+def left_out(prepared: PreparedRun) -> dict[str, str]:
+    """Return the methods that cannot learn these data with this network, and why."""
+    found = {}
+    for name in prepared.config.methods:
+        method = resolve(name)
+        why = method.refusal(prepared.data.train, prepared.config.settings)
+        if method.trains_network and isinstance(prepared.backbone, UntrainableBackbone):
+            why = "this network cannot be trained"
+        if why:
+            found[name] = why
+    return found
+
+
+def told_left_out(found: Mapping[str, str]) -> str:
+    """Return the sentence about methods that are left out.
+
+    Examples
+    --------
+    >>> told_left_out({"bic": "no images", "fecam": "negative features", "lwf": "no images"})
+    'Left out: bic, lwf (no images); fecam (negative features).'
+    """
+    reasons = {why: [name for name in found if found[name] == why] for why in found.values()}
+    parts = [f"{', '.join(names)} ({why})" for why, names in reasons.items()]
+    return f"Left out: {'; '.join(parts)}."
+
+
+class UntrainableBackbone(Backbone):
+    """A network that is not run by torch, such as an ONNX model."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        needed = embedder.preprocessing
+        channels = len(needed.mean)
+        plain = Preprocessing((0.0,) * channels, (1.0,) * channels, needed.size)
+        identity = embedder.identity
+        facts = {name: identity[name] for name in ("weights", "preprocessing", "engine")}
+        super().__init__(embedder.name, embedder.num_features, plain, facts)
+        self.embedder = embedder
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of pixels divided by 255; the embedder normalises pixels itself."""
+        return self.embedder.embed((255 * x).round().to(torch.uint8).cpu()).to(x.device)
+
+
+def _named_backbone(spec: str, device: torch.device) -> tuple[Backbone, str]:
+    """Return a network that was trained elsewhere, and how records name it."""
+    kind, _, rest = spec.partition(":")
+    own = bool(rest) and kind not in ("timm", "torchvision", "onnx", "module")
+    embedder = open_network(f"module:{spec}" if own else spec, device)
+    name = f"onnx:{Path(rest).name}" if kind == "onnx" else spec
+    torch_backbone = embedder.backbone if isinstance(embedder, TorchEmbedder) else None
+    return torch_backbone or UntrainableBackbone(embedder), f"{name}@{embedder.weights[:_SHORT]}"
 
 
 def dataset_name(dataset: str) -> str:
@@ -263,8 +328,9 @@ def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None, device:
         extractor = FeatureExtractor(network, chosen.features, device, batch_size=1)
         extractor.features(data.train.subset(torch.tensor([0])))
     except InputError as error:
-        side = data.train.shape[-1]
+        needed, side = network.preprocessing.size, data.train.shape[-1]
         raise InputError(
-            f"{error} A recipe's network is built for these images with --set "
+            f"{error} Images of a folder are loaded in another size with --set data.size={needed}. A "
+            "recipe's network is built for these images with --set "
             f"recipe.backbone_options.size={side}, where it can be."
         ) from error

@@ -25,7 +25,15 @@ from acil.benchmark.config import RunConfig
 from acil.benchmark.estimate import check_memory, longest_first
 from acil.benchmark.job import Failure, PhaseDone, attempt, together
 from acil.benchmark.plan import Job
-from acil.benchmark.prepare import PreparedRun, ProgressListener, labels, planned, prepare
+from acil.benchmark.prepare import (
+    PreparedRun,
+    ProgressListener,
+    labels,
+    left_out,
+    planned,
+    prepare,
+    told_left_out,
+)
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory, environment_record, open_run
 from acil.distributed import Group, launched
@@ -88,6 +96,8 @@ def run(
                 processes = {} if group is None else {"processes": group.size}
                 directory.records.append({**environment_record(prepared.device), **processes})
                 left = _unfinished(prepared, jobs, directory)
+                if skipped := left_out(prepared):
+                    logger.warning("%s", told_left_out(skipped))
         if group is not None:
             left = group.exchange(left)[0]
         waiting = [jobs[i] for i in left]

@@ -79,6 +79,7 @@ class IncrementalNetwork(Method):
     context : Context
     """
 
+    trains_network = True
     #: Registry name, for the names of checkpoints.
     name: ClassVar[str]
     #: A frozen dataclass of the method's own settings.

@@ -21,15 +21,16 @@ class Recipe:
     ----------
     name : str
     backbone : str
-        A name of :data:`acil.vision.backbones.BACKBONES`; "none" for data that are features already.
+        A name of :data:`acil.vision.backbones.BACKBONES`; of a network that is trained already, a name
+        that :func:`acil.vision.networks.open_network` takes; "none" for data that are features.
     training : Training
         Of the base network.
     features : FeatureSettings
         What the head sees of the frozen network.
     expansion_size : int or None
         Width d of the random expansion; None for no expansion.
-    gamma : float
-        Ridge strength γ.
+    gamma : float or "auto"
+        Ridge strength γ; "auto" is the classifier's own choice, at any scale of the features.
     backbone_options : Mapping
         Given to the backbone's constructor; JSON-able.
     dtype : {"float64", "float32", "mixed"}
@@ -41,15 +42,15 @@ class Recipe:
     training: Training
     features: FeatureSettings = field(default_factory=FeatureSettings)
     expansion_size: int | None = 8000
-    gamma: float = 0.1
+    gamma: float | Literal["auto"] = 0.1
     backbone_options: Mapping[str, Any] = field(default_factory=dict)
     dtype: Literal["float64", "float32", "mixed"] = "float64"
 
     def __post_init__(self) -> None:
         if self.expansion_size is not None and self.expansion_size < 1:
             raise InputError(f"expansion_size must be at least 1, or None. Got {self.expansion_size}")
-        if not 0 <= self.gamma < float("inf"):
-            raise InputError(f"gamma must be a number of at least 0. Got {self.gamma}.")
+        if self.gamma != "auto" and not 0 <= self.gamma < float("inf"):
+            raise InputError(f"gamma must be a number of at least 0, or auto. Got {self.gamma}.")
 
 
 #: The paper's CIFAR-100 rows: its network, its training, its width and γ.
@@ -174,14 +175,18 @@ _IMAGENET = Recipe(
     gamma=0.1,
 )
 
-#: For files of embeddings: nothing is trained.
+#: For files of embeddings: nothing is trained, and features may have any scale.
 _FEATURES = Recipe(
-    name="features", backbone="none", training=Training(epochs=0), expansion_size=2048, gamma=1.0
+    name="features", backbone="none", training=Training(epochs=0), expansion_size=2048, gamma="auto"
 )
+
+#: A frozen network that others have trained, by name; --backbone names another. Its width is that which
+#: work on random projections of pre-trained features uses.
+_PRETRAINED = replace(_FEATURES, name="pretrained", backbone="efficientnet-lite0", expansion_size=10_000)
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (_PAPER, _AUTHORS, _STRONG, _BEST, _QUICK, _DIGITS, _IMAGENET, _FEATURES)
+    for recipe in (_PAPER, _AUTHORS, _STRONG, _BEST, _QUICK, _DIGITS, _IMAGENET, _FEATURES, _PRETRAINED)
 }
 
 

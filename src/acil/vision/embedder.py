@@ -148,6 +148,11 @@ class TorchEmbedder(Embedder):
         self._lock = threading.Lock()
 
     @property
+    def backbone(self) -> Backbone:
+        """The network itself."""
+        return self._extractor.backbone
+
+    @property
     def num_features(self) -> int:
         """Number of features of an image."""
         return self._extractor.num_features

@@ -52,6 +52,10 @@ DATASETS = {
     # ImageNet's folder: the 100 classes of LUCIR, and the first 100
     "imagenet100-lucir": Entry("imagefolder", {"subset": "lucir"}, True),
     "imagenet100-podnet": Entry("imagefolder", {"subset": "podnet"}, True),
+    # Where pre-trained networks are compared: folders, no base phase, recipe "pretrained"
+    "cub": Entry("imagefolder", {"n_classes": 200}, True),
+    "imagenet-r": Entry("imagefolder", {"n_classes": 200}, True),
+    "cars": Entry("imagefolder", {"n_classes": 196}, True),
     # features:FILE with embeddings of any network (safetensors or npz)
     "features": Entry("features", {}, True),
 }

@@ -44,6 +44,7 @@ def load(
     *,
     size: int = 256,
     subset: Subset | None = None,
+    n_classes: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     skip_bad: bool = False,
     progress: ProgressCallback | None = None,
@@ -61,6 +62,9 @@ def load(
     subset : {"lucir", "podnet"}, optional
         Take one of the two ImageNet-100 subsets. They are published as positions in the sorted list of
         the 1000 class folders, so all 1000 must be there.
+    n_classes : int, optional
+        Class folders that must be there. Such a data set is for networks that are trained already: its
+        recipe is ``pretrained``, and it has no base phase.
     cache : str or path-like, optional
         Folder for the decoded images; by default the environment variable ACIL_CACHE says, or it is
         ``.acil-cache`` in ``root``.
@@ -83,6 +87,11 @@ def load(
                 f"{root / has} has {len(classes)} classes that {root / lacks} lacks: "
                 f"{_first(sorted(classes))}. Both must have the same class folders."
             )
+    if n_classes not in (None, len(names)):
+        raise InputError(
+            f"{root} has {len(names)} classes, but this data set has {n_classes}. Give all of them; "
+            "a folder with some of them is an imagefolder."
+        )
     folder = Path(cache or os.environ.get(CACHE_VARIABLE) or root / ".acil-cache")
     train, test = (_load_split(root / split, names, size, folder, skip_bad, progress) for split in there)
     return Dataset(
@@ -92,8 +101,8 @@ def load(
         test=test[0],
         test_labels=test[1],
         class_names=tuple(names),
-        default_recipe="imagenet",
-        default_base=len(names) // 2,
+        default_recipe="imagenet" if n_classes is None else "pretrained",
+        default_base=len(names) // 2 if n_classes is None else 0,
         skipped=(*train[2], *test[2]),
     )
 
