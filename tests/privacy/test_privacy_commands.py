@@ -33,7 +33,7 @@ def place(tmp_path_factory):
     acil("learn", folder / "train", "--model", folder / "old.acil", *network, *guards)
     (folder / "new.acil").write_bytes((folder / "old.acil").read_bytes())
     learnt = acil("learn", folder / "more", "--model", folder / "new.acil")
-    assert "fewer than the width 64" in learnt.stderr
+    assert "less than the width 64" in learnt.stderr
     return folder
 
 
@@ -77,6 +77,9 @@ def test_a_release_says_what_it_guarantees_and_the_model_remembers_it(place):
     found = json.loads(acil("audit", place / "r.acil", "--json").stdout)
     assert (found["private"], found["recovered"]) == (True, 0)
     acil("predict", place / "r.acil", place / "more")
+    acil("verify", place / "r.acil")
+    # An earlier state would not know of the release.
+    acil("undo", place / "new.acil", code=1)
     refused = acil("learn", place / "more", "--model", place / "r.acil", code=1)
     assert "private release" in refused.stderr
 
@@ -111,4 +114,4 @@ def test_saving_advises_where_few_samples_lie_between_two_states(tmp_path, caplo
         assert not caplog.messages
         save(load(tmp_path / "m.acil").partial_fit(X[40:43], y[40:43]), tmp_path / "n.acil")
     (advice,) = caplog.messages
-    assert "before: 3, fewer than the width 16" in advice
+    assert "before: 3, less than the width 16" in advice
