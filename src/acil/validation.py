@@ -270,7 +270,7 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"The 'device' parameter of ACILClassifier is {name!r}, which cannot be used here with "
-            f'dtype="{dtype}": {reason} Use device="auto".'
+            f'dtype="{dtype}": {reason} Use device="auto" or device="cpu", also to load a model.'
         ) from error
     return device
 
