@@ -124,14 +124,23 @@ def test_more_processes_than_images_learn_them_all(place, tmp_path):
     assert [totals for _, totals, _ in found] == [{"red": 1, "white": 1}] * 3
 
 
-def test_a_tracked_image_on_two_ranks_is_refused(place, tmp_path):
-    folder = draw(tmp_path / "twice", 1, ("red",))
-    (image,) = (folder / "red").iterdir()
-    shutil.copy(image, image.with_name("copy.png"))
-    found = together(2, outcome, place, tmp_path / "m.acil", folder, {"track": True})
-    assert found[0] == found[1]
-    assert "the first is number 2" in found[0]
-    assert not (tmp_path / "m.acil").exists()
+def test_images_learnt_before_are_left_out_on_all_ranks(place, tmp_path):
+    folder = draw(tmp_path / "twice", 3, ("red", "white"))
+    for name in ("red", "white"):
+        shutil.copy(folder / name / "0-0.png", folder / name / "0-1.png")
+    alone = ImageClassifier(source(place))
+    alone.learn(place / "base")
+    alone.learn(folder)
+    model = tmp_path / "m.acil"
+    together(2, learn_share, place, model, place / "base")
+    found = together(2, learn_share, place, model, folder)
+    assert [counts for counts, _, _ in found] == [{"red": 2, "white": 2}] * 2
+    first, second = load(model).coef_, alone.snapshot.head.coef_
+    assert relative(first, second) <= 1e-9
+    before = model.read_bytes()
+    found = together(2, learn_share, place, model, folder)
+    assert [counts for counts, _, _ in found] == [{}, {}]
+    assert model.read_bytes() == before
 
 
 def sees_less(group, place, model):
