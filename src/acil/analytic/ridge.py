@@ -103,8 +103,12 @@ class Ridge:
         """
         self.release()
         gone = sum(len(columns) for _, columns, _ in blocks())
-        if gone < self.sums.n_samples:
-            self._require_possible(blocks())
+        fault = self.impossible(blocks()) if gone < self.sums.n_samples else ""
+        if fault:
+            raise InputError(
+                f"These samples cannot be forgotten: without them, {fault}. Not all were learnt, or not "
+                "under these classes, or not with these weights."
+            )
         new = self.with_gamma(self.gamma)
         new._write(lambda sums: sums.add(blocks(), sign=-1))
         kept = (new.counts > 0) | declared
@@ -202,21 +206,25 @@ class Ridge:
         solution = self.solved()
         return gcv.residual_squares(solution.coef, self.sums, solution.gamma, self.intercept)
 
+    def residual(self, gamma: float, coef: Tensor) -> Tensor:
+        """Return how far weights are from solving the normal equations, of the shape of the weights."""
+        sums, k = self.sums, int(self.intercept)
+        image = mirror_(sums.gram) @ coef[k:] + gamma * coef[k:]
+        if k:
+            first = sums.total @ coef[1:] + sums.total_weight * coef[0]
+            image = torch.cat([first.unsqueeze(0), image + torch.outer(sums.total, coef[0])])
+        return gcv.right_hand_side(sums, self.intercept) - image
+
     def _refined(self, gamma: float, right: Tensor) -> Solution | None:
         """Solve with a float32 factor of float64 sums; None if that does not get there."""
-        sums, k = self.sums, int(self.intercept)
+        sums = self.sums
         try:
             factor = Factor(sums, gamma, self.intercept, self.precision.products)
         except SingularMatrixError:
             return None
-        gram, previous = mirror_(sums.gram), math.inf
-        coef = torch.zeros_like(right)
+        coef, previous = torch.zeros_like(right), math.inf
         for _ in range(_MAX_REFINEMENTS):
-            image = gram @ coef[k:] + gamma * coef[k:]
-            if k:
-                first = sums.total @ coef[1:] + sums.total_weight * coef[0]
-                image = torch.cat([first.unsqueeze(0), image + torch.outer(sums.total, coef[0])])
-            rest = right - image
+            rest = self.residual(gamma, coef)
             error = float(rest.norm() / right.norm())
             if error <= _REFINED:
                 return Solution(gamma, coef, sums.n_samples, factor)
@@ -279,22 +287,24 @@ class Ridge:
                     self.solution = replace(solution, factor=factor, coef=coef, corrected=True)
             yield rows, columns, weights
 
-    def _require_possible(self, blocks: Iterable[Block]) -> None:
-        """Raise unless what is left after forgetting can be sums over samples; the sums stay as they are.
+    def impossible(self, gone: Iterable[Block] = ()) -> str:
+        """Say why no samples can have these sums, less those of some samples; "" if some can.
+
+        The sums stay as they are.
 
         Notes
         -----
-        With z = (x, y), the sums over any samples make up Σ w z zᵀ = [G, M; Mᵀ, N], N the diagonal matrix
-        of the class weights, so no eigenvalue is negative: not of G, and not of N − Mᵀ (G + νI)⁻¹ M.
-        ν is a bound of the rounding in G. So only rounding in M, of about √d ε ‖M‖ at most, can make the
-        least eigenvalue negative, by ``slack`` at most.
+        With z = (x, y), sums over samples make up Σ w z zᵀ = [G, M; Mᵀ, N], where N is the diagonal
+        matrix of the class weights. So no eigenvalue is negative: not of G, and not of
+        N − Mᵀ (G + νI)⁻¹ M. As ν bounds the rounding in G, only that in M can make one negative, by
+        ``slack`` at most.
         """
         sums, d, eps = self.sums, len(self.sums.gram), torch.finfo(self.precision.products).eps
         noise = 100 * d**0.5 * eps * float(sums.gram.diagonal().max())
         slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
         rest = sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)
         moment, weights = sums.moment.clone(), sums.weights.clone()
-        for rows, columns, given in blocks:
+        for rows, columns, given in gone:
             X, Y, heavy = weighted(rows, columns, given, len(weights))
             add_gram_(rest, X, -1)
             moment -= (X.mT @ Y).to(moment)
@@ -302,17 +312,11 @@ class Ridge:
         rest.diagonal().add_(0.0 if self.gamma == 0 else noise)
         try:
             cholesky_(rest, noise)
-        except SingularMatrixError as error:
-            raise InputError(
-                "These samples cannot be forgotten: the sums without them could not be those of any "
-                "samples (not positive definite). Not all were learnt, or not with these weights."
-            ) from error
+        except SingularMatrixError:
+            return "gram is not positive definite"
         if self.gamma != 0 and least_left(rest, moment, weights) < -slack:
-            raise InputError(
-                "These samples cannot be forgotten: the sums without them could not be those of any "
-                "samples. Not all were learnt under these classes. Give the classes that they were "
-                "learnt under."
-            )
+            return "moment and the weights of the classes do not belong to gram"
+        return ""
 
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows

@@ -120,13 +120,13 @@ class ImageClassifier:
         """The network, opened at first use and compared with the one that the model was learnt with."""
         with self._opening:
             snapshot = self._snapshot
-            if snapshot is not None and snapshot.identity is None:
+            learnt = None if snapshot is None else snapshot.identity
+            if snapshot is not None and learnt is None:
                 raise FromFeaturesError("This model")
             if self._embedder is None:
-                learnt = None if snapshot is None else snapshot.identity
                 self._embedder = open_stored(self.source, learnt)
-            if snapshot is not None:
-                require_identity(self._embedder.identity, snapshot.identity)
+            if learnt is not None and not self._embedder.predicts_for(learnt):
+                require_identity(self._embedder.identity, learnt)
             return self._embedder
 
     @property

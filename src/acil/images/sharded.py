@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from acil.classifier import ACILClassifier
-from acil.distributed import Group, partial_fit
-from acil.distributed.collectives import scattered, share
+from acil.distributed import Group, partial_fit, scattered, share
 from acil.errors import InputError
 from acil.images.classifier import ImageClassifier
 from acil.images.network import network_of, require_identity
