@@ -7,14 +7,8 @@ from acil import ImageClassifier
 from acil.errors import InputError, ModelFileError
 from acil.images import snapshot
 from acil.images.snapshot import Tracker
-from acil.vision import WrappedBackbone
-from acil.vision.embedder import TorchEmbedder
 from modelfiles import rewrite
-from pictures import PREPROCESSING, Pooled, draw
-
-
-def network():
-    return TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
+from pictures import draw, network
 
 
 @pytest.fixture(scope="module")
