@@ -155,6 +155,11 @@ class TorchEmbedder(Embedder):
         self._lock = threading.Lock()
         self._exported = exported
 
+    @property
+    def backbone(self) -> Backbone:
+        """The network itself."""
+        return self._extractor.backbone
+
     def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
         """Say whether a model learnt with the network of this identity may predict with this one."""
         by_onnx = {**self.identity, "weights": self._exported, "engine": "onnxruntime"}
