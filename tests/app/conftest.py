@@ -22,7 +22,8 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def settings(place, tmp_path):
-    """Settings for a model that does not exist yet, by keyword."""
+    """Settings for a model that does not exist yet, by keyword; its network lies beside it."""
+    (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
 
     def made(**options):
         return Settings(tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}", **options)

@@ -12,17 +12,12 @@ from acil.analytic import ridge
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 from acil.images import UNKNOWN_ABOVE
 from acil.images.features import write_features
-from acil.vision import WrappedBackbone, build, save_backbone
-from acil.vision.embedder import TorchEmbedder
+from acil.vision import build, save_backbone
 from modelfiles import rewrite
-from pictures import PREPROCESSING, Pooled, draw
+from pictures import draw, network
 
 #: Rounding of sums in another order; κ is below 1e4 here.
 SCORES = 1e-9
-
-
-def network(seed=0):
-    return TorchEmbedder(WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING))
 
 
 def scores(model, features):

@@ -30,9 +30,6 @@ from acil.cli.shared import (
 )
 from acil.errors import InputError, ProcessLostError
 
-#: Names of images that a message lists.
-_SHOWN = 5
-
 Undo = Annotated[
     bool,
     typer.Option(
@@ -100,8 +97,13 @@ def learn(
         report, samples = learnt(target, listed, skip_bad, progress)
     if not is_rank_zero():
         return
+    from acil.images.undo import kept_states
+    from acil.vision.listing import first_of
+
     tell_skipped(report.skipped)
-    _tell_repeated(report.repeated)
+    if report.repeated:
+        some = counted(len(report.repeated), "image")
+        typer.echo(f"left out: {some} learnt already ({plain(first_of(report.repeated))})", err=True)
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())
     rate = n_images / samples.seconds if samples.seconds else None
@@ -117,26 +119,14 @@ def learn(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
-    _tell_undo(model, report)
+    if report.counts and kept_states(model):
+        typer.echo(f"acil undo {model} takes this back", err=True)
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         typer.echo(
             f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
             "--no-track it keeps none.",
             err=True,
         )
-
-
-def _tell_repeated(names: tuple[str, ...]) -> None:
-    if names:
-        shown = ", ".join(map(plain, names[:_SHOWN])) + (" …" if len(names) > _SHOWN else "")
-        typer.echo(f"left out: {counted(len(names), 'image')} learnt already ({shown})", err=True)
-
-
-def _tell_undo(model: Path, report: Any) -> None:
-    from acil.images.undo import kept_states
-
-    if report.counts and kept_states(model):
-        typer.echo(f"acil undo {model} takes this back", err=True)
 
 
 @contextmanager
@@ -246,10 +236,7 @@ def forget(
     model: Model,
     images: Annotated[
         list[Path],
-        typer.Argument(
-            help="The images that were learnt: as for `acil learn`.",
-            metavar="IMAGES…",
-        ),
+        typer.Argument(help="The images that were learnt: as for `acil learn`.", metavar="IMAGES…"),
     ],
     class_name: ClassName = None,
     undo: Undo = True,
@@ -334,9 +321,7 @@ def undo(
         return
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
-    typer.echo(
-        f"{model} is as it was before the last change; {counted(left, 'earlier state')} left",
-    )
+    typer.echo(f"{model} is as it was before the last change; {counted(left, 'earlier state')} left")
 
 
 def _counts(header: dict[str, Any]) -> dict[str, int]:
