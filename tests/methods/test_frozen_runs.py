@@ -90,7 +90,7 @@ class Stop(Exception):
 
 
 def test_interrupted_run_resumes_to_the_same_records(backbone, tmp_path, monkeypatch):
-    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
+    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
     whole = config(backbone, phases=3)
     run(whole, tmp_path / "whole")
     # Every method has four phases, and every third one is a stop: each method meets one.

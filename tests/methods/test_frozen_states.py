@@ -17,7 +17,7 @@ from frozen_phases import (
     vectors,
 )
 
-from acil.benchmark.rundir import StateFile
+from acil.benchmark.job import StateFile
 from acil.errors import InputError, NotFittedError
 from acil.methods import MemoryUse, available, resolve
 from acil.vision.imageset import ImageSet, content_identity

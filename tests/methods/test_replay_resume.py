@@ -118,7 +118,7 @@ def timeless(folder):
 
 @pytest.mark.parametrize("name", [*REPLAY_METHODS, "podnet+aanets+rmm"])
 def test_interrupted_run_resumes_to_the_same_records(name, tmp_path, monkeypatch, often):
-    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
+    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
     config = make_config({**DIGITS, "methods": name})
     run(config, tmp_path / "whole")
 

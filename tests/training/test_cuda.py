@@ -9,9 +9,8 @@ from training_problem import fit, make_network
 from acil.training.objectives import CrossEntropy
 from acil.training.settings import Auxiliary, Training
 from acil.training.step import Step
-from acil.vision.augment import Augmentation
+from acil.vision.augment import SPACE, Augmentation
 from acil.vision.backbones import normalise
-from acil.vision.trivialaugment import SPACE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -107,9 +107,12 @@ class Method(ABC):
     grouping_free : bool
         Whether the state depends only on the set of samples seen: then one run with many phases gives
         the results of every coarser grouping.
+    trains_network : bool
+        Whether it trains a network on images: then it cannot learn from features.
     """
 
     grouping_free: ClassVar[bool] = False
+    trains_network: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -141,6 +144,13 @@ class Method(ABC):
     def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return what records say of the method's own settings, from what the user set and defaults."""
         return {}
+
+    @classmethod
+    def refusal(cls, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
+        """Return what keeps the method from learning such images or features; None if nothing does."""
+        if cls.trains_network and not images.has_pixels:
+            return "no images to train a network on"
+        return None
 
     @classmethod
     def takes_shards(cls, settings: Mapping[str, Any]) -> bool:

@@ -20,8 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from acil.distributed import Group
-from acil.distributed.collectives import share
+from acil.distributed import Group, share
 from acil.errors import InputError, ModelFileError
 from acil.methods.base import Context, Phase
 from acil.methods.linear_probe import linear_probe

@@ -44,7 +44,7 @@ from acil.methods.mnemonics import to_pixels
 from acil.training.fields import require
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
-from acil.vision.exact import full_float32
+from acil.vision.extract import full_float32
 
 _PREFIX = "generator."
 #: Operations of ResNet-32 for an image, as a multiple of the generator's.

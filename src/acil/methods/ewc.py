@@ -39,7 +39,7 @@ from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.training.fields import require
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
-from acil.vision.exact import exact_inference
+from acil.vision.extract import exact_inference
 
 
 @dataclass(frozen=True)

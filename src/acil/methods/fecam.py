@@ -42,7 +42,8 @@ from acil.errors import InputError, NotFittedError, SingularMatrixError
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.class_means import ClassMeans, by_class
 from acil.methods.frozen_features import FrozenMethod
-from acil.training.fields import require
+from acil.training.fields import read_settings, require
+from acil.vision.imageset import ImageSet
 
 #: Bytes of matrices, and of whitened rows, that are worked on together.
 _BATCH_BYTES = {"cpu": 2**22, "cuda": 2**28}
@@ -68,6 +69,14 @@ class FeCAM(FrozenMethod):
 
     grouping_free = True
     settings_type = FeCAMSettings
+
+    @classmethod
+    def refusal(cls, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
+        """Return what keeps the method from learning features: numbers that have no power."""
+        tukey = read_settings(FeCAMSettings, settings).fecam_tukey
+        if images.has_pixels or tukey == 1 or float(images.features(None).min()) >= 0:
+            return None
+        return "negative features; settings.fecam_tukey=1 takes them"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from acil.distributed import Group
-from acil.distributed.collectives import scattered
+from acil.distributed import Group, scattered
 from acil.errors import InputError, NotFittedError
 from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase
 from acil.methods.base_network import base_backbone

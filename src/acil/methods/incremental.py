@@ -65,6 +65,7 @@ class IncrementalNetwork(Method):
     ``balanced_epochs`` in its settings, :meth:`balanced` is a second stage of an increment.
     """
 
+    trains_network = True
     #: Registry name, for the names of checkpoints.
     name: ClassVar[str]
     #: A frozen dataclass of the method's own settings.

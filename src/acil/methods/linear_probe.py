@@ -13,8 +13,7 @@ from acil.training.network import FeatureNetwork
 from acil.training.objectives import Objective
 from acil.training.settings import Auxiliary, Training
 from acil.vision.backbones import Backbone
-from acil.vision.exact import exact_inference
-from acil.vision.extract import FeatureExtractor
+from acil.vision.extract import FeatureExtractor, exact_inference
 from acil.vision.imageset import ImageSet
 
 

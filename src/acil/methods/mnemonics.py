@@ -43,7 +43,7 @@ from acil.training.batches import Batches
 from acil.training.convolution import ScaledConv2d
 from acil.training.fields import read_settings, require
 from acil.vision.backbones import Backbone, Preprocessing, normalise
-from acil.vision.exact import full_float32
+from acil.vision.extract import full_float32
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from acil.training.objectives import Assisted, AssistedLoss, CrossEntropy, MeanS
 from acil.training.settings import Training
 from acil.training.step import Step
 from acil.vision.backbones import Preprocessing
-from acil.vision.exact import full_float32
+from acil.vision.extract import full_float32
 
 #: Seconds between two reports: reading the loss makes a GPU wait.
 REPORT_SECONDS = 0.2

@@ -16,8 +16,9 @@ from acil.vision.extract import FeatureSettings
 class Recipe:
     """Everything between images and the analytic head.
 
-    The backbone is a name of :data:`acil.vision.backbones.BACKBONES`, or "none" for data that are
-    features already; its options go to its constructor, and are JSON-able.
+    The backbone is a name of :data:`acil.vision.backbones.BACKBONES`; or, of a network that is trained
+    already, a name that :func:`acil.vision.networks.open_network` takes; or "none" for data that are
+    features. Its options go to its constructor, and are JSON-able.
     """
 
     name: str
@@ -25,13 +26,14 @@ class Recipe:
     training: Training  # of the base network
     features: FeatureSettings = field(default_factory=FeatureSettings)
     expansion_size: int | None = 8000  # width d of the random expansion; None for no expansion
-    gamma: float = 0.1
+    gamma: float | Literal["auto"] = 0.1  # "auto": the classifier's own choice, at any scale
     backbone_options: Mapping[str, Any] = field(default_factory=dict)
     dtype: Literal["float64", "float32", "mixed"] = "float64"  # of the head
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "expansion_size")
-        require(self, "at least 0", "gamma")
+        if self.gamma != "auto":
+            require(self, "at least 0", "gamma")
 
 
 #: The paper's CIFAR-100 rows: its network, its training, its width and γ.
@@ -156,14 +158,18 @@ _IMAGENET = Recipe(
     gamma=0.1,
 )
 
-#: For files of embeddings: nothing is trained.
+#: For files of embeddings: nothing is trained, and features may have any scale.
 _FEATURES = Recipe(
-    name="features", backbone="none", training=Training(epochs=0), expansion_size=2048, gamma=1.0
+    name="features", backbone="none", training=Training(epochs=0), expansion_size=2048, gamma="auto"
 )
+
+#: A frozen network that others have trained, by name; --backbone names another. Its width is that which
+#: work on random projections of pre-trained features uses.
+_PRETRAINED = replace(_FEATURES, name="pretrained", backbone="efficientnet-lite0", expansion_size=10_000)
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (_PAPER, _AUTHORS, _STRONG, _BEST, _QUICK, _DIGITS, _IMAGENET, _FEATURES)
+    for recipe in (_PAPER, _AUTHORS, _STRONG, _BEST, _QUICK, _DIGITS, _IMAGENET, _FEATURES, _PRETRAINED)
 }
 
 
