@@ -180,7 +180,7 @@ def test_resuming_from_another_spelling_of_the_folder_goes_on(run, own, tmp_path
 def test_unknown_option_of_the_data_set_is_named(run, pictures, tmp_path):
     result = run(pictures, tmp_path / "run", "--set", "data.colour=red")
     assert result.exit_code == 1
-    assert "no option 'colour'. Known: size, subset, cache" in result.stderr
+    assert "no option 'colour'. Known: size, subset, n_classes, cache" in result.stderr
 
 
 def test_image_size_that_does_not_fit_the_network_is_told_before_training(pictures, tmp_path):

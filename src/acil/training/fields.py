@@ -119,7 +119,13 @@ def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
                 return convert(value, kind, where)
             except InputError:
                 continue
-    raise _mismatch(where, " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds), value)
+    names = [
+        " or ".join(map(str, get_args(kind)))
+        if get_origin(kind) is Literal
+        else _NAMES.get(kind, "none")
+        for kind in kinds
+    ]
+    raise _mismatch(where, " or ".join(names), value)
 
 
 def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
