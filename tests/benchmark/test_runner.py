@@ -16,21 +16,6 @@ from acil.errors import InputError
 from acil.methods import MemoryUse
 
 
-@pytest.fixture(scope="session")
-def embeddings(tmp_path_factory):
-    """A file of features: 12 classes, 20 training and 5 test samples each."""
-    rng = np.random.default_rng(0)
-    centres = rng.normal(scale=2.0, size=(12, 16))
-    arrays = {}
-    for split, count in (("train", 20), ("test", 5)):
-        labels = np.repeat(np.arange(12), count)
-        features = np.maximum(centres[labels] + rng.normal(size=(len(labels), 16)), 0)
-        arrays |= {f"{split}_features": features.astype(np.float32), f"{split}_labels": labels}
-    path = tmp_path_factory.mktemp("embeddings") / "features.npz"
-    np.savez(path, **arrays)
-    return path
-
-
 def settings(embeddings, **changes):
     values = {"dataset": f"features:{embeddings}", "seeds": "0", "expansion_size": 64, "gamma": 1.0}
     return make_config(values | changes)
