@@ -21,7 +21,7 @@ from acil.benchmark.plan import Job, ends
 from acil.benchmark.prepare import PreparedRun, base_identity, context, digest, labels
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory
-from acil.distributed.collectives import share
+from acil.distributed import share
 from acil.errors import ACILError, ModelFileError, ProcessLostError, SingularMatrixError
 from acil.methods import MemoryUse, Method, Phase, resolve
 from acil.modelfile.writing import locked, write_tensors
