@@ -31,6 +31,12 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def network_beside(place, tmp_path):
+    """Put the network beside the models of a test, which name it without its folder."""
+    (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
+
+
 def source(place):
     return f"onnx:{place / 'network.onnx'}"
 
@@ -118,14 +124,23 @@ def test_more_processes_than_images_learn_them_all(place, tmp_path):
     assert [totals for _, totals, _ in found] == [{"red": 1, "white": 1}] * 3
 
 
-def test_a_tracked_image_on_two_ranks_is_refused(place, tmp_path):
-    folder = draw(tmp_path / "twice", 1, ("red",))
-    (image,) = (folder / "red").iterdir()
-    shutil.copy(image, image.with_name("copy.png"))
-    found = together(2, outcome, place, tmp_path / "m.acil", folder, {"track": True})
-    assert found[0] == found[1]
-    assert "the first is number 2" in found[0]
-    assert not (tmp_path / "m.acil").exists()
+def test_images_learnt_before_are_left_out_on_all_ranks(place, tmp_path):
+    folder = draw(tmp_path / "twice", 3, ("red", "white"))
+    for name in ("red", "white"):
+        shutil.copy(folder / name / "0-0.png", folder / name / "0-1.png")
+    alone = ImageClassifier(source(place))
+    alone.learn(place / "base")
+    alone.learn(folder)
+    model = tmp_path / "m.acil"
+    together(2, learn_share, place, model, place / "base")
+    found = together(2, learn_share, place, model, folder)
+    assert [counts for counts, _, _ in found] == [{"red": 2, "white": 2}] * 2
+    first, second = load(model).coef_, alone.snapshot.head.coef_
+    assert relative(first, second) <= 1e-9
+    before = model.read_bytes()
+    found = together(2, learn_share, place, model, folder)
+    assert [counts for counts, _, _ in found] == [{}, {}]
+    assert model.read_bytes() == before
 
 
 def sees_less(group, place, model):
@@ -171,7 +186,7 @@ def test_a_rank_that_dies_leaves_the_old_file(place, tmp_path):
     assert isinstance(survivor, ProcessLostError)
     assert other == signal.SIGKILL
     assert model.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["m.acil"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.acil", "network.onnx"]
 
 
 #: Stands for `acil learn`; rank 1 kills itself when the sums are to travel.

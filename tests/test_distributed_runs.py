@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from acil.benchmark import rundir
+from acil.benchmark import job
 from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
 from acil.benchmark.runner import run
@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory):
 
 def take_part(group, folder, settings, resume=False, dies_at=None):
     """Do this process's part of a run; rank 1 kills itself when it learns for the nth time."""
-    rundir.STATE_SECONDS = 0.0
+    job.STATE_SECONDS = 0.0
     if dies_at is not None and group.rank == 1:
         real, calls = ACIL._learn, []
 
@@ -165,11 +165,11 @@ def test_a_run_that_cannot_start_is_the_same_error_on_all_ranks(tmp_path, settin
 #: Stands for `acil bench run`; rank 1 kills itself in the phase that the first argument names.
 DYING = """
 import os, signal, sys
-from acil.benchmark import rundir
+from acil.benchmark import job
 from acil.cli import app
 from acil.methods.acil import ACIL
 
-rundir.STATE_SECONDS = 0.0
+job.STATE_SECONDS = 0.0
 last, real = int(sys.argv[1]), ACIL._learn
 
 def learn(self, features, phase):

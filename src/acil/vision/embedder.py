@@ -18,12 +18,10 @@ from torch import Tensor
 from acil.errors import InputError
 from acil.vision.backbones import fingerprint
 from acil.vision.base import Backbone, Preprocessing
-from acil.vision.decode import decode
+from acil.vision.decode import Source, decode
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
-#: Path of an image file, or its content.
-Source = str | os.PathLike[str] | bytes
 #: Called with the number of images done and the number of all.
 ImageProgress = Callable[[int, int], None]
 #: More threads than this only wait for memory.
@@ -139,6 +137,11 @@ class TorchEmbedder(Embedder):
         self._lock = threading.Lock()
         self._exported = exported
 
+    @property
+    def backbone(self) -> Backbone:
+        """The network itself."""
+        return self._extractor.backbone
+
     def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
         """Say whether a model learnt with the network of this identity may predict with this one."""
         by_onnx = {**self.identity, "weights": self._exported, "engine": "onnxruntime"}
@@ -236,7 +239,7 @@ def embed_readable(
 
 def _named(source: Source, index: int, error: InputError) -> str:
     """Return the error with the number of the image, if it has no path."""
-    return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
+    return str(error) if isinstance(source, str | os.PathLike) else f"Image {index + 1}: {error}"
 
 
 def require_readable(bad: Sequence[str], n: int, skip_bad: bool) -> None:

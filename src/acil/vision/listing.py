@@ -13,7 +13,7 @@ from acil.errors import InputError
 #: A format that this build of Pillow lacks is told when the file is read.
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-) | {".jp2", ".avif"}
+) | {".jp2", ".avif", ".heic", ".heif"}
 #: What a prediction says of an image that is like nothing learnt; so no class may be called that.
 UNKNOWN = "unknown"
 _MAX_NAME = 200
