@@ -214,7 +214,8 @@ def test_commands_and_their_options_exist(document):
 def test_what_is_to_be_installed_comes_from_the_clone_by_the_right_python(document):
     text = document.read_text()
     for what in re.findall(r"pip install ([^`\n]*)", text):
-        assert re.match(r'-e "?\.', what), what
+        # Nothing of ours is on an index.
+        assert "acil" not in what, what
         extras = re.findall(r"\[(.*?)\]", what)
         assert all(set(names.split(",")) <= EXTRAS for names in extras)
     assert not re.findall(r"(?:^\$ |`)python3? \S+", text, flags=re.MULTILINE)
