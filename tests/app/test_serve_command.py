@@ -60,7 +60,8 @@ def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
 def test_request_that_has_begun_is_answered_before_the_end(place, tmp_path):
     import threading
 
-    process, address = start("m.acil", "--backbone", f"onnx:{place / 'network.onnx'}", cwd=tmp_path)
+    network = f"onnx:{place / 'network.onnx'}"
+    process, address = start("m.acil", "--backbone", network, "--no-token", cwd=tmp_path)
     try:
         answers = []
 
