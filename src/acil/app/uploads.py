@@ -170,7 +170,7 @@ def _end_of_jpeg(content: bytes) -> int:
 
 
 def _end_of_gif(content: bytes) -> int:
-    parts = _parts(content, 64)
+    parts = _parts(content, 32)
 
     def behind_blocks(position: int) -> int:
         while position < len(content) and content[position]:
