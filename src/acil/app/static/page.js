@@ -239,8 +239,8 @@ function correction(file, found, item) {
     return button;
   });
   const name = element("input", { type: "text", maxlength: "200", autocomplete: "off", required: "",
-    list: "known-classes", placeholder: "another name", "aria-label": `Right name of ${file.name}` });
-  const teach = element("button", { class: "button", "aria-label": `Teach the right name of ${file.name}` }, "Teach");
+    list: "known-classes", placeholder: "other name", "aria-label": `Right name of ${file.name}` });
+  const teach = element("button", { class: "button", "aria-label": `Teach ${file.name} under this name` }, "Teach");
   const form = element("form", { class: "choices" }, ...others, name, teach);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
