@@ -52,6 +52,8 @@ class Connection(H11Protocol):
             # Several at a time, or each new connection would look at all others.
             for connection in waiting[: 1 + self.limit // 16]:
                 connection.transport.abort()
+                # Closing takes a while, in which others would count it again.
+                self.connections.discard(connection)
 
     @property
     def idle(self) -> bool:

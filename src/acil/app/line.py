@@ -103,7 +103,7 @@ class Line(Generic[Question, Result]):
         *,
         max_pixels: int,
         limit: int,
-        max_images: int = 16,
+        max_images: int = 8,
         wait_seconds: float = 0.003,
         decoders: int = 2,
     ) -> None:
