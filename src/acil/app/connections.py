@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Seconds in which the head of a request must have arrived, and in which some of an answer must be read.
-HEAD_SECONDS = 10.0
+HEAD_SECONDS = 20.0
 READ_SECONDS = 60.0
 _MAX_CONNECTIONS = 4000
 #: Files that a server may open beside its connections.

@@ -18,6 +18,8 @@ from acil.errors import InputError
 FIELD = "images"
 #: Largest requests that are held in memory at a time.
 _FULL_REQUESTS = 4
+#: Uploads larger than this share so many bytes a second: reading them must leave time for others.
+_LARGE, _BYTES_PER_SECOND = 2**20, 100 * 2**20
 
 
 class _Upload:
@@ -92,6 +94,9 @@ class Inbox:
                 raise TooLargeError(self._settings.too_many_bytes)
             if self._held > self._limit:
                 self._give_up_the_slowest()
+            if upload.size > _LARGE:
+                large = sum(other.size > _LARGE for other in self._receiving)
+                await asyncio.sleep(len(chunk) * large / _BYTES_PER_SECOND)
             yield chunk
 
     def _give_up_the_slowest(self) -> None:

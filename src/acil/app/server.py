@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -18,6 +19,7 @@ from acil.errors import InputError
 #: Seconds that requests may take to end when the server stops.
 _GRACE_SECONDS = 30
 _BACKLOG = 2048
+_SWITCH_SECONDS = 0.001
 _M_MMAP_THRESHOLD = -3
 
 
@@ -63,6 +65,8 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         Called with the address of the page when it can be opened.
     """
     _return_memory()
+    # The thread that answers is one of several: it must not wait long for its turn.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     with contextlib.closing(listen(settings.host, settings.port)) as listening:
         server = configured(Service(settings))
         ready(address_of(listening))

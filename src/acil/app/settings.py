@@ -61,7 +61,7 @@ class Settings:
     max_images: int = 64
     max_pixels: int = 50_000_000
     read_seconds: float = 60.0
-    batch_images: int = 4 * (os.cpu_count() or 1)
+    batch_images: int = 2 * (os.cpu_count() or 1)
     batch_seconds: float = 0.003
     unknown_above: float = UNKNOWN_ABOVE
 
