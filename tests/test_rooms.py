@@ -15,6 +15,7 @@ ROOMS = [
     "validation",
     "labels",
     "classifier",
+    "river",
     "modelfile",
     "distributed",
     "privacy",

@@ -3,14 +3,9 @@
 import json
 
 import numpy as np
-import pytest
-from safetensors import safe_open
-from safetensors.torch import save_file
 
-from acil import ACILClassifier, load, save
-from acil.errors import ModelFileError
+from acil import ACILClassifier
 from acil.modelfile import pack, unpack
-from acil.modelfile.header import checksum
 
 
 def data(n=40, n_features=4):
@@ -35,16 +30,3 @@ def test_packing_measures_nothing_and_the_model_made_of_it_measures_for_itself(m
     assert header["temperature"] is None
     assert header["condition"] is None
     assert np.array_equal(unpack(content).predict_proba(X), expected)
-
-
-def test_a_file_needs_a_temperature(tmp_path):
-    X, y = data()
-    save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
-    with safe_open(tmp_path / "m.acil", framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        metadata = file.metadata()
-    (name,) = (key for key, text in metadata.items() if "temperature" in text)
-    text = json.dumps(json.loads(metadata[name]) | {"temperature": None})
-    save_file(tensors, tmp_path / "m.acil", {name: text, "checksum": str(checksum(text.encode()))})
-    with pytest.raises(ModelFileError, match="temperature"):
-        load(tmp_path / "m.acil")

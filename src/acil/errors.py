@@ -33,7 +33,7 @@ class SingularMatrixError(InputError, ArithmeticError):
 
 
 class ModelFileError(InputError):
-    """A model file is missing, damaged, hostile or written by a newer version."""
+    """A model file is missing, damaged, hostile or written by another version."""
 
 
 class MissingExtraError(ACILError, ImportError):

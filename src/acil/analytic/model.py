@@ -43,7 +43,7 @@ class Frozen:
     weights: tuple[Tensor, Tensor]
     counts: Tensor
     precision: Precision
-    gamma: float
+    gamma: float | None
     temperature: float
     matrix: Matrix = field(default_factory=lambda: Matrix(torch.empty(0, 0)))
     version: int = 0
@@ -151,7 +151,12 @@ class AnalyticModel:
 
     def gamma(self) -> float:
         """Return γ, after choosing it if that is left to the solution."""
-        return self.head.solved().gamma if isinstance(self.head, Ridge) else self.head.gamma
+        gamma = self.head.solved().gamma if isinstance(self.head, Ridge) else self.head.gamma
+        if gamma is None:
+            raise UnsupportedError(
+                "This model comes from an inference file, which does not store gamma."
+            )
+        return gamma
 
     def weights(self) -> Weights:
         """Return the weights as used for scoring."""

@@ -35,29 +35,68 @@ _REVEALS = {
     "them (with one sample they are that sample).",
     "recursive": "Stores no sample; rfaum and coef are computed from sums over samples and can reveal "
     "information about them (with one sample they determine it).",
-    "inference": "Stores no sample and no sums over samples; the weights were learnt from samples and "
-    "can reveal information about them.",
+    "inference": "Stores no sample, no sums over samples and no γ. It has the names and counts of the "
+    "classes, the name and hash of the network, and weights. With no more samples than features, "
+    "weights can give back the features of single samples but for one number (γ), which can be guessed.",
 }
+_FEW = " This is so here: treat the file like the samples."
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    model: Model,
+    as_json: AsJson = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the file as well: see `acil verify`.")
+    ] = False,
 ) -> None:
     """Show what a model file knows, how it was made and what it stores."""
     from acil.modelfile import describe
 
     report = describe(model)
-    report["privacy"] = _REVEALS["inference" if report["kind"] == "inference" else report["solver"]]
+    inference = report["kind"] == "inference"
+    report["privacy"] = _REVEALS["inference" if inference else report["solver"]]
+    if inference and report["n_samples"] <= report["size"]:
+        report["privacy"] += _FEW
     report["embeddings"] = _embeddings(report)
     if report["images"] is not None:
         report["images"] = _summary(report["images"])
+    checks = _verified(model) if verify else []
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
-        return
-    from rich.console import Console
+        typer.echo(json.dumps(report | ({"checks": checks} if verify else {}), indent=2))
+    else:
+        from rich.console import Console
 
-    _show(report, Console(highlight=False))
+        _show(report, Console(highlight=False))
+        _show_checks(checks)
+    if not all(check["ok"] for check in checks):
+        raise typer.Exit(1)
+
+
+def verify(model: Model, as_json: AsJson = False) -> None:
+    """Check that a model file is whole and that its parts belong together.
+
+    Header, checksums, values; of a full model also whether its sums can be sums over samples, fit the
+    counts of the classes, and give its weights. Exit code 1 if anything is wrong.
+    """
+    checks = _verified(model)
+    passed = all(check["ok"] for check in checks)
+    if as_json:
+        typer.echo(json.dumps({"model": str(model), "ok": passed, "checks": checks}, indent=2))
+    else:
+        _show_checks(checks)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _verified(model: Path) -> list[dict[str, Any]]:
+    from acil.modelfile import verify
+
+    return [check._asdict() for check in verify(model)]
+
+
+def _show_checks(checks: list[dict[str, Any]]) -> None:
+    for check in checks:
+        typer.echo(f"{'ok' if check['ok'] else 'FAILED':7}{check['name']}: {plain(check['detail'])}")
 
 
 def _show(report: dict[str, Any], console: Console) -> None:
@@ -106,7 +145,9 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     expanded = "projection" in report["tensors"]
     expansion = f"{report['size']} ({report['activation']})" if expanded else "none"
     relative, condition = report["gamma_relative"], report["condition"]
-    gamma = f"{report['gamma']:g}" + (" (auto)" if report["parameters"]["gamma"] == "auto" else "")
+    gamma = "not stored"
+    if report["gamma"] is not None:
+        gamma = f"{report['gamma']:g}" + (" (auto)" if report["parameters"]["gamma"] == "auto" else "")
     options = [name for name in ("fit_intercept", "class_balance") if report[name]]
     backbone, images = report["backbone"] or {}, report["images"] or {}
     return [
@@ -117,7 +158,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("solver", report["solver"]),
         ("dtype", report["dtype"]),
         ("input", width + (", with names" if report["feature_names"] else "")),
-        ("expansion", f"{expansion}, seed {report['random_state']}" if expanded else expansion),
+        (
+            "expansion",
+            f"{expansion}, seed {report['parameters']['random_state']}" if expanded else expansion,
+        ),
         ("options", ", ".join(options) or "none"),
         ("γ", gamma),
         ("γ, relative", "not stored" if relative is None else f"{relative:.3g} of trace(gram) / d"),
@@ -241,7 +285,7 @@ def export(
     """Write a model as ONNX, or as a file for prediction alone.
 
     The ONNX graph takes pixels (uint8, RGB) and gives scores and probabilities; it is compared with
-    PyTorch in onnxruntime before it is written.
+    PyTorch in onnxruntime before it is written. A script beside it makes these pixels of image files.
     """
     if onnx is None and inference is None:
         raise InputError("Say what to write: --onnx FILE, --inference FILE, or both.")
@@ -250,6 +294,8 @@ def export(
             require_free(path, force)
             if path.resolve() == model.resolve():
                 raise InputError(f"{path} is the model itself. Give another name.")
+    if onnx is not None:
+        require_free(Path(f"{onnx}.py"), force)
     from acil.images import ImageClassifier
 
     written: dict[str, Any] = {}
@@ -267,6 +313,7 @@ def export(
             typer.echo(f"{path}  {path.stat().st_size:,} bytes")
     if onnx is not None:
         facts = written["onnx"]
+        typer.echo(f"{onnx}.py  names the class of image files with it, without acil")
         typer.echo(
             f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: the same classes, scores "
             f"within {facts['difference']:.1e}"

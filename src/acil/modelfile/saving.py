@@ -24,19 +24,15 @@ from acil.errors import InputError, ModelFileError, UnsupportedError
 from acil.labels import Labels
 from acil.modelfile.header import (
     CHECKSUM_KEY,
-    FORMAT_VERSION,
     MAX_HEADER_BYTES,
     METADATA_KEY,
-    InvalidFileError,
-    Layout,
     check_header,
     check_layouts,
     checksum,
-    is_json,
-    label_array,
     opened,
     parse_header,
 )
+from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
 from acil.validation import check_parameters, resolve_device
 
@@ -62,7 +58,8 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     path : str or path-like
         A file there is replaced.
     inference : bool, default=False
-        Store only what prediction needs. Such a model cannot learn, forget or merge.
+        Store only what prediction needs. Such a model cannot learn, forget or merge. γ and what it
+        follows from are left out, because with them the weights give back single samples.
 
     Raises
     ------
@@ -106,7 +103,7 @@ def load(
     Raises
     ------
     ModelFileError
-        If the file is missing, damaged, hostile or written by a newer version.
+        If the file is missing, damaged, hostile or written by another version.
     """
     with opened(path) as (file, header, found):
         return _assembled(file.get_tensor, header, found, inference, device, path)
@@ -123,18 +120,12 @@ def pack(clf: ACILClassifier) -> dict[str, Any]:
 
 
 def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassifier:
-    """Make the model again that `pack` described.
-
-    Parameters
-    ----------
-    content : Mapping
-    device : str, optional
-        Where to put the model, instead of the ``device`` it was made with.
-    """
+    """Make the model again that `pack` described, on its device or another."""
     tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
     try:
         header = parse_header(content[_HEADER], packed=True)
-        check_layouts(header, _layouts(tensors))
+        layouts = {n: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for n, t in tensors.items()}
+        check_layouts(header, layouts)
         get = lambda name: tensors[name].cpu().numpy()  # noqa: E731
         return _assembled(get, header, tensors, False, device, "a packed model")
     except (InvalidFileError, KeyError) as error:
@@ -188,26 +179,18 @@ def _content(
         tensors = _tensors(state.model, inference)
         checksums = {} if packed else {name: checksum(t.numpy()) for name, t in tensors.items()}
         header = _header(clf, state, inference, packed, checksums)
-    if not is_json(header["backbone"]):
-        raise InputError(
-            "backbone_ would not be the same after loading: it must be a dict of strings, numbers, "
-            f"booleans, None, lists and dicts with string keys. Got {header['backbone']!r}."
-        )
     try:
         # A file that could not be loaded again must not replace one that can.
         for name, tensor in tensors.items():
             _require_finite(name, tensor)
         check_header(header, packed)
-        check_layouts(header, _layouts(tensors))
         text = json.dumps(header, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"This model cannot be saved, because it could not be loaded: {error}"
-        ) from None
+        raise InputError(f"This model cannot be saved, for it could not be loaded: {error}") from None
     if len(json.dumps(text)) + 10_000 > MAX_HEADER_BYTES:
         raise InputError(
-            f"The names of classes, features and backbone take {len(text)} bytes, but a file can hold "
-            f"{MAX_HEADER_BYTES}. Use shorter names."
+            f"The header of this model, with the names of classes and the hashes of images, has "
+            f"{len(text)} bytes, but a file can hold {MAX_HEADER_BYTES}. Use shorter names."
         )
     return text, tensors
 
@@ -216,34 +199,38 @@ def _header(
     clf: ACILClassifier, state: State, inference: bool, packed: bool, checksums: dict[str, int]
 ) -> dict[str, Any]:
     model, head = state.model, state.model.head
-    ridge = head if isinstance(head, Ridge) else None
+    ridge = head if isinstance(head, Ridge) and not inference else None
     names = getattr(clf, "feature_names_in_", None)
     classes, classes_dtype = _storable(state.classes)
-    gamma = float(model.gamma())
-    unit = None if ridge is None else float(ridge.sums.gram.diagonal().mean())
+    gamma = None if inference else float(model.gamma())
+    relative = math.inf
+    if ridge is not None and gamma is not None:
+        relative = gamma / (float(ridge.sums.gram.diagonal().mean()) or math.nan)
+    temperature = None if packed else float(model.temperature())
+    if inference and temperature is not None:
+        # γ follows from all its digits, the weights and the counts.
+        temperature = float(f"{temperature:.1e}")
     return {
         "format_version": FORMAT_VERSION,
         "kind": "inference" if inference else "full",
-        "parameters": _parameters(clf, state.seed),
-        "random_state": state.seed,
+        "parameters": _parameters(clf, state.seed, inference),
         "n_features": model.expansion.in_features,
         "feature_names": None if names is None else [str(name) for name in names],
         "size": model.expansion.size,
         "activation": model.expansion.activation,
-        "solver": clf.solver if isinstance(head, Frozen) else head.solver,
+        "solver": str(clf.solver) if isinstance(head, Frozen) else head.solver,
         "dtype": model.precision.name,
-        "fit_intercept": bool(clf.fit_intercept) if ridge is None else ridge.intercept,
+        "fit_intercept": head.intercept if isinstance(head, Ridge) else bool(clf.fit_intercept),
         "class_balance": model.balanced,
         "classes": classes,
         "classes_dtype": classes_dtype,
         "counts": head.counts.tolist(),
-        "weights": None if inference or isinstance(head, Frozen) else head.weights.tolist(),
+        "weights": None if inference else model.learner.weights.tolist(),
         "gamma": gamma,
         "gamma_chosen": ridge is not None and ridge.gamma is None,
-        "gamma_relative": None if unit is None else _finite(gamma, unit),
+        "gamma_relative": _finite(relative),
         "condition": None if packed or ridge is None else _finite(ridge.condition()),
-        "temperature": None if packed else float(model.temperature()),
-        "n_samples": int(head.counts.sum()),
+        "temperature": temperature,
         "backbone": getattr(clf, "backbone_", None),
         "images": getattr(clf, "images_", None),
         "fingerprint": model.expansion.fingerprint(),
@@ -252,20 +239,21 @@ def _header(
     }
 
 
-def _finite(value: float, unit: float = 1.0) -> float | None:
-    """Return value / unit, or None where that is not a number for JSON."""
-    ratio = value / unit if unit else math.inf
-    return ratio if math.isfinite(ratio) else None
+def _finite(value: float) -> float | None:
+    """Return a number, or None for one that JSON does not have."""
+    return value if math.isfinite(value) else None
 
 
-def _parameters(clf: ACILClassifier, seed: int) -> dict[str, Any]:
+def _parameters(clf: ACILClassifier, seed: int, inference: bool) -> dict[str, Any]:
     """Return the constructor arguments as JSON has them; all are valid, but some may be NumPy's."""
     size, gamma, device = clf.expansion_size, clf.gamma, clf.device
+    automatic = inference or isinstance(gamma, str)
     return {
         "expansion_size": None if size is None else int(size),
-        "gamma": "auto" if isinstance(gamma, str) else float(gamma),
+        "gamma": "auto" if automatic else float(gamma),
         "activation": str(clf.activation),
-        "solver": str(clf.solver),
+        # The recursion takes no "auto".
+        "solver": "gram" if inference else str(clf.solver),
         "dtype": str(clf.dtype),
         "random_state": seed,
         "device": "auto" if device == "auto" else str(torch.device(device)),
@@ -327,8 +315,8 @@ def _assembled(
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
-    classes = label_array(header["classes"], header["classes_dtype"])
-    clf._state = State(classes, model, header["random_state"])
+    classes = np.array(header["classes"], dtype=header["classes_dtype"])
+    clf._state = State(classes, model, header["parameters"]["random_state"])
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
@@ -357,9 +345,8 @@ def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Froz
         scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
         coef, intercept = coef * scale, intercept * scale
     counts = torch.tensor(header["counts"], dtype=torch.int64)
-    gamma, temperature = float(header["gamma"]), float(header["temperature"])
-    weights = coef.to(device), intercept.to(device)
-    return Frozen(weights, counts, PRECISIONS[header["dtype"]], gamma, temperature)
+    weights, temperature = (coef.to(device), intercept.to(device)), float(header["temperature"])
+    return Frozen(weights, counts, PRECISIONS[header["dtype"]], header["gamma"], temperature)
 
 
 def _learning_head(get: Get, header: dict[str, Any], device: torch.device) -> Ridge | Recursion:
@@ -387,11 +374,6 @@ def _learning_head(get: Get, header: dict[str, Any], device: torch.device) -> Ri
 def _weights(get: Get, header: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Read W of shape (d, classes), in memory column by column as it comes from solving; intercept."""
     return _read(get, "coef", header).clone().mT, _read(get, "intercept", header).clone()
-
-
-def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, Layout]:
-    """Return type and shape of tensors, as a model file names them."""
-    return {name: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for name, t in tensors.items()}
 
 
 def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 _HINTS = {
     errno.ENOENT: "Create its directory first.",
     errno.ENOTDIR: "Give a path inside a directory.",
-    errno.ENOSPC: "Free some space, or save somewhere else.",
+    errno.ENOSPC: "Free some space (a new file needs room beside the old one), or save somewhere else.",
     errno.EDQUOT: "Free some of your quota, or save somewhere else.",
     errno.EACCES: "Choose a directory that you may write in, or change its permissions.",
     errno.EPERM: "Choose a directory that you may write in, or change its permissions.",
@@ -51,20 +52,8 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file, whole or not at all: every one that the package writes.
 
-    Parameters
-    ----------
-    path : str or path-like
-        A file there is replaced.
-    tensors : mapping of str to Tensor
-        On any device.
-    metadata : mapping of str to str
-    make_folder : bool, default=False
-        Make the folder of the file if there is none.
-
-    Raises
-    ------
-    ModelFileError
-        If the file cannot be written; a file that was there is unchanged.
+    Tensors may be on any device. With ``make_folder`` the folder of the file is made if there is none.
+    Raises a `ModelFileError` if the file cannot be written; a file that was there is unchanged.
     """
     from safetensors.torch import save_file
 
@@ -82,24 +71,10 @@ def write_tensors(
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write a file so that other processes see the old one or the new one, never a part.
 
-    The new file is written in a private folder beside the old one, flushed to the disk and renamed.
-    On any failure the folder goes and the old file stays. A killed process leaves its folder behind;
-    the next one that writes in the same directory removes it.
-
-    Parameters
-    ----------
-    path : str or path-like
-        File to replace or create. A symbolic link is followed. An existing file keeps its mode.
-
-    Yields
-    ------
-    Path
-        Where to write the new file.
-
-    Raises
-    ------
-    ModelFileError
-        If the file cannot be written.
+    Yields where to write the new file: in a private folder beside the old one. It is flushed to the disk
+    and renamed. A symbolic link is followed, and an existing file keeps its mode. On any failure, which
+    is a `ModelFileError`, the folder goes and the old file stays. A killed process leaves its folder
+    behind; the next one that writes in the same directory removes it.
     """
     target = _resolved(path)
     try:
@@ -119,6 +94,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def cannot_write(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
     """Return the error that says why a file could not be written and what to do."""
     code = error.errno if isinstance(error, OSError) else None
+    if code is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        code = int(found[1])  # as safetensors tells it
     reason = os.strerror(code) if code else str(error)
     hint = _HINTS.get(code or 0, "Save somewhere else.")
     return ModelFileError(f"Cannot write {path}: {reason}. {hint} An existing file was not changed.")
