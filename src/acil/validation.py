@@ -170,6 +170,11 @@ def check_parameters(estimator: Any) -> None:
     products = PRECISIONS[estimator.dtype].products
     if not automatic and not _is_gamma(gamma, products):
         raise _invalid("gamma", f"a number from 0 to {MAX_GAMMA[products]:g}, or 'auto'", gamma)
+    norm, least = estimator.clip_norm, estimator.min_class_samples
+    if norm is not None and not (_is_number(norm, Real) and 1e-30 <= float(norm) <= 1e30):
+        raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
+    if not (_is_number(least, Integral) and least >= 1):
+        raise _invalid("min_class_samples", "a positive int", least)
     for name in ("fit_intercept", "class_balance"):
         if not isinstance(getattr(estimator, name), bool | np.bool_):
             raise _invalid(name, "a bool", getattr(estimator, name))
@@ -231,7 +236,10 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
     """Make the empty model that the (checked) arguments describe."""
     precision = PRECISIONS[estimator.dtype]
     device = resolve_device(estimator.device, estimator.dtype)
-    expansion = Expansion.draw(n_features, estimator.expansion_size, estimator.activation, seed)
+    clip_norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
+    expansion = Expansion.draw(
+        n_features, estimator.expansion_size, estimator.activation, seed, clip_norm
+    )
     head: Ridge | Recursion
     if estimator.solver == "recursive":
         head = Recursion(expansion.size, precision, device, float(estimator.gamma))

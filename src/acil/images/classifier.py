@@ -59,6 +59,8 @@ class ImageClassifier:
         Seed of the expansion.
     device : str, default="auto"
         Of the head; networks in ONNX run on the CPU.
+    clip_norm, min_class_samples
+        See `ACILClassifier`.
 
     Notes
     -----
@@ -96,6 +98,8 @@ class ImageClassifier:
         track: bool = True,
         random_state: int = 0,
         device: str = "auto",
+        clip_norm: float | None = None,
+        min_class_samples: int = 1,
     ) -> None:
         self._embedder = backbone if isinstance(backbone, Embedder) else None
         self._source = None if isinstance(backbone, Embedder) else absolute(backbone)
@@ -107,6 +111,8 @@ class ImageClassifier:
             "gamma": gamma,
             "random_state": random_state,
             "device": device,
+            "clip_norm": clip_norm,
+            "min_class_samples": min_class_samples,
         }
         self._track: bool | None = track
         #: One change at a time.

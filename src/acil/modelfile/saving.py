@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ from acil.modelfile.header import (
 from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
 from acil.validation import check_parameters, resolve_device
+
+logger = logging.getLogger(__name__)
 
 _HEADER = "header"
 #: Whose versions a file names.
@@ -78,6 +82,7 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     """
     text, tensors = _content(clf, inference)
     write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(checksum(text.encode()))})
+    _advise(clf)
 
 
 def load(
@@ -105,6 +110,22 @@ def load(
     """
     with opened(path) as (file, header, found):
         return _assembled(file.get_tensor, header, found, inference, device)
+
+
+def _advise(clf: ACILClassifier) -> None:
+    """Warn if few samples lie between two saved states: whoever has both files can recover them."""
+    with clf._locked() as state:
+        n_samples, d = int(state.model.head.counts.sum()), state.model.expansion.size
+        between = 0 if state.saved is None else abs(n_samples - state.saved)
+        private = state.release is not None and state.release["private"]
+        clf._state = replace(state, saved=n_samples)
+    if 0 < between < d and not private:
+        logger.warning(
+            "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
+            "Whoever has both files can recover them: delete the earlier one, see docs/privacy.md.",
+            between,
+            d,
+        )
 
 
 def pack(clf: ACILClassifier) -> dict[str, Any]:
@@ -220,6 +241,7 @@ def _header(
         "dtype": model.precision.name,
         "fit_intercept": head.intercept if isinstance(head, Ridge) else bool(clf.fit_intercept),
         "class_balance": model.balanced,
+        "clip_norm": model.expansion.clip_norm,
         "classes": classes,
         "classes_dtype": classes_dtype,
         "counts": head.counts.tolist(),
@@ -231,6 +253,7 @@ def _header(
         "temperature": temperature,
         "backbone": getattr(clf, "backbone_", None),
         "images": getattr(clf, "images_", None),
+        "release": state.release,
         "fingerprint": model.expansion.fingerprint(),
         "checksums": checksums,
         "versions": {name: str(module.__version__) for name, module in _PACKAGES.items()},
@@ -295,7 +318,8 @@ def _assembled(
         clf.device = device
     where = resolve_device(clf.device, header["dtype"])
     projection = _read(get, "projection", header).clone() if "projection" in names else None
-    expansion = Expansion(projection, header["activation"], header["n_features"])
+    clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
+    expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
@@ -307,7 +331,8 @@ def _assembled(
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
     classes = np.array(header["classes"], dtype=header["classes_dtype"])
-    clf._state = State(classes, model, header["parameters"]["random_state"])
+    seed, saved = header["parameters"]["random_state"], sum(header["counts"])
+    clf._state = State(classes, model, seed, header["release"], saved)
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
