@@ -31,6 +31,7 @@ from acil.analytic import (
     Sums,
 )
 from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
+from acil.scores import MIXERS
 
 #: Rows read at a time when an array is only looked at.
 _CHECK_BYTES = 2**24
@@ -104,6 +105,16 @@ class Rows:
                 f"X has values too large to square and sum without overflow (Σ x² = {total:.3g}). "
                 'Scale the features, or use dtype="float64".'
             )
+
+    def scaling(self) -> Tensor:
+        """Return what to take from each feature, then divide it by, for mean 1 and standard deviation 1."""
+        size, n = max(1, _CHECK_BYTES // (8 * self.n_features)), len(self)
+        blocks = lambda: (self._block(at, at + size).double().cpu() for at in range(0, n, size))  # noqa: E731
+        mean = torch.stack([block.sum(dim=0) for block in blocks()]).sum(dim=0) / n
+        square = torch.stack([(block - mean).square().sum(dim=0) for block in blocks()]).sum(dim=0) / n
+        # Of a constant feature, what deviates is rounding.
+        deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), 1.0)
+        return torch.stack([mean - deviation, deviation])
 
     def _block(self, start: int, stop: int) -> Tensor:
         if isinstance(self.source, Tensor):
@@ -205,6 +216,7 @@ def check_parameters(estimator: Any) -> None:
     _one_of("activation", estimator.activation, ACTIVATIONS)
     _one_of("solver", estimator.solver, ("gram", "recursive"))
     _one_of("dtype", estimator.dtype, PRECISIONS)
+    _one_of("scores", estimator.scores, ("ridge", "discriminant"))
     size = estimator.expansion_size
     if size is not None and not (_is_number(size, Integral) and size >= 1):
         raise _invalid("expansion_size", "a positive int or None", size)
@@ -212,14 +224,20 @@ def check_parameters(estimator: Any) -> None:
     automatic = isinstance(gamma, str) and gamma == "auto"
     if not automatic and not (_is_number(gamma, Real) and 0 <= float(gamma) < np.inf):
         raise _invalid("gamma", "a finite number that is not negative, or 'auto'", gamma)
-    for name in ("fit_intercept", "class_balance"):
+    for name in ("fit_intercept", "class_balance", "standardize"):
         if not isinstance(getattr(estimator, name), bool | np.bool_):
             raise _invalid(name, "a bool", getattr(estimator, name))
-    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed"
+    discriminant = estimator.scores == "discriminant"
+    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed" or discriminant
     if estimator.solver == "recursive" and needs_sums:
         raise UnsupportedError(
-            'gamma="auto", fit_intercept=True and dtype="mixed" need the sums, which '
-            'solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+            'gamma="auto", fit_intercept=True, dtype="mixed" and scores="discriminant" need the sums, '
+            'which solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+        )
+    if discriminant and (estimator.fit_intercept or estimator.class_balance):
+        raise InputError(
+            'scores="discriminant" has intercepts and balances classes by itself. Leave out '
+            "fit_intercept and class_balance."
         )
 
 
@@ -284,7 +302,12 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
         gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
         sums = Sums(expansion.size, 0, precision.sums, device)
         head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
-    return AnalyticModel(expansion, head, device, bool(estimator.class_balance))
+    return AnalyticModel(expansion, head, device, MIXERS[scoring_of(estimator)])
+
+
+def scoring_of(estimator: Any) -> str:
+    """Return the key of `MIXERS` that the (checked) arguments describe."""
+    return "balanced" if estimator.class_balance else str(estimator.scores)
 
 
 def _is_number(value: Any, kind: type) -> bool:
