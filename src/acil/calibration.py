@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,6 +76,24 @@ class Calibration:
     def marked(self) -> Calibration:
         """Return the calibration as an approximate one."""
         return replace(self, approximate=True)
+
+    def to_dict(self, summary: bool) -> dict[str, Any]:
+        """Return the values as JSON has them; a summary leaves out the lists."""
+        losses, novelties = ([], []) if summary else (self.losses.tolist(), self.novelties.tolist())
+        facts = {"samples": self.samples, "approximate": self.approximate}
+        return {**facts, "losses": losses, "novelties": novelties}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any], summary: bool) -> Calibration | None:
+        """Return the calibration that was stored, or None if it has not as many numbers as it needs."""
+        losses, novelties = (
+            torch.tensor(stored[name], dtype=torch.float64) for name in ("losses", "novelties")
+        )
+        complete = len(losses) == len(_TEMPERATURES) and len(novelties) == _BINS
+        sound = complete and abs(float(novelties.sum()) - stored["samples"]) <= 1e-6 * stored["samples"]
+        if not (sound or summary):
+            return None
+        return cls(float(stored["samples"]), losses, novelties, stored["approximate"])
 
     def temperature(self) -> float:
         """Return the temperature of the least loss; few samples hardly move the typical one."""

@@ -240,7 +240,7 @@ def _commit(
     """Add sums that are complete to the model; nothing in here depends on other processes."""
     with state.model.lock:
         state.model.ridge.flush()
-        classifier._state = state.merged(sums, declared)
+        classifier._state = state.merged(sums, declared, None)
     # Of a process whose shard was empty
     classifier.n_features_in_ = _first(facts, "features")
     names = _first(facts, "names")

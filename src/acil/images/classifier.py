@@ -57,6 +57,9 @@ class ImageClassifier:
     Every change makes a new state beside the old one and then takes its place. So a call that fails
     changes nothing, and predictions in other threads go on with the state they began with.
 
+    Scores are linear discriminants (``scores="discriminant"`` of `ACILClassifier`): classes with few images
+    hold their own beside classes with many, and probabilities are calibrated.
+
     `forget` is exact for the head. The network was trained on other images and never saw these.
 
     Examples
@@ -99,6 +102,7 @@ class ImageClassifier:
             "gamma": gamma,
             "random_state": random_state,
             "device": device,
+            "scores": "discriminant",
         }
         self._track = track
         #: One change at a time.
@@ -280,7 +284,7 @@ class ImageClassifier:
         sources : sequence of str, path-like or bytes
         top : int, default=3
             Number of classes to name.
-        unknown_above : float or None, default=1.85
+        unknown_above : float or None, default=1
             Images of a larger novelty are unknown; None calls none so.
         progress : callable, optional
         """
@@ -310,7 +314,7 @@ class ImageClassifier:
         ----------
         source, labels, progress
             As in `prepare`.
-        unknown_above : float or None, default=1.85
+        unknown_above : float or None, default=1
         """
         sources, names = images_and_labels(source, labels)
         snapshot = self.snapshot
