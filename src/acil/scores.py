@@ -25,7 +25,7 @@ def balance_factors(weights: Tensor) -> Tensor:
 
 
 def balanced(model: AnalyticModel) -> tuple[Tensor, Tensor]:
-    """Scale classes by their balance factors: as if targets had that height, because W is linear in them.
+    """Scale classes by their balance factors: as if targets had that height, W being linear in them.
 
     Returns the map from the weights of the regression to those that score, and intercepts.
     """
@@ -65,9 +65,12 @@ class Discriminant:
     and S = A − Σ n_c μ_c μ_cᵀ the scatter within classes, plus γI. Everything follows from W and the
     sums. With r_c = √n_c, U = W / r and K = (moment / r)ᵀ U,
 
-    .. math:: S^{-1} μ_c = U (I - K)^{-1} e_c / r_c, \qquad xᵀS^{-1}x = xᵀA^{-1}x + uᵀ(I - K)^{-1}u, u = Uᵀx.
+    .. math::
 
-    The mean of few samples lies too far out: its squared distance to the true mean, in the metric S⁻¹, is
+        S^{-1} μ_c = U (I - K)^{-1} e_c / r_c, \qquad
+        xᵀS^{-1}x = xᵀA^{-1}x + uᵀ(I - K)^{-1}u, \quad u = Uᵀx.
+
+    The mean of few samples lies too far out: its squared distance to the true mean, measured by S⁻¹, is
     v / n_c on average, where v = t / (n − C − t) and t = d − γ tr S⁻¹. So each mean is drawn towards the
     mean of all classes, by the factor s_c = b / (b + v / n_c), where b is the squared distance of true
     means from their centre. This is the best estimate if true means are normally distributed (James and
@@ -116,7 +119,7 @@ class Discriminant:
         return cls(present, n, inverse, (products + products.T) / 2, means, spread)
 
     def weights(self, n_classes: int) -> tuple[Tensor, Tensor]:
-        """Return the map of shape (n_classes, n_classes) from ridge weights to scores, and intercepts."""
+        """Return the square map from ridge weights to those that score, and intercepts."""
         r, relative = self.n.sqrt(), self.means[:-1] - self.means[-1]
         halves = torch.einsum("cj,jk,ck->c", self.means, self.products, self.means) / 2
         mixing = torch.zeros(n_classes, n_classes, dtype=torch.float64)

@@ -107,11 +107,13 @@ class Rows:
             )
 
     def scaling(self) -> Tensor:
-        """Return what to take from each feature, then divide it by, for mean 1 and standard deviation 1."""
-        size, n = max(1, _CHECK_BYTES // (8 * self.n_features)), len(self)
-        blocks = lambda: (self._block(at, at + size).double().cpu() for at in range(0, n, size))  # noqa: E731
-        mean = torch.stack([block.sum(dim=0) for block in blocks()]).sum(dim=0) / n
-        square = torch.stack([(block - mean).square().sum(dim=0) for block in blocks()]).sum(dim=0) / n
+        """Return what to take from each feature, then divide it by, for mean 1 and deviation 1."""
+        size = max(1, _CHECK_BYTES // (8 * self.n_features))
+        mean, square = torch.zeros(2, self.n_features, dtype=torch.float64)
+        for block in self.blocks(size, torch.float64, torch.device("cpu")):
+            mean += block.sum(dim=0) / len(self)
+        for block in self.blocks(size, torch.float64, torch.device("cpu")):
+            square += (block - mean).square().sum(dim=0) / len(self)
         # Of a constant feature, what deviates is rounding.
         deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), 1.0)
         return torch.stack([mean - deviation, deviation])

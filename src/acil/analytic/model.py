@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,15 +55,14 @@ class Frozen:
 
 
 Head = Ridge | Recursion | Frozen
-Mixer = Optional[Callable[["AnalyticModel"], tuple[Tensor, Tensor]]]
+Mixer = Callable[["AnalyticModel"], tuple[Tensor, Tensor]] | None
 
 
 class AnalyticModel:
     """The closed-form learner on features: expand, regress, score.
 
     Like `Ridge`, it is replaced and not changed when it learns, forgets or merges. A ``mixer`` returns a
-    map of shape (n_classes, n_classes) from the weights of the regression to those that score, and their
-    intercepts.
+    square map from the weights of the regression to those that score, and their intercepts.
     """
 
     def __init__(self, expansion: Expansion, head: Head, device: torch.device, mixer: Mixer) -> None:
@@ -170,7 +169,7 @@ class AnalyticModel:
         return self.ready
 
     def mixing(self) -> tuple[Tensor, Tensor] | None:
-        """Return what the mixer makes of this state, if there is one."""
+        """Return what the mixer returns, if there is one."""
         if self.known_mixing is None and self.mixer is not None and not isinstance(self.head, Frozen):
             self.known_mixing = self.mixer(self)
         return self.known_mixing
@@ -193,8 +192,7 @@ class AnalyticModel:
     def relative_leverage(self, rows: Tensor, leverages: Tensor) -> Tensor:
         """Return how novel the direction of expanded rows is: about 1 for rows like those learnt.
 
-        Each row is scaled to the root of the mean square of those learnt (trace(gram) / n), then its
-        leverage is divided by the one to expect.
+        Rows are scaled to the mean square of those learnt, and leverages divided by the one to expect.
         """
         scale = float(self.ridge.sums.gram.diagonal().sum()) / self.ridge.sums.total_weight
         square = rows.square().sum(dim=1)
@@ -229,4 +227,3 @@ class AnalyticModel:
             error = max(float(squares[present].mean()) / n / left**2, 0.0)
             self.known_temperature = min(max(math.sqrt(6 * error) / math.pi, _COLDEST), _HOTTEST)
         return self.known_temperature
-

@@ -43,8 +43,11 @@ def learn(
         int | None, typer.Option(help="Width of a random expansion, for a new model (default: none).")
     ] = None,
     gamma: Annotated[
-        float | None,
-        typer.Option(help="Ridge strength γ, for a new model (default: chosen from the sums)."),
+        str | None,
+        typer.Option(
+            help="Ridge strength γ of a new model, or auto, the default: chosen from the sums.",
+            metavar="auto|NUMBER",
+        ),
     ] = None,
     track: Annotated[
         bool,
@@ -63,7 +66,8 @@ def learn(
     processes reads its share of the images, and the first one writes the file.
     """
     start = time.perf_counter()
-    target = _Target(model, backbone, {"expansion_size": expansion_size, "gamma": gamma}, track)
+    options = {"expansion_size": expansion_size, "gamma": _strength(gamma)}
+    target = _Target(model, backbone, options, track)
     learnt = _learn_together if several_ranks() else _learn_alone
 
     def listed() -> tuple[Any, Any]:
@@ -92,6 +96,16 @@ def learn(
         f"{images_learnt} in {seconds:.1f} s (features {rate:.0f} images/s, head "
         f"{report.head_seconds:.2f} s); {model} knows {known}"
     )
+
+
+def _strength(gamma: str | None) -> Any:
+    """Return γ as `ImageClassifier` takes it."""
+    try:
+        return gamma if gamma in (None, "auto") else float(gamma)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{gamma!r} is neither a number nor auto.", param_hint="--gamma"
+        ) from None
 
 
 @contextmanager

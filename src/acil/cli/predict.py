@@ -45,10 +45,10 @@ def predict(
         float,
         typer.Option(
             min=0,
-            help="Call an image unknown when its novelty is beyond this; images like those learnt have "
-            "about 1. 0 calls none unknown.",
+            help="Call an image unknown when its novelty is beyond this; 5 % of images of the classes "
+            "learnt are beyond 1. 0 calls none unknown.",
         ),
-    ] = 1.7,
+    ] = 1.0,
     format_: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
     as_json: AsJson = False,
     backbone: Backbone = None,

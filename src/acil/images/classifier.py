@@ -57,8 +57,8 @@ class ImageClassifier:
     Every change makes a new state beside the old one and then takes its place. So a call that fails
     changes nothing, and predictions in other threads go on with the state they began with.
 
-    Scores are linear discriminants (``scores="discriminant"`` of `ACILClassifier`): classes with few images
-    hold their own beside classes with many, and probabilities are calibrated.
+    Scores are linear discriminants (``scores="discriminant"`` of `ACILClassifier`): classes with few
+    images hold their own beside classes with many, and probabilities are calibrated.
 
     `forget` is exact for the head. The network was trained on other images and never saw these.
 

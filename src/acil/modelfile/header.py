@@ -226,7 +226,7 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
     if header["standardize"]:
         expected["scaling"] = ("F64", (2, header["n_features"]))
     if header["kind"] == "full" and header["scores"] == "discriminant" and "mixing" in layouts:
-        expected["mixing"] = ("F64", (classes, classes))
+        expected["mixing"] = ("F64", (classes + 1, classes))
     if header["kind"] == "full" and header["solver"] == "gram":
         expected |= {"gram": (sums, (d * (d + 1) // 2,)), "moment": (sums, (d, classes))}
     elif header["kind"] == "full":

@@ -301,8 +301,8 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
             tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
         if model.mixer is MIXERS["discriminant"] and not packed:
             # Else whoever reads the file had to factorize before the first prediction.
-            mixing, intercept = cast(tuple[Tensor, Tensor], model.mixing())
-            tensors["mixing"], intercept = mixing, intercept.to(W.dtype)
+            mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
+            tensors["mixing"] = torch.cat([mixing, intercepts.unsqueeze(0)])
     if state.scaling is not None:
         tensors["scaling"] = state.scaling
     tensors |= {"coef": W.mT, "intercept": intercept}
@@ -335,8 +335,8 @@ def _assembled(
     scoring = "balanced" if header["class_balance"] else header["scores"]
     model = AnalyticModel(expansion, head, where, MIXERS[scoring])
     if "mixing" in names and not frozen:
-        intercept = _read(get, "intercept", header).double()
-        model.known_mixing = _read(get, "mixing", header).clone(), intercept
+        mixing = _read(get, "mixing", header).clone()
+        model.known_mixing = mixing[:-1], mixing[-1]
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
@@ -374,7 +374,8 @@ def _device(path: str | os.PathLike[str], clf: ACILClassifier, dtype: str, given
 def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Frozen:
     coef, intercept = _weights(get, header)
     if header["kind"] == "full" and header["scores"] == "discriminant":
-        coef = coef @ _read(get, "mixing", header).to(coef)
+        mixing = _read(get, "mixing", header).to(coef)
+        coef, intercept = coef @ mixing[:-1], mixing[-1].clone()
     if header["kind"] == "full" and header["class_balance"]:
         scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
         coef, intercept = coef * scale, intercept * scale
