@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 
 from acil import ACILClassifier, load, save
 from acil.errors import ModelFileError
@@ -107,6 +108,33 @@ def test_failures_say_what_to_do(path, model, monkeypatch, function, code, advic
     with pytest.raises(ModelFileError, match=advice) as caught:
         save(model, path)
     assert os.strerror(code) in str(caught.value)
+    check_untouched(path, model)
+
+
+def test_full_disk_is_told_and_one_more_copy_is_all_the_room_that_saving_takes(path, model, monkeypatch):
+    most, honest = [], os.fsync
+
+    def measure(descriptor):
+        most.append(sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file()))
+        honest(descriptor)
+
+    before = path.stat().st_size
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", measure)
+        save(model, path)
+    assert max(most) <= before + path.stat().st_size
+
+    def full(*args, **options):
+        # The words of the library, which has no class for it
+        raise SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(
+        ModelFileError, match=r"No space left on device\. Free some space .*beside the old"
+    ):
+        save(model, path)
     check_untouched(path, model)
 
 

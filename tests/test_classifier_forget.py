@@ -193,6 +193,20 @@ def test_impossible_forgetting_changes_nothing(solver, asked, words):
     assert model.n_samples_ == 115
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
+@pytest.mark.parametrize("n_gone", [1, 5])
+def test_forgetting_under_the_wrong_class_is_noticed_while_samples_are_few(dtype, n_gone):
+    # Fewer samples than dimensions, as with photographs: every sample stands out.
+    problem = blobs(60, 6, 4, 0)
+    model = ACILClassifier(expansion_size=80, dtype=dtype)
+    for part in np.array_split(np.arange(60), 5):
+        model.partial_fit(problem.X[part], problem.y[part])
+    X, y = problem.X[:n_gone], problem.y[:n_gone]
+    with Unchanged(model, problem.held_out), pytest.raises(InputError, match="under these classes"):
+        model.forget(X, (y + 1) % 4)
+    assert model.forget(X, y).n_samples_ == 60 - n_gone
+
+
 def test_failed_forgetting_in_the_second_block_changes_nothing(monkeypatch):
     for solver in ("gram", "recursive"):
         model, problem = fitted(solver=solver)

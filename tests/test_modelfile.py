@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from acil import ACILClassifier, load, save
-from acil.errors import ModelFileError
+from acil.errors import InputError, ModelFileError
 from acil.modelfile import describe
 from acil.modelfile.header import parse_header
 from acil.modelfile.schema import HEADER, MAX_LABELS, PARAMETERS, InvalidFileError
@@ -228,6 +228,15 @@ def test_memory_of_reading_is_bounded_when_one_label_is_long(tmp_path, length):
             assert len(load(path).classes_[-1]) == len(describe(path)["classes"][-1]) == length
 
     assert peak_of(read) < 16 * path.stat().st_size + 2**24
+
+
+@pytest.mark.parametrize("label", ["x" * 1025, "a\0b", "\ud800"], ids=ascii)
+@pytest.mark.parametrize("dtype", [object, str])
+def test_labels_that_no_file_could_keep_are_refused_when_they_are_learnt(label, dtype):
+    labels = np.array(["cat", "dog", label], dtype=dtype)
+    for learn in (ACILClassifier().fit, ACILClassifier().partial_fit):
+        with pytest.raises(InputError, match="cannot be stored"):
+            learn(np.eye(3), labels)
 
 
 def test_classes_that_padded_to_the_longest_would_fill_the_memory_are_refused(header):

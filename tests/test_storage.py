@@ -271,7 +271,29 @@ def test_inference_file_holds_only_what_prediction_needs(tmp_path):
     report = describe(tmp_path / "m.acil")
     assert set(report["tensors"]) == {"coef", "intercept", "projection"}
     assert report["kind"] == "inference"
-    assert report["weights"] is None
+
+
+def numbers(value):
+    """Return all numbers in a JSON value."""
+    if isinstance(value, dict | list):
+        children = value.values() if isinstance(value, dict) else value
+        return [number for child in children for number in numbers(child)]
+    return [value] if isinstance(value, float) else []
+
+
+@pytest.mark.parametrize("options", [{}, {"gamma": "auto"}, {"solver": "recursive"}], ids=str)
+def test_inference_file_does_not_tell_gamma(tmp_path, options):
+    # With γ, the weights of classes of one sample give back these samples to the last digit.
+    X, y = np.random.default_rng(0).normal(size=(5, 16)), np.arange(5)
+    model = ACILClassifier(**{"expansion_size": None, "gamma": 0.37} | options).fit(X, y)
+    save(model, tmp_path / "m.acil", inference=True)
+    secret = [model.gamma_, model.condition_, model.temperature_]
+    secret += [model.gamma_relative_] if model.solver == "gram" else []
+    assert not set(secret) & set(numbers(describe(tmp_path / "m.acil")))
+    small = load(tmp_path / "m.acil")
+    np.testing.assert_allclose(small.predict_proba(X), model.predict_proba(X), atol=0.05)
+    with pytest.raises(UnsupportedError, match="does not store gamma"):
+        small.gamma_  # noqa: B018
 
 
 def test_description_has_the_facts(tmp_path):
@@ -350,10 +372,13 @@ def test_header_that_the_library_would_not_read_is_refused(tmp_path, monkeypatch
 
 def test_names_are_those_of_the_learner():
     from acil.analytic import ACTIVATIONS, PRECISIONS
+    from acil.labels import MAX_LENGTH
     from acil.modelfile import schema
+    from acil.validation import MAX_GAMMA
 
     assert tuple(ACTIVATIONS) == schema.ACTIVATIONS
-    assert set(PRECISIONS) == set(schema.MAX_GAMMA)
+    assert {name: MAX_GAMMA[p.products] for name, p in PRECISIONS.items()} == schema.MAX_GAMMA
+    assert MAX_LENGTH == schema.MAX_TEXT
     assert ACILClassifier().get_params().keys() == schema.PARAMETERS.keys()
 
 

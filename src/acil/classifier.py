@@ -365,9 +365,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Remove samples: the head becomes the one that never learnt them.
 
-        A class whose samples are all forgotten leaves ``classes_``. That samples were never learnt
-        cannot be detected in general. What can be is an error that changes nothing: an unknown class,
-        more samples of a class than were learnt, sums that no set of samples can have.
+        A class whose samples are all forgotten leaves ``classes_``. That samples were never learnt, or
+        under another class, cannot always be noticed (docs/guarantees.md). What is noticed is an error
+        that changes nothing: an unknown class, more samples of a class than were learnt, sums that no
+        set of samples can have.
 
         This is exact for the head. Samples that the backbone was trained on stay in the backbone.
 
@@ -475,7 +476,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The γ in use, also in ``gamma_``.
         """
         with self._locked() as state:
-            value = check_gamma(gamma)
+            value = check_gamma(gamma, state.model.precision.products)
             return self._set_gamma(state, value * self._gamma_unit(state) if relative else value)
 
     def decision_function(self, X: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ from acil.validation import input_errors
 
 Labels = npt.NDArray[Any]
 
+#: Longest label in characters: arrays of strings are as wide as the longest. A file takes no longer one.
+MAX_LENGTH = 1024
+#: What no text file can hold, and NumPy drops at the end of a string.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 
 
@@ -80,8 +85,8 @@ def check_declared(classes: Any, labels: Labels) -> Labels:
     """Return the sorted classes that a call names, by ``classes`` or else by its labels."""
     seen = np.unique(labels)
     if classes is None:
-        return seen
-    declared = np.unique(check_labels(classes))
+        return _storable(seen)
+    declared = _storable(np.unique(check_labels(classes)))
     check_same_kind(declared, labels)
     outside = np.setdiff1d(seen, declared)
     if outside.size:
@@ -117,6 +122,17 @@ def listed(labels: Labels, most: int = 8) -> str:
     return shown + (f" and {len(labels) - most} more" if len(labels) > most else "")
 
 
+def _storable(labels: Labels) -> Labels:
+    """Return labels; raise if they are text that no file could keep."""
+    for label in labels.tolist() if labels.dtype.kind in "UO" else ():
+        if len(label) > MAX_LENGTH or _UNSTORABLE.search(label):
+            raise InputError(
+                f"The label {label[:40]!r} cannot be stored: labels have at most {MAX_LENGTH} "
+                "characters, and neither NUL nor lone surrogates. Rename the class."
+            )
+    return labels
+
+
 def _typed(y: Labels) -> Labels:
     """Give labels of dtype object the type that all of them share."""
     if y.dtype.kind == "T":
@@ -131,7 +147,7 @@ def _typed(y: Labels) -> Labels:
     ]
     for dtype, accepted in types:
         if all(isinstance(label, accepted) for label in y):
-            return y.astype(dtype)
+            return (_storable(y) if dtype is str else y).astype(dtype)
     found = sorted({type(label).__name__ for label in y})
     raise InputTypeError(
         f"Labels must be all int, all float, all bool or all str, got {', '.join(found)}."

@@ -33,6 +33,8 @@ from acil.analytic import (
 from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
 from acil.scores import MIXERS
 
+#: Largest γ, by the type of products: it is added to the diagonal of a matrix. Files take no larger one.
+MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
 #: Rows read at a time when an array is only looked at.
 _CHECK_BYTES = 2**24
 #: Rows that travel to another device at a time: a copy waits for all work queued there.
@@ -224,8 +226,9 @@ def check_parameters(estimator: Any) -> None:
         raise _invalid("expansion_size", "a positive int or None", size)
     gamma = estimator.gamma
     automatic = isinstance(gamma, str) and gamma == "auto"
-    if not automatic and not (_is_number(gamma, Real) and 0 <= float(gamma) < np.inf):
-        raise _invalid("gamma", "a finite number that is not negative, or 'auto'", gamma)
+    products = PRECISIONS[estimator.dtype].products
+    if not automatic and not _is_gamma(gamma, products):
+        raise _invalid("gamma", f"a number from 0 to {MAX_GAMMA[products]:g}, or 'auto'", gamma)
     for name in ("fit_intercept", "class_balance", "standardize"):
         if not isinstance(getattr(estimator, name), bool | np.bool_):
             raise _invalid(name, "a bool", getattr(estimator, name))
@@ -243,10 +246,10 @@ def check_parameters(estimator: Any) -> None:
         )
 
 
-def check_gamma(gamma: Any) -> float:
+def check_gamma(gamma: Any, products: torch.dtype) -> float:
     """Return a γ that is given after learning, or raise an `InputError`."""
-    if isinstance(gamma, bool) or not isinstance(gamma, Real) or not 0 <= float(gamma) < np.inf:
-        raise InputError(f"gamma must be a finite number that is not negative. Got {gamma!r}.")
+    if not _is_gamma(gamma, products):
+        raise InputError(f"gamma must be a number from 0 to {MAX_GAMMA[products]:g}. Got {gamma!r}.")
     return float(gamma)
 
 
@@ -283,7 +286,7 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, dtype=PRECISIONS[dtype].sums, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except Exception as error:  # each device that is not there has its own way to say so
         reason = str(error).splitlines()[0]
         raise InputError(
             f"The 'device' parameter of ACILClassifier is {name!r}, which cannot be used here with "
@@ -310,6 +313,13 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
 def scoring_of(estimator: Any) -> str:
     """Return the key of `MIXERS` that the (checked) arguments describe."""
     return "balanced" if estimator.class_balance else str(estimator.scores)
+
+
+def _is_gamma(value: Any, products: torch.dtype) -> bool:
+    try:
+        return _is_number(value, Real) and 0 <= float(value) <= MAX_GAMMA[products]
+    except OverflowError:  # an int beyond all floats
+        return False
 
 
 def _is_number(value: Any, kind: type) -> bool:

@@ -61,6 +61,15 @@ def test_each_change_is_on_the_disk_before_it_is_answered(taught):
     assert describe(path)["classes"] == ["blue", "red"]
 
 
+def test_forgetting_under_the_wrong_class_is_refused_and_nothing_saved(taught):
+    path = taught.service.settings.model
+    before = path.read_bytes()
+    answer = taught.forget("blue", images_of("red", 5)[:1])
+    assert answer.status_code == 422
+    assert "under these classes" in answer.text
+    assert path.read_bytes() == before
+
+
 def test_forgetting_gives_the_model_that_never_learnt(taught):
     revision = taught.get("/model").json()["revision"]
     image = images_of("red", 1, seed=3)

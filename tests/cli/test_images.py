@@ -57,6 +57,12 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def network_beside(place, tmp_path):
+    """Put the network beside the models of a test, which name it without its folder."""
+    (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
+
+
 @pytest.fixture
 def model(place, tmp_path):
     copy = tmp_path / "m.acil"
@@ -221,6 +227,13 @@ def test_evaluate_counts_linked_folders_and_draws(place, model, tmp_path):
 def test_numbers_agree_with_their_nouns(number, words):
     assert counted(number, "class", "classes") == words
     assert counted(number, "class").endswith("s" if number != 1 else "class")
+
+
+def test_forgetting_under_the_wrong_class_is_refused_before_anything_is_saved(place, model):
+    before, image = model.read_bytes(), min((place / "train" / "red").iterdir())
+    refused = acil("forget", model, image, "--class", "blue", code=1)
+    assert "under these classes" in refused.stderr
+    assert model.read_bytes() == before
 
 
 def test_forget_says_what_is_gone_and_that_the_network_never_saw_it(place, model):

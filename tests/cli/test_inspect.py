@@ -6,14 +6,16 @@ import sys
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 import acil
-from acil import ACILClassifier, save
+from acil import ACILClassifier, load, save
 from acil.cli import app
 from acil.cli.models import inspect
 from acil.errors import ModelFileError
 from acil.modelfile import describe
+from modelfiles import rewrite
 
 WITHOUT_TORCH = """
 import sys
@@ -25,8 +27,8 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-def run(*arguments):
-    return CliRunner(env={"COLUMNS": "120"}).invoke(app, ["inspect", *map(str, arguments)])
+def run(*arguments, command="inspect"):
+    return CliRunner(env={"COLUMNS": "120"}).invoke(app, [command, *map(str, arguments)])
 
 
 def write(path, n_classes=3, inference=False, **options):
@@ -103,7 +105,8 @@ def test_many_classes_are_cut_for_people_and_not_for_machines(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"inference": True}, "no sums over samples"),
+        ({"inference": True}, "no sums over samples and no γ"),
+        ({"inference": True, "expansion_size": 50}, "treat the file like the samples"),
         ({"solver": "recursive"}, "rfaum and coef are computed from sums"),
         ({"expansion_size": None}, "expansion    none"),
         ({"gamma": "auto"}, "(auto)"),
@@ -125,6 +128,33 @@ def test_labels_cannot_rule_the_terminal(tmp_path):
         assert text in result.stdout
     assert "\x1b[31m" not in result.stdout
     assert json.loads(run(path, "--json").stdout)["classes"] == sorted(labels)
+
+
+@pytest.mark.parametrize("options", [{}, {"inference": True}, {"solver": "recursive"}], ids=str)
+def test_verify_says_a_line_for_each_check(tmp_path, options):
+    path = write(tmp_path / "m.acil", **options)
+    shown = run(path, command="verify")
+    assert shown.exit_code == 0
+    assert all(line.startswith("ok ") for line in shown.stdout.splitlines())
+    report = json.loads(run(path, "--json", command="verify").stdout)
+    assert report["ok"]
+    assert [check["name"] for check in report["checks"]][:3] == ["header", "checksums", "values"]
+    assert len(shown.stdout.splitlines()) == len(report["checks"])
+    assert json.loads(run(path, "--json", "--verify").stdout)["checks"] == report["checks"]
+
+
+def test_verify_fails_with_an_exit_code(tmp_path):
+    path = write(tmp_path / "m.acil")
+    rewrite(path, coef=load_file(path)["coef"] * (1 + 1e-9))
+    load(path)
+    for arguments in ({"command": "verify"}, {}):
+        shown = run(path, *([] if arguments else ["--verify"]), **arguments)
+        assert shown.exit_code == 1
+        assert "FAILED weights: solve the sums to" in shown.stdout
+    path.write_bytes(b"nothing")
+    shown = run(path, "--json", command="verify")
+    assert shown.exit_code == 1
+    assert [check["ok"] for check in json.loads(shown.stdout)["checks"]] == [False]
 
 
 def test_missing_file_is_an_error_on_stderr(tmp_path):

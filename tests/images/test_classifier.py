@@ -4,12 +4,13 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from acil import ImageClassifier, load
 from acil.analytic import ridge
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 from acil.images import UNKNOWN_ABOVE
-from acil.vision import WrappedBackbone
+from acil.vision import WrappedBackbone, build, save_backbone
 from acil.vision.embedder import TorchEmbedder
 from modelfiles import rewrite
 from pictures import PREPROCESSING, Pooled, draw
@@ -294,3 +295,34 @@ def test_damaged_facts_in_a_file_are_told(joint, tmp_path):
     rewrite(tmp_path / "m.acil", {"images": {"source": 3, "tracked": []}})
     with pytest.raises(ModelFileError, match=r"images\.source"):
         ImageClassifier.load(tmp_path / "m.acil")
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_file_of_a_network_is_stored_without_its_folder_and_found_again(
+    pictures, tmp_path, monkeypatch, inference
+):
+    for place in ("networks", "models", "work"):
+        (tmp_path / place).mkdir()
+    network = tmp_path / "networks" / "small.safetensors"
+    save_backbone(build("smallcnn"), network, {})
+    model = ImageClassifier(str(network))
+    model.learn(pictures[0])
+    path, images = tmp_path / "models" / "m.acil", [min((pictures[1] / "red").iterdir())]
+    model.save(path, inference=inference)
+    assert b"networks" not in path.read_bytes()
+    monkeypatch.chdir(tmp_path / "work")
+    with pytest.raises(InputError, match=r"no file .*small\.safetensors.*--backbone"):
+        ImageClassifier.load(path).predict(images)
+    given = ImageClassifier.load(path, backbone=str(network))
+    given.save(path, inference=inference)
+    assert b"networks" not in path.read_bytes()
+    for folder in ("work", "models"):
+        copy = tmp_path / folder / network.name
+        copy.write_bytes(network.read_bytes())
+        assert ImageClassifier.load(path).predict(images) == given.predict(images)
+        copy.unlink()
+    save_backbone(
+        build("smallcnn", torch.Generator().manual_seed(1)), tmp_path / "models" / network.name, {}
+    )
+    with pytest.raises(InputError, match="another network"):
+        ImageClassifier.load(path).predict(images)

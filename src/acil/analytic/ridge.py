@@ -13,7 +13,7 @@ from torch import Tensor
 
 from acil.analytic import gcv
 from acil.analytic.cholesky import Factor, cholesky_
-from acil.analytic.linalg import add_gram_, largest_eigenvalue, mirror_, spread
+from acil.analytic.linalg import add_gram_, largest_eigenvalue, mirror_, solve_lower, spread
 from acil.analytic.sums import Block, Precision, Sums, weighted
 from acil.errors import InputError, SingularMatrixError
 
@@ -103,8 +103,12 @@ class Ridge:
         """
         self.release()
         gone = sum(len(columns) for _, columns, _ in blocks())
-        if gone < self.sums.n_samples:
-            self._require_possible(blocks())
+        fault = self.impossible(blocks()) if gone < self.sums.n_samples else ""
+        if fault:
+            raise InputError(
+                f"These samples cannot be forgotten: without them, {fault}. Not all were learnt, or not "
+                "under these classes, or not with these weights."
+            )
         new = self.with_gamma(self.gamma)
         new._write(lambda sums: sums.add(blocks(), sign=-1))
         kept = (new.counts > 0) | declared
@@ -202,21 +206,25 @@ class Ridge:
         solution = self.solved()
         return gcv.residual_squares(solution.coef, self.sums, solution.gamma, self.intercept)
 
+    def residual(self, gamma: float, coef: Tensor) -> Tensor:
+        """Return how far weights are from solving the normal equations, of the shape of the weights."""
+        sums, k = self.sums, int(self.intercept)
+        image = mirror_(sums.gram) @ coef[k:] + gamma * coef[k:]
+        if k:
+            first = sums.total @ coef[1:] + sums.total_weight * coef[0]
+            image = torch.cat([first.unsqueeze(0), image + torch.outer(sums.total, coef[0])])
+        return gcv.right_hand_side(sums, self.intercept) - image
+
     def _refined(self, gamma: float, right: Tensor) -> Solution | None:
         """Solve with a float32 factor of float64 sums; None if that does not get there."""
-        sums, k = self.sums, int(self.intercept)
+        sums = self.sums
         try:
             factor = Factor(sums, gamma, self.intercept, self.precision.products)
         except SingularMatrixError:
             return None
-        gram, previous = mirror_(sums.gram), math.inf
-        coef = torch.zeros_like(right)
+        coef, previous = torch.zeros_like(right), math.inf
         for _ in range(_MAX_REFINEMENTS):
-            image = gram @ coef[k:] + gamma * coef[k:]
-            if k:
-                first = sums.total @ coef[1:] + sums.total_weight * coef[0]
-                image = torch.cat([first.unsqueeze(0), image + torch.outer(sums.total, coef[0])])
-            rest = right - image
+            rest = self.residual(gamma, coef)
             error = float(rest.norm() / right.norm())
             if error <= _REFINED:
                 return Solution(gamma, coef, sums.n_samples, factor)
@@ -279,21 +287,36 @@ class Ridge:
                     self.solution = replace(solution, factor=factor, coef=coef, corrected=True)
             yield rows, columns, weights
 
-    def _require_possible(self, blocks: Iterable[Block]) -> None:
-        """Raise unless what is left after forgetting can be a sum of x xᵀ; the sums stay as they are."""
-        gram, d = self.sums.gram, len(self.sums.gram)
-        noise = 100 * d**0.5 * torch.finfo(self.precision.products).eps * float(gram.diagonal().max())
-        rest = self.sums.matrix.scratch(d, gram.dtype).copy_(gram)
-        for rows, columns, weights in blocks:
-            add_gram_(rest, weighted(rows, columns, weights, len(self.sums.counts))[0], -1)
+    def impossible(self, gone: Iterable[Block] = ()) -> str:
+        """Say why no samples can have these sums, less those of some samples; "" if some can.
+
+        The sums stay as they are.
+
+        Notes
+        -----
+        With z = (x, y), sums over samples make up Σ w z zᵀ = [G, M; Mᵀ, N], where N is the diagonal
+        matrix of the class weights. So no eigenvalue is negative: not of G, and not of
+        N − Mᵀ (G + νI)⁻¹ M. As ν bounds the rounding in G, only that in M can make one negative, by
+        ``slack`` at most.
+        """
+        sums, d, eps = self.sums, len(self.sums.gram), torch.finfo(self.precision.products).eps
+        noise = 100 * d**0.5 * eps * float(sums.gram.diagonal().max())
+        slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
+        rest = sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)
+        moment, weights = sums.moment.clone(), sums.weights.clone()
+        for rows, columns, given in gone:
+            X, Y, heavy = weighted(rows, columns, given, len(weights))
+            add_gram_(rest, X, -1)
+            moment -= (X.mT @ Y).to(moment)
+            weights.index_add_(0, columns, -heavy)
         rest.diagonal().add_(0.0 if self.gamma == 0 else noise)
         try:
             cholesky_(rest, noise)
-        except SingularMatrixError as error:
-            raise InputError(
-                "These samples cannot be forgotten: the sums without them could not be those of any "
-                "samples (not positive definite). Not all were learnt, or not with these weights."
-            ) from error
+        except SingularMatrixError:
+            return "gram is not positive definite"
+        if self.gamma != 0 and least_left(rest, moment, weights) < -slack:
+            return "moment and the weights of the classes do not belong to gram"
+        return ""
 
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows
@@ -331,3 +354,16 @@ class Ridge:
             coef = spread(self.solution.coef, places, n_classes)
             new.solution = replace(self.solution, coef=coef)
         return new
+
+
+def least_left(lower: Tensor, moment: Tensor, weights: Tensor) -> float:
+    """Return the least eigenvalue of N − Mᵀ (L Lᵀ)⁻¹ M: what a regression leaves of the targets.
+
+    ``lower`` is L, ``moment`` M of shape (d, n_classes) and ``weights`` the diagonal of N. Of more
+    classes than d, where the matrix would be larger than the sums, the least diagonal entry.
+    """
+    whitened = solve_lower(lower, moment)
+    heavy = weights.to(moment)
+    if len(weights) > len(lower):
+        return float((heavy - whitened.square().sum(dim=0)).min())
+    return float(torch.linalg.eigvalsh(torch.diag(heavy) - whitened.mT @ whitened)[0])

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from acil import __version__
 from acil.cli import bench, data, doctor, learn, models, predict, serve
-from acil.cli.shared import is_rank_zero
+from acil.cli.shared import is_rank_zero, plain
 from acil.errors import ACILError, ProcessLostError
 
 
@@ -29,7 +29,8 @@ class _Commands(TyperGroup):
             if not is_rank_zero() and not isinstance(error, ProcessLostError):
                 # Rank 0 has the same error and prints it; its exit code counts.
                 raise typer.Exit(0) from error
-            typer.echo(f"error: {error}", err=True)
+            # Messages quote files and names of files, which must not control the terminal.
+            typer.echo("error: " + "\n".join(map(plain, str(error).split("\n"))), err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             if is_rank_zero():
@@ -69,6 +70,7 @@ app.command("evaluate")(predict.evaluate)
 app.command("forget")(learn.forget)
 app.command("merge")(models.merge)
 app.command("inspect")(models.inspect)
+app.command("verify")(models.verify)
 app.command("export")(models.export)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)

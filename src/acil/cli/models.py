@@ -35,29 +35,68 @@ _REVEALS = {
     "them (with one sample they are that sample).",
     "recursive": "Stores no sample; rfaum and coef are computed from sums over samples and can reveal "
     "information about them (with one sample they determine it).",
-    "inference": "Stores no sample and no sums over samples; the weights were learnt from samples and "
-    "can reveal information about them.",
+    "inference": "Stores no sample, no sums over samples and no γ. It has the names and counts of the "
+    "classes, the name and hash of the network, and weights. With no more samples than features, "
+    "weights can give back the features of single samples but for one number (γ), which can be guessed.",
 }
+_FEW = " This is so here: treat the file like the samples."
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    model: Model,
+    as_json: AsJson = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the file as well: see `acil verify`.")
+    ] = False,
 ) -> None:
     """Show what a model file knows, how it was made and what it stores."""
     from acil.modelfile import describe
 
     report = describe(model)
-    report["privacy"] = _REVEALS["inference" if report["kind"] == "inference" else report["solver"]]
+    inference = report["kind"] == "inference"
+    report["privacy"] = _REVEALS["inference" if inference else report["solver"]]
+    if inference and report["n_samples"] <= report["size"]:
+        report["privacy"] += _FEW
     report["embeddings"] = _embeddings(report)
     if report["images"] is not None:
         report["images"] = _summary(report["images"])
+    checks = _verified(model) if verify else []
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
-        return
-    from rich.console import Console
+        typer.echo(json.dumps(report | ({"checks": checks} if verify else {}), indent=2))
+    else:
+        from rich.console import Console
 
-    _show(report, Console(highlight=False))
+        _show(report, Console(highlight=False))
+        _show_checks(checks)
+    if not all(check["ok"] for check in checks):
+        raise typer.Exit(1)
+
+
+def verify(model: Model, as_json: AsJson = False) -> None:
+    """Check that a model file is whole and that its parts belong together.
+
+    Header, checksums, values; of a full model also whether its sums can be sums over samples, fit the
+    counts of the classes, and give its weights. Exit code 1 if anything is wrong.
+    """
+    checks = _verified(model)
+    passed = all(check["ok"] for check in checks)
+    if as_json:
+        typer.echo(json.dumps({"model": str(model), "ok": passed, "checks": checks}, indent=2))
+    else:
+        _show_checks(checks)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _verified(model: Path) -> list[dict[str, Any]]:
+    from acil.modelfile import verify
+
+    return [check._asdict() for check in verify(model)]
+
+
+def _show_checks(checks: list[dict[str, Any]]) -> None:
+    for check in checks:
+        typer.echo(f"{'ok' if check['ok'] else 'FAILED':7}{check['name']}: {plain(check['detail'])}")
 
 
 def _show(report: dict[str, Any], console: Console) -> None:

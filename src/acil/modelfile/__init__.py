@@ -10,12 +10,14 @@ from acil.modelfile.writing import locked
 
 if TYPE_CHECKING:
     from acil.modelfile.saving import load, pack, save, unpack
+    from acil.modelfile.verifying import Check, verify
 
-__all__ = ["describe", "load", "locked", "pack", "save", "unpack"]
+__all__ = ["Check", "describe", "load", "locked", "pack", "save", "unpack", "verify"]
 
 
 def __getattr__(name: str) -> Any:
     # These need torch, which takes seconds to import; `describe` and `locked` do not.
     if name not in __all__:
         raise AttributeError(f"module 'acil.modelfile' has no attribute {name!r}")
-    return getattr(importlib.import_module("acil.modelfile.saving"), name)
+    module = "verifying" if name in ("Check", "verify") else "saving"
+    return getattr(importlib.import_module(f"acil.modelfile.{module}"), name)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 _HINTS = {
     errno.ENOENT: "Create its directory first.",
     errno.ENOTDIR: "Give a path inside a directory.",
-    errno.ENOSPC: "Free some space, or save somewhere else.",
+    errno.ENOSPC: "Free some space (a new file needs room beside the old one), or save somewhere else.",
     errno.EDQUOT: "Free some of your quota, or save somewhere else.",
     errno.EACCES: "Choose a directory that you may write in, or change its permissions.",
     errno.EPERM: "Choose a directory that you may write in, or change its permissions.",
@@ -119,6 +120,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def cannot_write(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
     """Return the error that says why a file could not be written and what to do."""
     code = error.errno if isinstance(error, OSError) else None
+    if code is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        code = int(found[1])  # as safetensors tells it
     reason = os.strerror(code) if code else str(error)
     hint = _HINTS.get(code or 0, "Save somewhere else.")
     return ModelFileError(f"Cannot write {path}: {reason}. {hint} An existing file was not changed.")

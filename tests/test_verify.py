@@ -1,0 +1,80 @@
+"""`verify` notices parts that do not belong together, though every checksum is right."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from acil import load
+from acil.modelfile import verify
+from modelfiles import header_of, rewrite, write_model
+
+KINDS = [
+    {},
+    {"expansion_size": None, "gamma": 0.0},
+    {"expansion_size": 60, "gamma": "auto"},
+    {"dtype": "float32", "fit_intercept": True},
+    {"dtype": "mixed", "class_balance": True},
+    {"solver": "recursive"},
+    {"inference": True},
+]
+
+
+def failed(path):
+    return [check.name for check in verify(path) if not check.ok]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_saved_models_pass(tmp_path, options):
+    assert not failed(write_model(tmp_path / "m.acil", **options))
+
+
+def changed(name, change):
+    def damage(path):
+        tensor = load_file(path)[name]
+        rewrite(path, **{name: change(tensor).astype(tensor.dtype)})
+
+    return damage
+
+
+def with_header(**changes):
+    return lambda path: rewrite(path, changes)
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        (changed("coef", lambda t: t * (1 + 1e-9)), "weights"),
+        (changed("gram", lambda t: -t), "sums"),
+        (changed("gram", lambda t: t * 0.9), "sums"),
+        (changed("moment", lambda t: t * 2), "sums"),
+        (changed("moment", lambda t: t[:, ::-1]), "weights"),
+        (with_header(weights=[1.0, 29.0]), "sums"),
+        (with_header(counts=[30, 0]), "counts"),
+        (with_header(gamma=1.1), "weights"),
+        (changed("projection", lambda t: t + 1), "values"),
+        (changed("coef", lambda t: t * np.nan), "values"),
+        (with_header(kind="inference"), "header"),
+    ],
+    ids=range(11),
+)
+def test_what_does_not_belong_together_is_noticed(tmp_path, damage, check):
+    path = write_model(tmp_path / "m.acil", expansion_size=40)
+    damage(path)
+    assert check in failed(path)
+    if check not in ("values", "header"):
+        load(path)
+
+
+def test_changed_matrix_of_the_recursion_is_noticed(tmp_path):
+    path = write_model(tmp_path / "m.acil", solver="recursive")
+    changed("rfaum", lambda t: -t)(path)
+    assert failed(path) == ["rfaum"]
+    write_model(path, solver="recursive")
+    changed("coef", lambda t: 3 * t)(path)
+    assert failed(path) == ["weights"]
+
+
+def test_flipped_bit_is_found_by_its_checksum(tmp_path):
+    path = write_model(tmp_path / "m.acil")
+    rewrite(path, {"checksums": header_of(path)["checksums"] | {"moment": 1}})
+    assert failed(path) == ["checksums"]
