@@ -117,7 +117,9 @@ def test_a_command_that_changes_a_model_reads_its_sums_once(place, model, monkey
     assert sorted(names) == ["coef", "gram", "intercept", "mixing", "moment"]
 
 
-@pytest.mark.parametrize(("gamma", "words"), [("auto", "chosen from the sums (auto)"), ("2", "2, fixed")])
+@pytest.mark.parametrize(
+    ("gamma", "words"), [("auto", "chosen from the sums (auto)"), ("2", "2, fixed")]
+)
 def test_gamma_is_a_number_or_auto(place, tmp_path, gamma, words):
     model, network = tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}"
     acil("learn", place / "train", "--model", model, "--backbone", network, "--gamma", gamma)
