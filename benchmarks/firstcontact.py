@@ -1,7 +1,7 @@
 """What a newcomer meets: defaults on small tables and photographs, against what scikit-learn offers.
 
-``python -m benchmarks.firstcontact --photos FOLDER --page docs/first-contact.md`` fills the page; FOLDER has
-``train`` and ``test``, each with one folder for each class. Without it the photographs are left out.
+``python -m benchmarks.firstcontact --photos FOLDER --page docs/first-contact.md`` fills the page. FOLDER
+has ``train`` and ``test``, each with one folder for each class; without it photographs are left out.
 ``--choice`` compares rules of scoring instead, by which ``scores="discriminant"`` was chosen.
 """
 
@@ -62,8 +62,8 @@ class Data(NamedTuple):
         """Number of classes."""
         return int(self.y.max()) + 1
 
-    def split(self, seed: int, few: int | None = None, most: int = 10**9) -> Split:
-        """Learn 70 % of each class (or all that is not for testing), but few of each of the newer half."""
+    def split(self, seed: int, few: int | None = None) -> Split:
+        """Learn 70 % of each class, or all that is not for testing; few of each of the newer half."""
         generator = np.random.default_rng(seed)
         order = generator.permutation(self.n_classes)
         learnt: list[np.ndarray] = []
@@ -76,7 +76,7 @@ class Data(NamedTuple):
             else:
                 train, test = found[~self.test[found]], found[self.test[found]]
             newer = few is not None and place >= self.n_classes // 2
-            learnt.append(train[: few if newer else most])
+            learnt.append(train[: few if newer else None])
             tested.append(test)
         new = np.argsort(order)
         rows, held_out = np.concatenate(learnt), np.concatenate(tested)
