@@ -13,7 +13,7 @@ help:
 	@echo "make test       run the tests (make test-slow: the long ones too)"
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      measure speed and memory, fill docs/performance.md and docs/scale.md"
-	@echo "make docs       check the examples in README and docs"
+	@echo "make docs       build the documentation site in build/site"
 
 setup: $(INSTALLED)
 
@@ -45,8 +45,16 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks --out docs/performance/benchmarks.json --page docs/performance.md
 	$(BIN)/python -m benchmarks.cost --out docs/performance/cost-cpu.json --page docs/scale.md
 
-docs: $(INSTALLED)
-	$(BIN)/python -m pytest tests/test_docs.py
+# Installed only here: nothing else needs it. The tests check examples, links and commands.
+DOCS := $(VENV)/.docs
+
+$(DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open build/site/index.html."
 
 clean:
 	rm -rf $(VENV) build dist

@@ -19,8 +19,7 @@ import torch
 
 from acil.analytic import Sums
 from acil.analytic.linalg import panels
-from acil.distributed import Group
-from acil.distributed.collectives import all_reduce_
+from acil.distributed import Group, all_reduce_
 
 ROOT = Path(__file__).parents[1]
 _CLASSES = 100

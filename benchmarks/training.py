@@ -23,13 +23,13 @@ from unittest import mock
 
 import torch
 
-from acil.training.assisted import Assisted, AssistedLoss
 from acil.training.batches import Batches
 from acil.training.loop import _numerics, _own_stream
 from acil.training.network import Network
+from acil.training.objectives import Assisted, AssistedLoss, CrossEntropy
 from acil.training.recipes import recipe
 from acil.training.settings import Training
-from acil.training.step import CrossEntropy, Step
+from acil.training.step import Step
 from acil.vision.backbones import build
 
 #: Name → (changes of the recipe's training, whether steps may be recorded as a CUDA graph)

@@ -36,9 +36,9 @@ class Pooled(nn.Module):
         return torch.relu(nn.functional.conv2d(x, self.weight)).mean(dim=(2, 3))
 
 
-def network_file(path: Path) -> Path:
+def network_file(path: Path, seed: int = 0) -> Path:
     """Write the small network as an ONNX file, which model files may name."""
-    backbone = WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING)
+    backbone = WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING)
     path.write_bytes(exported_network(backbone))
     return path
 

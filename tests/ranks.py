@@ -19,28 +19,11 @@ _servers = multiprocessing.get_context("forkserver")
 _servers.set_forkserver_preload(["acil.distributed", "ranks"])
 
 
-class Rank:
-    """One started process; see `start`."""
+def together(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
+    """Let several processes call ``function(group, *arguments)``.
 
-    def __init__(self, process, connection):
-        self.process, self._connection = process, connection
-
-    def result(self, timeout=90.0):
-        """Return what the function returned or raised, or the signal that killed the process."""
-        if not self._connection.poll(timeout):
-            self.process.kill()
-            raise AssertionError(f"{self.process.name} did not end within {timeout} s")
-        try:
-            (found,) = self._connection.recv()
-        except EOFError:
-            self.process.join(timeout)
-            return -self.process.exitcode
-        self.process.join(timeout)
-        return found
-
-
-def start(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
-    """Start processes that each call ``function(group, *arguments)``."""
+    Return what each returned or raised, or the signal that killed it.
+    """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = []
     for rank in range(size):
@@ -63,35 +46,31 @@ def start(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
         )
         process.start()
         sending.close()
-        ranks.append(Rank(process, receiving))
-    # Lives as long as those who use it.
-    ranks[0].store = store
-    return ranks
+        ranks.append((process, receiving))
+    return [_result(*rank) for rank in ranks]
 
 
-def together(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
-    """Return what each of several processes returns from ``function(group, *arguments)``."""
-    ranks = start(size, function, *arguments, timeout=timeout, device=device)
-    return [rank.result() for rank in ranks]
+def _result(process, connection, seconds=90.0):
+    if not connection.poll(seconds):
+        process.kill()
+        raise AssertionError(f"{process.name} did not end within {seconds} s")
+    try:
+        (found,) = connection.recv()
+    except EOFError:
+        process.join(seconds)
+        return -process.exitcode
+    process.join(seconds)
+    return found
 
 
 def torchrun(size, *arguments):
     """Run a script, or a module with -m, in several processes; return how they ended."""
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={size}",
-    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo"}
+    command = [*launcher, f"--nproc-per-node={size}", *map(str, arguments)]
     return subprocess.run(
-        [*launcher, *map(str, arguments)],
-        env={**environment, "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+        command, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
 
 

@@ -7,15 +7,15 @@ import shutil
 import signal
 
 import pytest
+from torch import distributed as dist
 
 from acil import ImageClassifier, load
-from acil.distributed import collectives
 from acil.errors import InputError, ProcessLostError
 from acil.images.sharded import learn_together
 from acil.modelfile import describe, pack
 from acil.vision.listing import list_images
 from pictures import draw, network_file
-from ranks import start, together, torchrun
+from ranks import together, torchrun
 from strategies import relative
 
 pytest.importorskip("onnxruntime")
@@ -124,14 +124,23 @@ def test_more_processes_than_images_learn_them_all(place, tmp_path):
     assert [totals for _, totals, _ in found] == [{"red": 1, "white": 1}] * 3
 
 
-def test_a_tracked_image_on_two_ranks_is_refused(place, tmp_path):
-    folder = draw(tmp_path / "twice", 1, ("red",))
-    (image,) = (folder / "red").iterdir()
-    shutil.copy(image, image.with_name("copy.png"))
-    found = together(2, outcome, place, tmp_path / "m.acil", folder, {"track": True})
-    assert found[0] == found[1]
-    assert "the first is number 2" in found[0]
-    assert not (tmp_path / "m.acil").exists()
+def test_images_learnt_before_are_left_out_on_all_ranks(place, tmp_path):
+    folder = draw(tmp_path / "twice", 3, ("red", "white"))
+    for name in ("red", "white"):
+        shutil.copy(folder / name / "0-0.png", folder / name / "0-1.png")
+    alone = ImageClassifier(source(place))
+    alone.learn(place / "base")
+    alone.learn(folder)
+    model = tmp_path / "m.acil"
+    together(2, learn_share, place, model, place / "base")
+    found = together(2, learn_share, place, model, folder)
+    assert [counts for counts, _, _ in found] == [{"red": 2, "white": 2}] * 2
+    first, second = load(model).coef_, alone.snapshot.head.coef_
+    assert relative(first, second) <= 1e-9
+    before = model.read_bytes()
+    found = together(2, learn_share, place, model, folder)
+    assert [counts for counts, _, _ in found] == [{}, {}]
+    assert model.read_bytes() == before
 
 
 def sees_less(group, place, model):
@@ -141,33 +150,29 @@ def sees_less(group, place, model):
     return outcome(group, place, model, folder)
 
 
-def test_ranks_that_list_different_images_are_refused(place, tmp_path):
-    found = together(2, sees_less, place, tmp_path / "m.acil")
-    assert found[0] == found[1]
-    assert "Ranks 0 and 1 list different images (6 and 4)" in found[0]
-    assert not (tmp_path / "m.acil").exists()
-
-
 def other_network(group, place, model):
     network = source(place) if group.leads else f"onnx:{place / 'other.onnx'}"
     return outcome(group, place, model, place / "base", backbone=network)
 
 
-def test_another_network_on_one_rank_is_refused(place, tmp_path):
-    from acil.vision import WrappedBackbone
-    from acil.vision.onnx_models import exported_network
-    from pictures import PREPROCESSING, Pooled
-
-    backbone = WrappedBackbone(Pooled(seed=1), "pooled", 24, PREPROCESSING)
-    (place / "other.onnx").write_bytes(exported_network(backbone))
-    found = together(2, other_network, place, tmp_path / "m.acil")
+@pytest.mark.parametrize(
+    ("differ", "words"),
+    [
+        (sees_less, "Ranks 0 and 1 list different images (6 and 4)"),
+        (other_network, "Rank 1: The features come from another network"),
+    ],
+)
+def test_ranks_with_other_images_or_another_network_are_refused(place, tmp_path, differ, words):
+    network_file(place / "other.onnx", seed=1)
+    found = together(2, differ, place, tmp_path / "m.acil")
     assert found[0] == found[1]
-    assert found[0].startswith("Rank 1: The features come from another network")
+    assert words in found[0]
+    assert not (tmp_path / "m.acil").exists()
 
 
 def dies(group, place, model):
     if group.rank == 1:
-        collectives.dist.all_reduce = lambda *a, **o: os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce = lambda *a, **o: os.kill(os.getpid(), signal.SIGKILL)
     learn_share(group, place, model, place / "more")
 
 
@@ -177,9 +182,9 @@ def test_a_rank_that_dies_leaves_the_old_file(place, tmp_path):
     alone.learn(place / "base")
     alone.save(model)
     before = model.read_bytes()
-    survivor, other = start(2, dies, place, model, timeout=60.0)
-    assert isinstance(survivor.result(), ProcessLostError)
-    assert other.result() == signal.SIGKILL
+    survivor, other = together(2, dies, place, model, timeout=60.0)
+    assert isinstance(survivor, ProcessLostError)
+    assert other == signal.SIGKILL
     assert model.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.acil", "network.onnx"]
 
@@ -217,7 +222,6 @@ def test_the_command_under_torchrun(place, tmp_path):
 
 @pytest.mark.slow
 def test_a_command_that_cannot_start_ends_on_all_ranks(place, tmp_path):
-    options = ["--model", tmp_path / "m.acil", "--backbone", source(place)]
-    refused = torchrun(2, "-m", "acil", "learn", place / "nowhere", *options)
+    refused = torchrun(2, "-m", "acil", "learn", place / "nowhere", "--model", tmp_path / "m.acil")
     assert refused.returncode == 1
     assert refused.stderr.count("error: Rank 0: ") == 1

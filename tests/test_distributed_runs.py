@@ -5,13 +5,13 @@ import signal
 
 import pytest
 
-from acil.benchmark import rundir
+from acil.benchmark import job
 from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
 from acil.benchmark.runner import run
 from acil.errors import InputError, ProcessLostError
 from acil.methods.acil import ACIL
-from ranks import start, together, torchrun
+from ranks import together, torchrun
 
 SETTINGS = {
     "dataset": "digits",
@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory):
 
 def take_part(group, folder, settings, resume=False, dies_at=None):
     """Do this process's part of a run; rank 1 kills itself when it learns for the nth time."""
-    rundir.STATE_SECONDS = 0.0
+    job.STATE_SECONDS = 0.0
     if dies_at is not None and group.rank == 1:
         real, calls = ACIL._learn, []
 
@@ -76,8 +76,7 @@ def test_a_killed_rank_stops_the_run_and_resuming_ends_with_the_same_records(
     undisturbed, tmp_path, killed_among, resumed_by
 ):
     folder = tmp_path / "run"
-    ranks = start(killed_among, take_part, folder, SETTINGS, False, 4, timeout=60.0)
-    found = [rank.result() for rank in ranks]
+    found = together(killed_among, take_part, folder, SETTINGS, False, 4, timeout=60.0)
     assert found[1] == signal.SIGKILL
     for error in (found[0], *found[2:]):
         assert isinstance(error, ProcessLostError)
@@ -94,9 +93,8 @@ def test_a_killed_rank_stops_the_run_and_resuming_ends_with_the_same_records(
 
 @pytest.mark.slow
 def test_resuming_goes_on_from_the_last_finished_phase(tmp_path):
-    start(2, take_part, tmp_path / "run", SETTINGS, False, 4, timeout=60.0)[0].result()
-    (found,) = together(2, count_learning, tmp_path / "run")[:1]
-    assert found == 3
+    together(2, take_part, tmp_path / "run", SETTINGS, False, 4, timeout=60.0)
+    assert together(2, count_learning, tmp_path / "run")[0] == 3
 
 
 def count_learning(group, folder):
@@ -106,16 +104,11 @@ def count_learning(group, folder):
     return len(calls)
 
 
-def test_methods_that_cannot_be_shared_out_run_on_rank_0(tmp_path):
-    settings = SETTINGS | {"methods": "ncm,acil", "joint_check": False, "phases": "1"}
-    together(2, take_part, tmp_path / "two", settings)
-    run(make_config(settings), tmp_path / "one")
-    assert comparable(tmp_path / "two") == comparable(tmp_path / "one")
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        # Rank 0 alone runs methods that cannot be shared out.
+        {"methods": "ncm,acil", "joint_check": False},
         {"recipe.features.standardize": True},
         pytest.param({"solver": "recursive"}, marks=pytest.mark.slow),
         pytest.param({"gamma": "auto"}, marks=pytest.mark.slow),
@@ -172,11 +165,11 @@ def test_a_run_that_cannot_start_is_the_same_error_on_all_ranks(tmp_path, settin
 #: Stands for `acil bench run`; rank 1 kills itself in the phase that the first argument names.
 DYING = """
 import os, signal, sys
-from acil.benchmark import rundir
+from acil.benchmark import job
 from acil.cli import app
 from acil.methods.acil import ACIL
 
-rundir.STATE_SECONDS = 0.0
+job.STATE_SECONDS = 0.0
 last, real = int(sys.argv[1]), ACIL._learn
 
 def learn(self, features, phase):

@@ -2,10 +2,14 @@
 
 import json
 import re
+import runpy
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from acil import ImageClassifier
 from acil.errors import UnsupportedError
@@ -63,6 +67,49 @@ def test_graph_gives_the_scores_and_classes_of_torch(network, pictures, tmp_path
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["acil_classes"]) == model.classes_
     assert json.loads(facts["acil_backbone"]) == model.embedder.identity
+
+
+def odd_images(folder):
+    """Write images of which each meets another rule of the preprocessing."""
+    generator = np.random.default_rng(0)
+    colours = generator.integers(0, 256, (40, 30, 4), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    plain, clear = Image.fromarray(colours[..., :3]), Image.fromarray(colours)
+    plain.save(folder / "turned.jpg", exif=exif)
+    clear.save(folder / "transparent.png")
+    clear.convert("LA").save(folder / "grey transparent.png")
+    plain.convert("P").save(folder / "palette.png", transparency=3)
+    plain.convert("CMYK").save(folder / "cmyk.jpg")
+    Image.fromarray(colours[..., 0].astype(np.uint16) * 250).save(folder / "sixteen.png")
+    plain.resize((900, 9)).save(folder / "long.png")
+    plain.resize((5, 7)).save(folder / "small.png")
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("crop", [1.0, 0.8])
+def test_script_beside_the_graph_gives_our_pixels_and_scores(pictures, tmp_path, crop):
+    from acil.export import TOLERANCE, export_onnx
+    from acil.vision.decode import decode
+    from acil.vision.embedder import TorchEmbedder
+
+    model = ImageClassifier(TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING), crop))
+    model.learn(pictures)
+    head = model.snapshot.head
+    export_onnx(head, model.embedder, tmp_path / "m.onnx")
+    (tmp_path / "odd").mkdir()
+    files = odd_images(tmp_path / "odd")
+    script = runpy.run_path(str(tmp_path / "m.onnx.py"))
+    for file in files:
+        pixels = script["pixels"](file)
+        assert np.array_equal(pixels[0], decode(file, 8, crop=crop).numpy()), file.name
+        scores = script["session"].run(["scores"], {"pixels": pixels})[0]
+        features = embed_files([file], model.embedder).features.numpy()
+        np.testing.assert_allclose(scores, head.decision_function(features), atol=TOLERANCE)
+    command = [sys.executable, tmp_path / "m.onnx.py", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    labels = [line.split()[-2] for line in done.stdout.splitlines()]
+    assert labels == model.predict(files)
 
 
 def test_graph_that_differs_is_not_written(network, pictures, tmp_path, monkeypatch):

@@ -46,13 +46,13 @@ def refused(path, words):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "empty"),
+        (b"", "not start like"),
         (b"x", "not start like"),
         (b"PK\x03\x04 a zip archive", "not start like"),
         (b"\x80\x04\x95" + bytes(50), "not start like"),
         (struct.pack("<Q", 2**63) + b"{" + bytes(50), "not start like"),
-        (struct.pack("<Q", 99) + b"{}", "99 bytes, but the file only 10: it is truncated"),
-        (struct.pack("<Q", 2) + b"{}", "without the entry 'acil'"),
+        (struct.pack("<Q", 99) + b"{}", "truncated"),
+        (struct.pack("<Q", 2) + b"{}", "no entry 'acil'"),
         (struct.pack("<Q", 2) + b"{]", "damaged"),
         (struct.pack("<Q", 20000) + b'{"a":' * 4000, "damaged"),
         (struct.pack("<Q", 26) + b'{"__metadata__":{"acil":1}}'[:26], "damaged"),
@@ -85,7 +85,7 @@ def test_unreadable_file_says_so(model, monkeypatch):
 def test_appended_bytes_are_refused(model):
     with model.open("ab") as file:
         file.write(b"\0")
-    refused(model, "truncated, damaged")
+    refused(model, "truncated or damaged")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ ROOMS = [
     "validation",
     "labels",
     "classifier",
+    "river",
     "modelfile",
     "distributed",
     "privacy",

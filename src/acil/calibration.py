@@ -43,8 +43,7 @@ class Calibration:
     @classmethod
     def empty(cls) -> Calibration:
         """Return the calibration of no samples."""
-        zeros = torch.zeros(len(_TEMPERATURES) + _BINS, dtype=torch.float64)
-        return cls(0.0, zeros[: len(_TEMPERATURES)], zeros[len(_TEMPERATURES) :])
+        return cls.of_numbers(torch.zeros(1 + len(_TEMPERATURES) + _BINS, dtype=torch.float64))
 
     def plus(self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor) -> Calibration:
         """Return the calibration with more samples.
@@ -76,6 +75,18 @@ class Calibration:
     def marked(self) -> Calibration:
         """Return the calibration as an approximate one."""
         return replace(self, approximate=True)
+
+    def numbers(self) -> Tensor:
+        """Return what adds up under merging, in one tensor; see `of_numbers`."""
+        return torch.cat(
+            [torch.tensor([self.samples], dtype=torch.float64), self.losses, self.novelties]
+        )
+
+    @classmethod
+    def of_numbers(cls, numbers: Tensor) -> Calibration:
+        """Return the calibration that has these numbers."""
+        samples, losses, novelties = numbers.split([1, len(_TEMPERATURES), _BINS])
+        return cls(float(samples), losses, novelties)
 
     def to_dict(self, summary: bool) -> dict[str, Any]:
         """Return the values as JSON has them; a summary leaves out the lists."""

@@ -70,6 +70,12 @@ class State:
     scaling: Tensor | None = None
     calibration: Calibration | None = None
 
+    @classmethod
+    def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
+        """Return the state that has learnt nothing yet."""
+        calibration = Calibration.empty() if estimator.scores == "discriminant" else None
+        return cls(classes, new_model(estimator, n_features, seed), seed, None, calibration)
+
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""
         model, scaling = self.model, self.scaling
@@ -711,9 +717,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     self._calibrate(rows, labels, weights)
                     return self
             seed = resolve_seed(self.random_state)
-            state = State(labels[:0], new_model(self, rows.n_features, seed), seed)
-            if self.scores == "discriminant":
-                state = replace(state, calibration=Calibration.empty())
+            state = State.new(self, labels[:0], rows.n_features, seed)
             state.check_values(rows)
             if self.standardize:
                 state = replace(state, scaling=rows.scaling())

@@ -1,4 +1,8 @@
-"""ONNX: network, expansion and head in one graph, compared with PyTorch before it is written."""
+"""ONNX: network, expansion and head in one graph, compared with PyTorch before it is written.
+
+Beside the graph goes a script that turns an image file into the pixels that the graph takes, as
+`acil.vision.decode` does. It needs numpy, Pillow and onnxruntime alone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +31,44 @@ TOLERANCE = 1e-3
 #: Images that the graph is compared on when none are given.
 _CHECKED = 8
 _CLASSES_KEY = "acil_classes"
+#: The script beside a graph; {name} is the file of the graph.
+_SCRIPT = '''\
+"""Name the class of images: python {name}.py IMAGE...  Needs numpy, pillow and onnxruntime."""
+import json, pathlib, sys
+import numpy, onnxruntime
+from PIL import Image, ImageOps
+
+session = onnxruntime.InferenceSession(pathlib.Path(__file__).with_name("{name}"))
+facts = session.get_modelmeta().custom_metadata_map
+classes, needed = json.loads(facts["acil_classes"]), json.loads(facts["acil_backbone"])["preprocessing"]
+
+
+def centre(image, width, height):
+    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+def pixels(path):
+    """Return an image file as the graph takes it: uint8 of shape (1, channels, size, size)."""
+    image, size = ImageOps.exif_transpose(Image.open(path)), needed["size"]
+    if image.mode.startswith("I"):  # 16 bits
+        image = Image.fromarray(((numpy.asarray(image).astype(int) + 128) // 257).astype("uint8"))
+    if "A" in image.mode.upper() or "transparency" in image.info:  # on white
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image, short = image.convert("RGB" if len(needed["mean"]) == 3 else "L"), min(image.size)
+    image = centre(image, min(image.width, 4 * short), min(image.height, 4 * short))
+    side = max(size, min(round(size / needed["crop"]), short))
+    scaled = [max(side, length * side // short) for length in image.size]
+    image = centre(image.resize(scaled, Image.Resampling.BILINEAR), size, size)
+    return numpy.asarray(image).reshape(1, size, size, -1).transpose(0, 3, 1, 2)
+
+
+if __name__ == "__main__":
+    for path in sys.argv[1:]:
+        scores, (probabilities,) = session.run(None, {{"pixels": pixels(path)}})
+        print(path, classes[probabilities.argmax()], f"{{probabilities.max():.3f}}")
+'''
 #: Those of `acil.analytic`, without writing over their input.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **ACTIVATIONS,
@@ -84,7 +127,7 @@ def export_onnx(
     path: str | os.PathLike[str],
     pixels: Tensor | None = None,
 ) -> Exported:
-    """Write network and head as one ONNX file, after comparing it with PyTorch in onnxruntime.
+    """Write network and head as one ONNX file, compared with PyTorch first, and a script for it.
 
     Parameters
     ----------
@@ -109,7 +152,8 @@ def export_onnx(
     -----
     Input ``pixels``: uint8 of shape (n, channels, size, size), RGB. Outputs ``scores`` and
     ``probabilities`` of shape (n, classes). The metadata has the names of the classes
-    (``acil_classes``, a JSON list) and the network's identity (``acil_backbone``).
+    (``acil_classes``, a JSON list) and the network's identity (``acil_backbone``). The script has the
+    name of the graph and ``.py``.
     """
     require_onnx()
     if (clf.class_count_ == 0).any():
@@ -121,8 +165,10 @@ def export_onnx(
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     difference = _compare(content, clf, embedder, pixels)
-    with replacing(path) as draft:
-        draft.write_bytes(content)
+    script = _SCRIPT.format(name=Path(path).name)
+    for target, text in ((Path(path), content), (Path(f"{os.fspath(path)}.py"), script.encode())):
+        with replacing(target) as draft:
+            draft.write_bytes(text)
     return Exported(len(content), len(pixels), difference)
 
 

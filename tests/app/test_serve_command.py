@@ -129,7 +129,7 @@ for line in sys.stdin:
 def test_kill_at_fifty_moments_leaves_the_old_or_the_new_model(place, tmp_path):
     """The file always loads; it holds what was answered, or also what was being taught."""
     path, chance, outcomes = tmp_path / "m.acil", random.Random(0), []
-    model = ImageClassifier(f"onnx:{place / 'network.onnx'}")
+    model = ImageClassifier(f"onnx:{place / 'network.onnx'}", track=False)
     model.learn(images_of("red", 3), "red")
     model.save(path)
     starter = subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import safetensors.torch
 
-from acil.benchmark import rundir
+from acil.benchmark import job
 from acil.cli import app
 from acil.training import checkpoint
 from acil.vision import backbones, cache
@@ -62,7 +62,7 @@ def half_line(nth):
 
 
 def aim(place, nth):
-    rundir.STATE_SECONDS = 0.0
+    job.STATE_SECONDS = 0.0
     checkpoint.Checkpoint.due = lambda self: True
     if place == "records":
         os.write = half_line(nth)
@@ -70,7 +70,7 @@ def aim(place, nth):
         real = FeatureExtractor._row_features
         FeatureExtractor._row_features = at(nth, real, lambda *a, **o: None)
     else:
-        module = {"state": rundir, "checkpoint": checkpoint, "network": backbones, "features": cache}
+        module = {"state": job, "checkpoint": checkpoint, "network": backbones, "features": cache}
         module[place].write_tensors = at(nth, module[place].write_tensors, half_file)
 
 

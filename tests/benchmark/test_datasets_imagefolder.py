@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from acil.benchmark.datasets import imagecache, load
+from acil.benchmark.datasets import imagefolder, load
 from acil.benchmark.orders import imagenet_subset
 from acil.errors import InputError
 from acil.vision.decode import decode
@@ -49,7 +49,7 @@ def count_decoding(monkeypatch):
         calls.append(path)
         return decode(path, size)
 
-    monkeypatch.setattr(imagecache, "decode", counted)
+    monkeypatch.setattr(imagefolder, "decode", counted)
     return calls
 
 
@@ -139,7 +139,7 @@ def test_interrupted_decoding_leaves_no_cache(folder, monkeypatch):
     def interrupted(path, size):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(imagecache, "decode", interrupted)
+    monkeypatch.setattr(imagefolder, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load("imagefolder", folder, size=8)
     assert list((folder / ".acil-cache").iterdir()) == []

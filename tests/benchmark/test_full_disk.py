@@ -82,14 +82,14 @@ def test_full_disk_while_records_are_written(undisturbed, tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     "place",
     [
-        "acil.benchmark.rundir",  # the state of the method
+        "acil.benchmark.job",  # the state of the method
         "acil.vision.backbones",  # the base network
         "acil.training.checkpoint",  # a checkpoint of base training
     ],
 )
 def test_full_disk_while_a_file_of_tensors_is_written(undisturbed, tmp_path, monkeypatch, place):
     folder = tmp_path / "run"
-    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
+    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         fill_disk(patch, place)
         assert_told(command(*DIGITS, "--out", folder), folder)

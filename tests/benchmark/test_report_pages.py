@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 
 import matplotlib
 import pytest
+import torch
 from PIL import Image
 from synthetic_records import ENVIRONMENT, phase_record, run_records, summary_record, write_run
 from typer.testing import CliRunner
@@ -164,7 +165,7 @@ def test_report_in_the_place_of_a_file_is_a_clear_error(tmp_path):
 
 def test_environment_record_is_valid_and_names_nobody(tmp_path):
     records = Records(tmp_path / "records.jsonl")
-    records.append(environment_record("cpu"))
+    records.append(environment_record(torch.device("cpu")))
     text = records.path.read_text()
     assert records.read()[0]["device"]["type"] == "cpu"
     assert records.read()[0]["packages"]["torch"]

@@ -145,11 +145,11 @@ def test_one_method_and_one_seed_have_neither_band_nor_error_bar(tmp_path):
         assert {axes.get_yscale() for axes in cost_plot(main).axes} == {"linear"}
 
 
-def test_legend_of_many_long_names_stays_inside():
+def test_legend_of_many_long_names_stays_inside(suites):
     with styled():
-        figure, (panel,) = panels(1, 1, "title " * 30, 4, 3, 1)
-        lines = [panel.plot([0, 1], [i, i], **line_style(i))[0] for i in range(20)]
-        legend_below(figure, lines, [f"_{i} {LONG}" for i in range(20)])
+        figure, (panel,) = panels("title", suites["main"][0], 1, 4, 3)
+        lines = {f"_{i} {LONG}": panel.plot([0, 1], [i, i], **line_style(i))[0] for i in range(20)}
+        legend_below(figure, lines)
         figure.draw_without_rendering()
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0

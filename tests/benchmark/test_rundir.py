@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from acil.benchmark import rundir
-from acil.benchmark.rundir import StateFile
+from acil.benchmark import job
+from acil.benchmark.job import StateFile
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(rundir, "time", made)
+    monkeypatch.setattr(job, "time", made)
     return made
 
 
@@ -44,7 +44,7 @@ def test_writing_takes_a_tenth_of_the_time_at_most(tmp_path, clock, seconds, pau
 
 
 def test_zero_seconds_mean_after_every_phase(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(rundir, "STATE_SECONDS", 0.0)
+    monkeypatch.setattr(job, "STATE_SECONDS", 0.0)
     file = StateFile(tmp_path / "state.safetensors")
     for _ in range(3):
         write(file, clock, 100.0)

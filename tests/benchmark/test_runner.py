@@ -14,8 +14,9 @@ from running import records
 from running import without_times as timeless
 
 from acil.benchmark.config import make_config
+from acil.benchmark.estimate import describe_plan
 from acil.benchmark.report import write_report
-from acil.benchmark.runner import describe_plan, run
+from acil.benchmark.runner import run
 from acil.errors import InputError
 from acil.methods import MemoryUse
 
@@ -163,7 +164,7 @@ class Stop(Exception):
 def test_interrupted_run_resumes_to_the_same_records(
     embeddings, tmp_path, monkeypatch, moment, every_seconds
 ):
-    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", every_seconds)
+    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", every_seconds)
     config = settings(embeddings, phases=6, seeds="0,1")
     run(config, tmp_path / "whole")
 
@@ -325,11 +326,11 @@ def test_backbone_trained_on_another_order_is_refused(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from acil.benchmark import rundir
+from acil.benchmark import job
 from acil.benchmark.config import make_config
 from acil.benchmark.runner import run
 from acil.training import checkpoint
-rundir.STATE_SECONDS = 0.0
+job.STATE_SECONDS = 0.0
 run(make_config({config}), Path({folder!r}), resume=True)
 """
 

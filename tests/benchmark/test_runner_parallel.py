@@ -139,7 +139,7 @@ def test_the_longest_jobs_begin(monkeypatch, tmp_path):
 
     monkeypatch.setattr(runner, "_started", started)
     monkeypatch.setattr(runner, "wait", lambda _: None)
-    assert runner.run_side_by_side(prepared, planned(prepared), tmp_path) == []
+    assert runner._run_side_by_side(prepared, planned(prepared), tmp_path) == []
     assert begun == [("joint", 5), ("icarl", 5), ("joint", 1), ("icarl", 1), ("ncm", 5)]
 
 

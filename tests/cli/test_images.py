@@ -105,6 +105,19 @@ def test_csv_lists_and_single_files_are_learnt(place, tmp_path):
     }
 
 
+def test_several_folders_are_learnt_at_once(place, tmp_path):
+    model, network = tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}"
+    folders = [place / "train" / "red", place / "train" / "blue", draw(tmp_path / "more", 2, seed=4)]
+    acil("learn", *folders, "--model", model, "--backbone", network)
+    assert describe(model)["classes"] == ["blue", "green", "red", "white"]
+    assert describe(model)["counts"] == [7, 2, 7, 2]
+    acil("forget", model, *folders[:2])
+    assert describe(model)["counts"] == [2, 2, 2, 2]
+    assert "no class folders" in acil("learn", folders[0], "--model", model, code=1).stderr
+    image = next(folders[0].iterdir())
+    assert "which class" in acil("learn", image, image, "--model", model, code=1).stderr
+
+
 @pytest.mark.parametrize("command", ["learn", "forget"])
 def test_a_command_that_changes_a_model_reads_its_sums_once(place, model, monkeypatch, command):
     names, read = [], saving._read
@@ -243,14 +256,16 @@ def test_forget_says_what_is_gone_and_that_the_network_never_saw_it(place, model
     assert "no longer known: red" in result.stdout
     assert "network never saw them" in result.stdout
     assert describe(model)["classes"] == ["blue", "green", "white"]
-    assert "This holds if they had been learnt under the class given" in result.stderr
     again = acil("forget", model, place / "train" / "red", "--class", "red", code=1)
     assert "never learnt" in again.stderr
 
 
 def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path):
-    out = tmp_path / "merged.acil"
-    report = json.loads(acil("merge", model, place / "all.acil", "-o", out, "--json").stdout)
+    out, other = tmp_path / "merged.acil", tmp_path / "other.acil"
+    assert "common past" in acil("merge", model, place / "all.acil", "-o", out, code=1).stderr
+    network = f"onnx:{place / 'network.onnx'}"
+    acil("learn", place / "train", "--model", other, "--backbone", network)
+    report = json.loads(acil("merge", model, other, "-o", out, "--json").stdout)
     assert report["totals"] == dict.fromkeys(("blue", "green", "red", "white"), 10)
     assert "exists" in acil("merge", model, model, "-o", out, code=1).stderr
     assert "at least two" in acil("merge", model, "-o", tmp_path / "x.acil", code=1).stderr
@@ -259,24 +274,64 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path):
     for pair in ((model, small), (small, model)):
         refused = acil("merge", *pair, "-o", tmp_path / "x.acil", code=1).stderr
         assert f"{small} can only predict" in refused
-    table = acil("merge", model, place / "all.acil", "-o", tmp_path / "again.acil").stdout
+    table = acil("merge", model, other, "-o", tmp_path / "again.acil").stdout
     assert table.startswith("blue        10\ngreen       10\nred         10\n")
 
 
-def test_tracked_model_refuses_an_image_it_knows(place, tmp_path):
-    model = tmp_path / "m.acil"
-    network = f"onnx:{place / 'network.onnx'}"
-    acil("learn", place / "train", "--model", model, "--track", "--backbone", network)
+def test_image_that_was_learnt_is_left_out_and_told(place, model):
     before = model.read_bytes()
-    result = acil("learn", place / "train" / "red", "--class", "red", "--model", model, code=1)
-    assert "learnt already" in result.stderr
+    result = acil("learn", place / "train" / "red", "--class", "red", "--model", model)
+    assert "left out: 5 images learnt already" in result.stderr
     assert model.read_bytes() == before
     assert json.loads(acil("inspect", model, "--json").stdout)["images"]["tracked"] == 20
     image = next((place / "train" / "red").iterdir())
     refused = acil("forget", model, image, "--class", "blue", code=1)
     assert "learnt as another class than 'blue'" in refused.stderr
     assert model.read_bytes() == before
-    assert not acil("forget", model, image, "--class", "red").stderr
+    assert "This holds if" not in acil("forget", model, image, "--class", "red").stderr
+
+
+def test_a_new_model_says_what_it_stores_of_images_and_may_store_nothing(place, tmp_path):
+    network = f"onnx:{place / 'network.onnx'}"
+    learn = ["learn", place / "train", "--backbone", network, "--model"]
+    assert "salted hash of each image" in acil(*learn, tmp_path / "a.acil").stderr
+    model = tmp_path / "b.acil"
+    assert "hash" not in acil(*learn, model, "--no-track").stderr
+    acil(*learn, model)
+    assert describe(model)["n_samples"] == 40
+    result = acil("forget", model, place / "train" / "red", "--class", "red")
+    assert "This holds if they had been learnt under the class given" in result.stderr
+
+
+def test_undo_takes_back_learning_and_forgetting(place, model):
+    states = [model.read_bytes()]
+    told = acil("learn", place / "test" / "red", "--class", "red", "--model", model)
+    assert f"acil undo {model} takes this back" in told.stderr
+    states.append(model.read_bytes())
+    told = acil("forget", model, place / "train" / "blue", "--class", "blue")
+    assert "they still have these images" in told.stderr
+    for state, left in zip(reversed(states), (1, 0), strict=True):
+        found = json.loads(acil("undo", model, "--json").stdout)
+        assert (found["undo_left"], model.read_bytes()) == (left, state)
+    assert "nothing to undo" in acil("undo", model, code=1).stderr
+    acil("forget", model, place / "train" / "blue", "--class", "blue")
+    table = acil("undo", model).stdout
+    assert "blue         5         5" in table
+    assert "green" not in table
+
+
+def test_no_earlier_state_stays_where_none_may(place, model):
+    acil("learn", place / "test" / "red", "--class", "red", "--model", model)
+    folder = model.with_name(f".{model.name}.undo")
+    assert folder.exists()
+    told = acil("forget", model, place / "test" / "red", "--class", "red", "--no-undo")
+    assert "undo" not in told.stderr
+    assert not folder.exists()
+    acil("learn", place / "test" / "red", "--class", "red", "--model", model)
+    assert "removed 1 earlier state" in acil("undo", model, "--remove").stderr
+    assert not folder.exists()
+    acil("learn", place / "test" / "blue", "--class", "blue", "--model", model, "--no-undo")
+    assert not folder.exists()
 
 
 def test_inspect_says_when_embeddings_would_be_smaller(place):
@@ -305,13 +360,49 @@ def test_bad_image_is_named_and_may_be_left_out(place, model, tmp_path):
     assert "bad.png" in result.stderr
     assert "--skip-bad" in result.stderr
     assert model.read_bytes() == before
-    for command in (("predict", model, folder), ("forget", model, folder, "--class", "red")):
-        refused = acil(*command, code=1).stderr
-        assert "bad.png" in refused
-        assert "--skip-bad" not in refused
+    refused = acil("forget", model, folder, "--class", "red", code=1).stderr
+    assert "bad.png" in refused
+    assert "--skip-bad" not in refused
     result = acil("learn", folder, "--class", "red", "--model", model, "--skip-bad")
     assert "left out" in result.stderr
     assert describe(model)["n_samples"] == 21
+
+
+def test_predict_and_evaluate_go_on_past_a_bad_file(place, model, tmp_path):
+    folder = tmp_path / "images" / "red"
+    shutil.copytree(place / "test" / "red", folder)
+    (folder / "bad.png").write_bytes(b"")
+    for command, images in (("predict", folder), ("evaluate", folder.parent)):
+        for options in ([], ["--skip-bad"]):
+            found = acil(command, model, images, *options)
+            assert "left out: Cannot read the image" in found.stderr
+            assert "bad.png" in found.stderr
+            assert found.stdout.count(".png") == 3
+        assert "bad.png" in acil(command, model, images, "--strict", code=1).stderr
+    errors = [row["error"] for row in json.loads(acil("predict", model, folder, "--json").stdout)]
+    assert [error is None for error in errors] == [True, True, True, False]
+    report = json.loads(acil("evaluate", model, folder.parent, "--json").stdout)
+    assert (report["images"], len(report["skipped"])) == (3, 1)
+    assert "1 of 1 images cannot be used" in acil("predict", model, folder / "bad.png", code=1).stderr
+
+
+def test_evaluate_names_wrong_and_doubtful_images(place, model, tmp_path):
+    images = tmp_path / "images"
+    shutil.copytree(place / "test", images)
+    for name in ("1-0.png", "1-1.png"):
+        shutil.move(images / "red" / name, images / "blue" / f"not-{name}")
+    table = acil("evaluate", model, images, "--show", 1).stdout.splitlines()
+    assert "taken for red" in table[0]
+    assert "not-1-" in table[0]
+    assert table[1] == "… and 1 more wrong"
+    assert table[2].startswith("doubtful")
+    assert not table[3].startswith("doubtful")
+    report = json.loads(acil("evaluate", model, images, "--json").stdout)
+    wrong = [row["top"][0]["probability"] for row in report["wrong"]]
+    right = [row["top"][0]["probability"] for row in report["right"]]
+    assert (len(wrong), len(right)) == (2, 10)
+    assert (wrong, right) == (sorted(wrong, reverse=True), sorted(right))
+    assert {row["class"] for row in report["wrong"]} == {"blue"}
 
 
 def test_two_commands_at_once_give_both_results(place, tmp_path):
@@ -338,14 +429,15 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_model(place, model):
     import time
 
     begin = time.perf_counter()
-    first = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+    red = ["learn", place / "test" / "red", "--class", "red", "--model", model]
+    first = start(*red, "--no-track")
     first.communicate(timeout=300)
     duration = time.perf_counter() - begin
     chance = random.Random(0)
     outcomes = set()
     for _ in range(20):
         before = describe(model)["n_samples"]
-        process = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+        process = start(*red)
         time.sleep(duration * chance.uniform(0.3, 1.1))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
@@ -353,6 +445,6 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_model(place, model):
         assert after in (before, before + 3)
         outcomes.add(after - before)
     assert 0 in outcomes
-    process = start("learn", place / "test" / "red", "--class", "red", "--model", model)
+    process = start(*red)
     process.communicate(timeout=300)
     assert not list(model.parent.glob(".acil-*.tmp"))

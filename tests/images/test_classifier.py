@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from acil import ImageClassifier, load
 from acil.analytic import ridge
@@ -118,7 +119,7 @@ def test_inference_file_predicts_the_same_and_cannot_learn(pictures, joint, tmp_
     joint.save(tmp_path / "small.acil", inference=True)
     small = ImageClassifier.load(tmp_path / "small.acil", backbone=network())
     images = sorted(pictures[1].glob("*/*.png"))
-    assert small.predict(images) == joint.predict(images)
+    assert small.predict(images) == joint.predict(images, None)
     assert small.classify(images[:1])[0].novelty is None
     with pytest.raises(UnsupportedError, match="can only predict"):
         small.learn(pictures[0])
@@ -129,6 +130,54 @@ def test_bytes_and_paths_of_an_image_give_the_same(pictures, joint):
     from_path, from_bytes = joint.classify([image])[0], joint.classify([image.read_bytes()])[0]
     assert from_path.top == from_bytes.top
     assert (from_path.image, from_bytes.image) == (str(image), "image 1")
+
+
+@pytest.mark.parametrize("kind", ["PIL", "PIL of a file", "array", "with alpha", "array of all"])
+def test_images_in_memory_give_the_same_as_their_files(pictures, joint, kind):
+    files = sorted(pictures[1].glob("red/*.png"))
+    made = {
+        "PIL": lambda: [Image.open(file).copy() for file in files],
+        "PIL of a file": lambda: [Image.open(file) for file in files],
+        "array": lambda: [np.asarray(Image.open(file)) for file in files],
+        "with alpha": lambda: [np.asarray(Image.open(file).convert("RGBA")) for file in files],
+        "array of all": lambda: np.stack([np.asarray(Image.open(file)) for file in files]),
+    }
+    images = made[kind]()
+    assert joint.predict(images, None) == ["red"] * 4
+    found, expected = joint.classify(images), joint.classify(files)
+    assert [p.top for p in found] == [p.top for p in expected]
+    assert found[1].image == "image 2"
+    joint.learn(images, "red")
+    assert len(joint.learn(files, "red").repeated) == 4
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (np.zeros((8, 8, 3), np.uint8), "Give a list"),
+        (Image.new("RGB", (8, 8)), "Give a list"),
+        ("a.png", "Give a list"),
+        ([np.zeros((8, 8, 3))], "array of float64"),
+        ([np.zeros((3, 8, 8), np.uint8)], r"shape \(3, 8, 8\)"),
+        ([np.zeros((0, 8, 3), np.uint8)], "Cannot read the image"),
+    ],
+)
+def test_what_is_no_list_of_images_is_told(joint, images, words):
+    with pytest.raises(InputError, match=words):
+        joint.predict(images)
+
+
+def test_bad_images_may_be_told_beside_the_others(pictures, joint):
+    image = pictures[1] / "red" / "1-0.png"
+    first, second = joint.classify([b"no image", image], skip_bad=True)
+    assert "Image 1: Cannot read the image" in first.error
+    assert (first.label, first.top) == ("", ())
+    assert second == joint.classify([image])[0]
+
+
+def test_repr_says_what_is_learnt(joint):
+    assert repr(joint) == "<ImageClassifier of pooled: 4 classes from 24 samples>"
+    assert repr(ImageClassifier("timm:any")) == "<ImageClassifier of timm:any: nothing learnt>"
 
 
 @pytest.mark.parametrize("size", [1, 7, 16])
@@ -159,8 +208,9 @@ def test_file_of_a_feature_model_is_no_image_model(tmp_path):
     from acil import ACILClassifier, save
 
     save(ACILClassifier(expansion_size=4).fit(np.eye(3), ["a", "b", "c"]), tmp_path / "m.acil")
+    model = ImageClassifier.load(tmp_path / "m.acil")
     with pytest.raises(InputError, match="learnt from features"):
-        ImageClassifier.load(tmp_path / "m.acil")
+        model.predict(["a.png"])
 
 
 def test_file_does_not_decide_which_code_runs(pictures, tmp_path):
@@ -204,11 +254,15 @@ def test_forgetting_everything_or_too_much_is_refused(pictures, joint):
     before = joint.snapshot
     with pytest.raises(InputError, match="nothing would be left"):
         joint.forget(pictures[0])
-    with pytest.raises(InputError, match="never learnt"):
-        joint.forget(pictures[0] / "red", "violet")
-    with pytest.raises(InputError, match="only 6 were learnt"):
-        joint.forget([*sorted((pictures[0] / "red").iterdir())] * 2, "red")
     assert joint.snapshot is before
+    untracked = ImageClassifier(network(), track=False)
+    untracked.learn(pictures[0])
+    before = untracked.snapshot
+    with pytest.raises(InputError, match="never learnt"):
+        untracked.forget(pictures[0] / "red", "violet")
+    with pytest.raises(InputError, match="only 6 were learnt"):
+        untracked.forget([*sorted((pictures[0] / "red").iterdir())] * 2, "red")
+    assert untracked.snapshot is before
 
 
 def test_predictions_go_on_while_the_model_learns(pictures):
@@ -254,12 +308,13 @@ def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
     strange = joint.classify(sorted((pictures[1] / "green").iterdir()))
     assert all(prediction.unknown and prediction.label == "unknown" for prediction in strange)
     assert min(prediction.novelty for prediction in strange) > 2 * max(known)
-    assert joint.predict([pictures[1] / "green" / "1-0.png"]) != ["unknown"]
+    assert joint.predict([pictures[1] / "green" / "1-0.png"]) == ["unknown"]
+    assert joint.predict([pictures[1] / "green" / "1-0.png"], None) != ["unknown"]
 
 
 def test_novelty_is_the_same_in_any_order_of_learning_but_for_its_unit(pictures, joint):
     train, test = pictures
-    other = ImageClassifier(network())
+    other = ImageClassifier(network(), track=False)
     for name in ("white", "red", "blue", "green", "red"):
         other.learn(train / name, name)
     other.forget(train / "red", "red")

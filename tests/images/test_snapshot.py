@@ -1,12 +1,15 @@
 """Tracked images: none is learnt twice, none is forgotten that was not learnt."""
 
+import numpy as np
 import pytest
 
 from acil import ImageClassifier
 from acil.errors import InputError, ModelFileError
+from acil.images import classifier
 from acil.images.snapshot import Tracker
 from acil.vision import WrappedBackbone
 from acil.vision.embedder import TorchEmbedder
+from modelfiles import rewrite
 from pictures import PREPROCESSING, Pooled, draw
 
 
@@ -21,27 +24,56 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture
 def model(pictures):
-    tracked = ImageClassifier(network(), track=True)
+    tracked = ImageClassifier(network())
     tracked.learn(pictures)
     return tracked
 
 
-def test_image_learnt_twice_is_refused_under_any_name(model, pictures, tmp_path):
+def test_image_that_comes_again_is_left_out_under_any_name_and_class(model, pictures, tmp_path):
     before = model.snapshot
     copy = tmp_path / "renamed.png"
     copy.write_bytes((pictures / "red" / "0-0.png").read_bytes())
-    with pytest.raises(InputError, match="learnt already"):
-        model.learn([copy], "red")
-    with pytest.raises(InputError, match="given twice"):
-        ImageClassifier(network(), track=True).learn([copy, copy], "red")
+    for name in ("red", "blue"):
+        report = model.learn([copy], name)
+        assert (report.counts, report.repeated) == ({}, (str(copy),))
+        assert report.totals["red"] == 4
     assert model.snapshot is before
+    new = ImageClassifier(network())
+    assert new.learn([copy, pictures / "red" / "0-1.png", copy], "red").repeated == (str(copy),)
+    assert new.counts_ == {"red": 2}
 
 
-def test_without_tracking_an_image_may_come_twice(pictures):
-    model = ImageClassifier(network())
+def test_left_out_images_leave_the_sums_of_the_others(model, pictures):
+    part = ImageClassifier(network())
+    part.learn(pictures / "red", "red")
+    assert len(part.learn(pictures).repeated) == 4
+    np.testing.assert_allclose(part.snapshot.head.coef_, model.snapshot.head.coef_, rtol=1e-9)
+
+
+def test_without_tracking_an_image_may_come_twice(pictures, tmp_path):
+    model = ImageClassifier(network(), track=False)
     model.learn(pictures)
     model.learn(pictures)
     assert model.counts_["red"] == 8
+    model.save(tmp_path / "m.acil")
+    again = ImageClassifier.load(tmp_path / "m.acil", backbone=network())
+    again.learn(pictures)
+    assert again.counts_["red"] == 12
+
+
+def test_tracking_that_is_switched_off_drops_all_hashes(model, pictures, tmp_path):
+    model.save(tmp_path / "m.acil")
+    again = ImageClassifier.load(tmp_path / "m.acil", backbone=network(), track=False)
+    again.learn(pictures / "red", "red")
+    assert again.counts_["red"] == 8
+    assert not again.snapshot.tracker.active
+
+
+def test_more_images_than_a_header_holds_are_not_tracked(model, pictures, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(classifier, "MAX_TRACKED", 17)
+    model.learn(draw(tmp_path, 2, ("red",), seed=3))
+    assert "hashes are not kept" in caplog.text
+    assert not model.snapshot.tracker.active
 
 
 def test_forgotten_images_may_be_learnt_again(model, pictures, tmp_path):
@@ -51,8 +83,7 @@ def test_forgotten_images_may_be_learnt_again(model, pictures, tmp_path):
     again = ImageClassifier.load(tmp_path / "m.acil", backbone=network())
     again.learn(pictures / "red", "red")
     assert len(again.snapshot.tracker) == 16
-    with pytest.raises(InputError, match="learnt already"):
-        again.learn(pictures / "red", "red")
+    assert len(again.learn(pictures / "red", "red").repeated) == 4
 
 
 def test_image_never_learnt_cannot_be_forgotten(model, tmp_path):
@@ -66,7 +97,7 @@ def test_image_never_learnt_cannot_be_forgotten(model, tmp_path):
 def test_image_given_twice_cannot_be_forgotten(model, pictures):
     before = model.snapshot
     image = pictures / "red" / "0-0.png"
-    with pytest.raises(InputError, match="1 of 2 images are given twice; the first is number 2"):
+    with pytest.raises(InputError, match="1 of 2 images are given twice"):
         model.forget([image, image], "red")
     assert model.snapshot is before
 
@@ -85,7 +116,7 @@ def test_image_cannot_be_forgotten_as_another_class(model, pictures, tmp_path):
 
 
 def test_classes_are_compared_where_only_some_images_are_tracked(pictures):
-    model = ImageClassifier(network())
+    model = ImageClassifier(network(), track=False)
     model.learn(pictures / "red", "red")
     model._track = True
     model.learn(pictures / "blue", "blue")
@@ -95,28 +126,16 @@ def test_classes_are_compared_where_only_some_images_are_tracked(pictures):
     assert model.counts_ == {"blue": 4, "red": 3}
 
 
-def test_hashes_without_classes_are_still_read(model, pictures):
-    groups = [{"salt": g["salt"], "hashes": g["hashes"]} for g in model.snapshot.tracker.to_list()]
-    tracker = Tracker.from_list(groups)
-    assert len(tracker) == 16
-    samples = model.prepare([pictures / "red" / "0-0.png"], "red")
-    tracker.require_learnt(samples.digests, ["blue"], complete=True)
-    added = tracker.with_added(["aa"], ["red"])
-    assert added.known(samples.digests) == [0]
-    assert len(added.without(samples.digests, ["red"])) == 16
-
-
-def test_merged_models_refuse_the_images_of_both(pictures):
+def test_merged_models_leave_out_the_images_of_both(pictures):
     models = []
     for names in (("red", "blue"), ("green", "white")):
-        models.append(ImageClassifier(network(), track=True))
+        models.append(ImageClassifier(network()))
         for name in names:
             models[-1].learn(pictures / name, name)
     merged = models[0].merge(models[1])
     assert len(merged.snapshot.tracker.groups) == 2
     for name in ("red", "white"):
-        with pytest.raises(InputError, match="learnt already"):
-            merged.learn(pictures / name, name)
+        assert len(merged.learn(pictures / name, name).repeated) == 4
 
 
 def test_models_with_a_common_past_cannot_be_merged(model, tmp_path):
@@ -139,9 +158,11 @@ def test_file_for_prediction_has_no_hashes(model, tmp_path):
 
 @pytest.mark.parametrize(
     "groups",
-    [None, 3, [3], [{}], [{"salt": "x", "hashes": []}], [{"salt": "0" * 32, "hashes": ["zz"]}]]
-    + [[{"salt": "0" * 32, "hashes": [], "placed": placed}] for placed in (3, ["zz"], ["0" * 32])],
+    [None, 3, [3], [{}], [{"salt": "x", "hashes": []}]]
+    + [[{"salt": "0" * 32, "hashes": hashes, "placed": []}] for hashes in (3, ["zz"], [3])],
 )
-def test_damaged_hashes_are_told(groups):
-    with pytest.raises(ModelFileError, match="damaged"):
-        Tracker.from_list(groups)
+def test_damaged_hashes_are_told(model, tmp_path, groups):
+    model.save(tmp_path / "m.acil")
+    rewrite(tmp_path / "m.acil", {"images": {"source": None, "tracked": groups}})
+    with pytest.raises(ModelFileError, match=r"images\.tracked"):
+        ImageClassifier.load(tmp_path / "m.acil")

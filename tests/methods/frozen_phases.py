@@ -9,6 +9,8 @@ from acil.vision.imageset import ImageSet, content_identity
 
 FROZEN = ("ds-al", "fecam", "fetril", "lda", "ncm", "slda")
 GROUPING_FREE = ("fecam", "lda", "ncm")
+#: Classes of the phases.
+GROUPS = [(0, 1, 2), (3,), (4, 5)]
 
 
 def gaussians(n_classes=6, per_class=12, d=8, seed=0, shift=2.0):

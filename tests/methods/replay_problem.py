@@ -1,10 +1,15 @@
 """A problem of seconds for methods that train networks: a bright bar whose place tells the class."""
 
+from dataclasses import replace
+
 import torch
 
-from acil.methods.base import Context, Phase
-from acil.training.recipes import Recipe
+from acil.methods import Context, Phase, resolve
+from acil.training.loop import train
+from acil.training.network import Network
+from acil.training.recipes import RECIPES, Recipe
 from acil.training.settings import Training
+from acil.vision.backbones import Backbone, Preprocessing, build
 from acil.vision.imageset import ImageSet, content_identity
 
 TRAINING = Training(epochs=2, batch_size=16, learning_rate=0.05, schedule="cosine", warmup=1)
@@ -77,6 +82,55 @@ def make_context(checkpoint=None, *, training=TRAINING, seed=0, **options):
         checkpoint=checkpoint,
         **options,
     )
+
+
+def learnt(name, phases=None, context=None, **settings):
+    """Return a method that has learnt some phases."""
+    method = resolve(name)(context or make_context(settings=settings))
+    for phase in make_phases() if phases is None else phases:
+        method.learn(phase)
+    return method
+
+
+def make_network(n_classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return Network(build("smallcnn", generator), n_classes, generator).eval()
+
+
+def batch(n=12, n_classes=3, seed=0):
+    """Return normalised images, labels and positions."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 1, 8, 8, generator=generator), torch.arange(n) % n_classes, torch.arange(n)
+
+
+def upper_rows(*rows):
+    """Return images whose upper row is given, in units of 51 (a fifth of the brightest)."""
+    made = torch.zeros(len(rows), 1, 2, 2, dtype=torch.uint8)
+    made[:, 0, 0] = 51 * torch.tensor(rows, dtype=torch.uint8)
+    return made
+
+
+class TwoPixels(Backbone):
+    """Features are the two pixels of the upper row, as numbers from 0 to 1."""
+
+    def __init__(self):
+        super().__init__("twopixels", 2, Preprocessing((0.0,), (1.0,), 2))
+
+    def forward(self, x):
+        return x[:, 0, 0]
+
+
+def paper_context(**changes):
+    """Return a context with the recipe of the paper and the settings of each method's authors."""
+    return replace(make_context(), recipe=RECIPES["paper"], settings={}, **changes)
+
+
+def fit(network, images, labels, settings, **options):
+    """Train a network in place, and return it."""
+    preprocessing = build("smallcnn").preprocessing
+    options = {"preprocessing": preprocessing, "seed": 0, "device": "cpu", **options}
+    train(network, images, labels, settings, **options)
+    return network
 
 
 def same_state(first, second):

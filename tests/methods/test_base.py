@@ -1,12 +1,14 @@
-"""A method's own settings among those of a run."""
+"""A method's own settings among those of a run, and values that no method takes."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 import pytest
+from replay_problem import make_context
 
 from acil.errors import InputError
-from acil.methods.base import read_settings
+from acil.methods import resolve
+from acil.training.fields import read_settings
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,33 @@ def test_settings_of_other_methods_are_left_alone():
 def test_wrong_values_are_refused_by_name(values):
     with pytest.raises(InputError, match=next(iter(values))):
         read_settings(Settings, values)
+
+
+#: Method → setting → values that it does not take.
+WRONG = {
+    "lda": {"lda_shrinkage": (-0.1, "much"), "lda_priors": ("none",)},
+    "slda": {"slda_shrinkage": (0, 1.5)},
+    "fecam": {"fecam_tukey": (0,), "fecam_gamma1": (-1,), "fecam_gamma2": ("x",)},
+    "fetril": {"fetril_classifier": ("tree",), "fetril_similarity": (1,), "fetril_C": (0,)},
+    "ds-al": {"ds_al_compensation": (-1,), "ds_al_gamma": ("small",)},
+    "lwf": {"lwf_temperature": (float("inf"),)},
+    "icarl": {"icarl_temperature": (0,), "icarl_distillation": (-1,), "memory_rule": ("many", 5)},
+    "ewc": {"ewc_penalty": (-1,), "ewc_clip": (0,)},
+    "bic": {"bic_held_out": (0.0, 1.0), "bic_beta_decay": (-1,)},
+    "eeil": {"eeil_balanced_epochs": (-1,), "eeil_balanced_rate": (0,), "eeil_temperature": (0,)},
+    "lfl": {"lfl_distance": (-1,)},
+    "dgr": {"dgr_drawn": (0,), "dgr_latent": (0,), "dgr_generator_epochs": (0,)},
+    "lucir": {"lucir_candidates": (0,), "lucir_balanced_epochs": (-1,), "lucir_ranking": (-1,)},
+    "podnet": {"podnet_proxies": (0,), "podnet_spatial": (-1,), "podnet_gradient_limit": (0,)},
+    "lucir+aanets": {"aanets_share": (2,)},
+    "lucir+mnemonics": {"mnemonics_rate": (-1,)},
+    "lucir+rmm": {"rmm_actions": ([0.5, 1.0],)},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_settings_out_of_range_are_refused_by_name(name):
+    for setting, values in WRONG[name].items():
+        for value in values:
+            with pytest.raises(InputError, match=setting.removeprefix(name.replace("-", "_") + "_")):
+                resolve(name)(make_context(settings={setting: value}, phase_sizes=(10, 10)))

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 import torch
-from replay_problem import make_context, make_phases
+from replay_problem import TwoPixels, make_context, make_phases, upper_rows
+from torch import nn
 
 from acil.errors import InputError
 from acil.methods.base_network import (
@@ -15,8 +16,12 @@ from acil.methods.base_network import (
     stored_classifier,
     write_weights,
 )
-from acil.methods.lucir import CosineNetwork
+from acil.methods.linear_probe import classifier_scores, network_features
+from acil.methods.lucir import CosineClassifier
+from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
+
+CPU = torch.device("cpu")
 
 
 def same(first, second):
@@ -67,11 +72,9 @@ def test_given_network_is_copied_and_only_its_classifier_is_fitted():
     assert same(network.backbone, given)
     assert network.backbone is not given
     assert base_backbone(context, phase) is given
-    own = own_base_network(
-        context, phase, "own", lambda b, g: CosineNetwork(b, 0, 3, g), {}, context.recipe.training
-    )
-    assert same(own.backbone, given)
-    assert own.backbone is not given
+    fitted = own(context, phase)
+    assert same(fitted.backbone, given)
+    assert fitted.backbone is not given
 
 
 def test_given_network_takes_its_classifier_along_if_it_fits(tmp_path):
@@ -102,7 +105,7 @@ def own(context, phase, name="own", training=None):
         context,
         phase,
         name,
-        lambda backbone, generator: CosineNetwork(backbone, 0, 3, generator),
+        lambda backbone, g: FeatureNetwork(backbone, CosineClassifier.drawn(64, 3, g)),
         {"last_relu": False},
         training or context.recipe.training,
     )
@@ -127,3 +130,32 @@ def test_weights_are_returned_only_to_their_owner(tmp_path, caplog):
     assert read_weights(path, "me")["w"].tolist() == [0.0, 1.0, 2.0]
     assert read_weights(path, "you") is None
     assert "another network" in caplog.text
+
+
+def test_network_features_are_those_of_the_present_weights():
+    class Scaled(TwoPixels):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return self.scale * x[:, 0, 0]
+
+    backbone = Scaled()
+    first = network_features(backbone, upper_rows((5, 0)), CPU)
+    with torch.no_grad():
+        backbone.scale.fill_(2.0)
+    assert (
+        network_features(backbone, upper_rows((5, 0)), CPU).tolist()
+        == (2 * first).tolist()
+        == [[2.0, 0.0]]
+    )
+
+
+def test_scores_leave_the_mode_of_the_classifier_alone():
+    classifier = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5)).train()
+    features = torch.rand(4, 2)
+    scores = classifier_scores(classifier, features, CPU)
+    torch.testing.assert_close(scores, classifier[0](features).detach())
+    assert classifier[1].training
+    assert not scores.requires_grad

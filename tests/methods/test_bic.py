@@ -1,16 +1,13 @@
 """BiC: what is held out, what the correction does, and which teacher the next phase has."""
 
-import dataclasses
-
 import pytest
 import torch
-from replay_problem import TRAINING, make_context, make_phases
+from replay_problem import learnt, make_context, make_phases
 
 from acil.errors import InputError
 from acil.methods import bic
-from acil.methods.bic import BiasCorrection, BiCSettings, fit_correction, hold_out
+from acil.methods.bic import BiasCorrection, hold_out
 from acil.methods.linear_probe import classifier_scores, network_features
-from acil.training.objectives import Distilling
 
 N_OLD = 3
 
@@ -25,8 +22,9 @@ def scores_and_labels(n=200):
 
 
 def fitted(scores, labels, **settings):
-    stage_one = dataclasses.replace(TRAINING, batch_size=256)
-    return fit_correction(scores, labels, N_OLD, BiCSettings(**settings), stage_one, make_context())
+    given = {"increment.batch_size": 256, "bic_correction_epochs": 200, **settings}
+    method = learnt("bic", make_phases((N_OLD,)), **given)
+    return method.fitted_correction(scores, labels)
 
 
 def test_scores_shifted_up_are_shifted_back():
@@ -38,6 +36,8 @@ def test_scores_shifted_up_are_shifted_back():
     assert found.alpha.item() < 1.0
     plain = (scores.argmax(1) == labels).float().mean()
     assert (found(scores).argmax(1) == labels).float().mean() > plain + 0.1
+    # β is held back by its decay.
+    assert abs(fitted(scores, labels, bic_beta_decay=5.0).beta.item()) < 0.2
 
 
 def test_scores_stretched_are_shrunk():
@@ -49,16 +49,7 @@ def test_scores_stretched_are_shrunk():
 
 def test_balanced_scores_are_nearly_left_alone():
     scores, labels = scores_and_labels()
-    found = fitted(2 * scores, labels)
-    shifted = scores.clone()
-    shifted[:, N_OLD:] += 3.0
-    assert abs(found.beta.item()) < 0.2 < abs(fitted(shifted, labels).beta.item())
-
-
-def test_beta_is_held_back_by_its_decay():
-    scores, labels = scores_and_labels()
-    scores[:, N_OLD:] += 3.0
-    assert abs(fitted(scores, labels, beta_decay=5.0).beta.item()) < 0.2
+    assert abs(fitted(2 * scores, labels).beta.item()) < 0.2
 
 
 def test_hold_out_takes_as_many_of_every_class():
@@ -114,24 +105,9 @@ def test_one_exemplar_per_class_is_refused_and_changes_nothing():
     assert torch.equal(method.predict(phases[0].images), before)
 
 
-@pytest.fixture
-def objectives(monkeypatch):
-    """Collect the objectives of the increments."""
-    made = []
-
-    def collect(*arguments, **options):
-        made.append(Distilling(*arguments, **options))
-        return made[-1]
-
-    monkeypatch.setattr(bic, "Distilling", collect)
-    return made
-
-
-def test_next_teacher_is_corrected_for_the_newest_classes_only(objectives):
+def test_next_teacher_is_corrected_for_the_newest_classes_only(fits):
     phases = make_phases((3, 2, 1))
-    method = bic.BiC(make_context())
-    method.learn(phases[0])
-    method.learn(phases[1])
+    method = learnt("bic", phases[:2])
     assert isinstance(method.correction, BiasCorrection)
     with torch.no_grad():
         method.correction.alpha.fill_(0.5)
@@ -140,41 +116,26 @@ def test_next_teacher_is_corrected_for_the_newest_classes_only(objectives):
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     method.learn(phases[2])
     with torch.no_grad():
-        raw, taught = network(x), objectives[-1].teacher(x)
+        raw, taught = network(x), fits[-1][2].teacher(x)
     torch.testing.assert_close(taught[:, :3], raw[:, :3])
     torch.testing.assert_close(taught[:, 3:], 0.5 * raw[:, 3:] - 1.0)
     # One pair counts: the group before the newest is corrected no more.
     assert method.correction.n_old == 5
 
 
-def test_weights_of_the_losses_are_the_share_of_old_classes(objectives):
-    method = bic.BiC(make_context())
-    for phase in make_phases((3, 2, 1)):
-        method.learn(phase)
+def test_weights_of_the_losses_are_the_share_of_old_classes(fits):
+    learnt("bic")
+    objectives = [objective for _, _, objective in fits]
     assert [o.distillation for o in objectives] == pytest.approx([3 / 5, 5 / 6])
     assert [o.cross_entropy for o in objectives] == pytest.approx([2 / 5, 1 / 6])
 
 
 def test_predictions_use_the_correction():
     phases = make_phases((3, 2))
-    method = bic.BiC(make_context())
-    for phase in phases:
-        method.learn(phase)
+    method = learnt("bic", phases)
     features = network_features(method.network.backbone, phases[1].images, torch.device("cpu"))
     raw = classifier_scores(method.network.classifier, features, torch.device("cpu"))
     with torch.no_grad():
         method.correction.beta.fill_(-1000.0)
     assert set(method.predict(phases[1].images).tolist()) <= {0, 1, 2}
     assert torch.equal(method.scores(features)[:, :3], raw[:, :3])
-
-
-def test_stage_one_does_not_see_what_is_held_out(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        bic.BiC, "fit", lambda self, network, data, phase, objective: seen.append(data[1]) or network
-    )
-    method = bic.BiC(make_context())
-    method.learn(make_phases()[0])
-    method.learn(make_phases()[1])
-    # 4 exemplars of 3 old classes, 16 images of 2 new ones; one of each class is held out.
-    assert torch.bincount(seen[0]).tolist() == [3, 3, 3, 15, 15]

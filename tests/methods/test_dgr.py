@@ -2,45 +2,34 @@
 
 import pytest
 import torch
-from replay_problem import images_of, make_context, make_phases
+from replay_problem import batch, fit, images_of, learnt, make_context, make_network, make_phases
 
-from acil.errors import InputError
 from acil.methods import dgr
-from acil.methods.dgr import DGRSettings, Replaying
-from acil.methods.generator import EvidenceBound, Generator
+from acil.methods.dgr import EvidenceBound, Generator, Replaying
 from acil.methods.mnemonics import to_pixels
-from acil.training.checkpoint import Checkpoint
-from acil.training.loop import train
-from acil.training.network import Network
 from acil.training.settings import Training
 from acil.vision.backbones import build
 
 PREPROCESSING = build("smallcnn").preprocessing
 
 
-def network(n_classes, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return Network(build("smallcnn", generator), n_classes, generator).eval()
-
-
 def test_drawn_images_get_the_old_networks_soft_labels():
-    student, teacher = network(5, 0), network(3, 1)
-    x = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    student, teacher = make_network(5, 0), make_network(3, 1)
+    x, _, indices = batch(6)
     y = torch.tensor([0, 3, 1, 4, 2, 3])
-    loss, scores = Replaying(teacher, 3, 0.4)(student, x, y, torch.arange(6))
+    loss, scores = Replaying(teacher, 3, 0.4)(student, x, y, indices)
     logs, soft = scores.log_softmax(1), teacher(x).softmax(1)
     new = -(logs[1, 3] + logs[3, 4] + logs[5, 3]) / 3
     old = -sum((soft[i] * logs[i, :3]).sum() for i in (0, 2, 4)) / 3
     assert loss.item() == pytest.approx((0.4 * new + 0.6 * old).item(), rel=1e-5)
     # The label that an image was drawn for is not used.
-    others = Replaying(teacher, 3, 0.4)(student, x, torch.tensor([2, 3, 0, 4, 1, 3]), torch.arange(6))
+    others = Replaying(teacher, 3, 0.4)(student, x, torch.tensor([2, 3, 0, 4, 1, 3]), indices)
     assert others[0].item() == pytest.approx(loss.item(), rel=1e-6)
 
 
 def test_samples_of_the_generator_enter_training(monkeypatch):
-    method = dgr.DGR(make_context(settings={"dgr_drawn": 5}))
     phases = make_phases((3, 2))
-    method.learn(phases[0])
+    method = learnt("dgr", phases[:1], dgr_drawn=5)
     drawn, labels = method.draw(phases[1])
     assert drawn.dtype == torch.uint8
     assert torch.bincount(labels).tolist() == [5, 5, 5]
@@ -66,16 +55,7 @@ def trained_generator():
     pixels, labels = images_of(range(4), per_class=40)
     made = Generator(1, 8, 6, latent=8, seed=0)
     plan = Training(epochs=60, batch_size=32, learning_rate=0.05, schedule="cosine")
-    train(
-        made,
-        pixels,
-        labels,
-        plan,
-        preprocessing=PREPROCESSING,
-        seed=0,
-        device="cpu",
-        objective=EvidenceBound(),
-    )
+    fit(made, pixels, labels, plan, objective=EvidenceBound())
     made.measure_codes(pixels, labels, PREPROCESSING)
     return made, pixels, labels
 
@@ -103,38 +83,6 @@ def test_generator_depends_on_its_seed_alone():
     assert not {"noise", "steps"} & state.keys()
 
 
-def test_interrupted_training_of_a_generator_goes_on_with_the_same_noise(tmp_path, monkeypatch):
-    pixels, labels = images_of(range(2))
-    plan = Training(epochs=3, batch_size=8, learning_rate=0.05)
-    options = {"preprocessing": PREPROCESSING, "seed": 0, "device": "cpu", "objective": EvidenceBound()}
-    whole = Generator(1, 8, 2, latent=4, seed=0)
-    train(whole, pixels, labels, plan, **options)
-
-    class Stop(Exception):
-        pass
-
-    def stop(event):
-        if event.epoch == 2:
-            raise Stop
-
-    monkeypatch.setattr(Checkpoint, "due", lambda self: True)
-    monkeypatch.setattr("acil.training.loop.REPORT_SECONDS", 0.0)
-    with pytest.raises(Stop):
-        train(
-            Generator(1, 8, 2, latent=4, seed=0),
-            pixels,
-            labels,
-            plan,
-            checkpoint=Checkpoint(tmp_path),
-            progress=stop,
-            **options,
-        )
-    again = Generator(1, 8, 2, latent=4, seed=0)
-    train(again, pixels, labels, plan, checkpoint=Checkpoint(tmp_path), **options)
-    state = again.state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in whole.state_dict().items())
-
-
 def test_trainings_of_the_generator_are_counted_by_their_cost():
     method = dgr.DGR(make_context(settings={"dgr_generator_epochs": 50, "dgr_drawn": 8}))
     # Two epochs and ten for the generator: on 48 base images, and on 32 new and 24 drawn ones
@@ -142,16 +90,8 @@ def test_trainings_of_the_generator_are_counted_by_their_cost():
 
 
 def test_generator_is_counted_and_no_image_is_kept():
-    method = dgr.DGR(make_context())
-    for phase in make_phases((3, 2)):
-        method.learn(phase)
+    method = learnt("dgr", make_phases((3, 2)))
     use = method.memory()
     assert use.samples == 0
     assert use.statistics == sum(t.nbytes for t in method.generator_network.state_dict().values())
     assert use.statistics > 10_000
-
-
-@pytest.mark.parametrize("wrong", [{"drawn": 0}, {"latent": 0}, {"generator_epochs": 0}])
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        DGRSettings(**wrong)

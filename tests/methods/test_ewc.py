@@ -5,24 +5,14 @@ import math
 
 import pytest
 import torch
+from replay_problem import batch, make_network
 from torch import nn
 
 from acil.methods.ewc import Anchored, fisher_information, merged
-from acil.training.network import Network
-from acil.vision.backbones import Preprocessing, build
+from acil.vision.backbones import Preprocessing
 
 CPU = torch.device("cpu")
 PREPROCESSING = Preprocessing((0.0,), (1.0,), 2)
-
-
-def make_network(n_classes=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return Network(build("smallcnn", generator), n_classes, generator=generator)
-
-
-def batch(n=12, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 1, 8, 8, generator=generator), torch.arange(n) % 3, torch.arange(n)
 
 
 def test_fisher_information_is_the_mean_of_squared_batch_gradients():

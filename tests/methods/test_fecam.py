@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from frozen_phases import gaussians, learnt, method, phase, phases, same_state, vectors
+from frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, same_state, vectors
 
-from acil.errors import InputError, NotFittedError, SingularMatrixError
-
-GROUPS = [(0, 1, 2), (3,), (4, 5)]
+from acil.errors import InputError, SingularMatrixError
 
 
 def reference(features, labels, queries, tukey=0.5, gamma1=1.0, gamma2=1.0, unit=False):
@@ -113,17 +111,3 @@ def test_memory_is_a_triangle_and_a_mean_a_class():
     model = learnt("fecam", phases(features, labels, GROUPS))
     assert model.memory().statistics == 6 * (8 * 9 // 2 + 8 + 1) * 8
     assert model.memory().weights == model.memory().samples == 0
-
-
-def test_predicting_before_learning_is_an_error():
-    with pytest.raises(NotFittedError, match="not learnt"):
-        method("fecam").predict(vectors(torch.ones(2, 8)))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"fecam_tukey": 0}, {"fecam_gamma1": -1}, {"fecam_gamma2": "x"}, {"fecam_unit_length": 3}],
-)
-def test_wrong_settings_are_refused(settings):
-    with pytest.raises(InputError, match=next(iter(settings))):
-        method("fecam", **settings)

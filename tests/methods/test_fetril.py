@@ -7,15 +7,13 @@ import logging
 import numpy as np
 import pytest
 import torch
-from frozen_phases import gaussians, learnt, method, phase, phases, vectors
+from frozen_phases import GROUPS, gaussians, learnt, phase, phases, vectors
 from sklearn.svm import LinearSVC
 
-from acil.errors import InputError
 from acil.methods import fetril
 from acil.methods.class_means import ClassMeans, by_class
 from acil.methods.fetril import squared_hinge, training_rows
 
-GROUPS = [(0, 1, 2), (3,), (4, 5)]
 CPU = torch.device("cpu")
 
 
@@ -130,15 +128,6 @@ def test_memory_is_a_mean_and_a_row_of_weights_a_class():
     features, labels = gaussians()
     use = learnt("fetril", phases(features, labels, GROUPS)).memory()
     assert (use.samples, use.statistics, use.weights) == (0, 6 * (8 + 1) * 8, 6 * (8 + 1) * 8)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"fetril_classifier": "tree"}, {"fetril_similarity": 1}, {"fetril_C": 0}, {"fetril_epochs": 0}],
-)
-def test_wrong_settings_are_refused(settings):
-    with pytest.raises(InputError, match=next(iter(settings))):
-        method("fetril", **settings)
 
 
 def problem(n_classes, features=12, rows=400, spread=1.0, seed=0):

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from frozen_phases import FROZEN, gaussians, learnt, method, phases, vectors
+from frozen_phases import FROZEN, GROUPS, gaussians, learnt, method, phases, vectors
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
-GROUPS = [(0, 1, 2), (3,), (4, 5)]
 #: float64 sums in another order, and what a solve makes of them.
 ROUNDING = 1e-8
 

@@ -90,7 +90,7 @@ class Stop(Exception):
 
 
 def test_interrupted_run_resumes_to_the_same_records(backbone, tmp_path, monkeypatch):
-    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
+    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
     whole = config(backbone, phases=3)
     run(whole, tmp_path / "whole")
     # Every method has four phases, and every third one is a stop: each method meets one.
@@ -127,21 +127,3 @@ def test_features_of_several_depths_reach_every_method(backbone, tmp_path):
     assert rows["ncm"]["memory"]["statistics"] == 10 * (width + 1) * 8
     assert rows["fecam"]["memory"]["statistics"] == 10 * (width * (width + 1) // 2 + width + 1) * 8
     assert min(row["last_accuracy"] for row in rows.values()) > 60
-
-
-def test_settings_of_one_method_do_not_disturb_the_others(backbone, tmp_path):
-    changes = {
-        "settings.fecam_tukey": "1.0",
-        "settings.lda_shrinkage": "0.5",
-        "settings.ds_al_gamma": "2",
-    }
-    run(config(backbone, phases=1, **changes), tmp_path / "run")
-    summaries = records(tmp_path / "run", "summary")
-    assert len(summaries) == len(FROZEN)
-    assert all(row["settings"]["fecam_tukey"] == 1.0 for row in summaries)
-
-
-def test_twice_the_same_run_has_the_same_records(backbone, tmp_path):
-    for name in ("one", "two"):
-        run(config(backbone, phases=2), tmp_path / name)
-    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")

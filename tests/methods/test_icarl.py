@@ -4,37 +4,20 @@ import math
 
 import pytest
 import torch
+from replay_problem import TwoPixels, upper_rows
 from torch import nn
 from torch.nn import functional
 
 from acil.methods.icarl import exemplar_means, nearest_mean, sigmoid_distillation
-from acil.vision.backbones import Backbone, Preprocessing
 
 CPU = torch.device("cpu")
-
-
-class TwoPixels(Backbone):
-    """Features are the two pixels of the upper row, as numbers from 0 to 1."""
-
-    def __init__(self):
-        super().__init__("twopixels", 2, Preprocessing((0.0,), (1.0,), 2))
-
-    def forward(self, x):
-        return x[:, 0, 0]
-
-
-def pixels(*rows):
-    """Return images whose upper row is given, in units of 51 (a fifth of the brightest)."""
-    made = torch.zeros(len(rows), 1, 2, 2, dtype=torch.uint8)
-    made[:, 0, 0] = 51 * torch.tensor(rows, dtype=torch.uint8)
-    return made
 
 
 def test_means_of_exemplars_include_the_mirror_images():
     # Class 7: (3, 4) and its mirror (4, 3), at length 1: (0.6, 0.8), (0.8, 0.6); mean (0.7, 0.7).
     # Class 2: (5, 0), (0, 5) for one image and (3, 4), (4, 3) for the other: the same direction.
     classes, means = exemplar_means(
-        TwoPixels(), pixels((3, 4), (5, 0), (3, 4)), torch.tensor([7, 2, 2]), CPU
+        TwoPixels(), upper_rows((3, 4), (5, 0), (3, 4)), torch.tensor([7, 2, 2]), CPU
     )
     assert classes.tolist() == [2, 7]
     torch.testing.assert_close(means, torch.full((2, 2), 0.5).sqrt())
@@ -47,7 +30,7 @@ def test_mirrored_features_are_scaled_before_they_are_averaged():
             left, right = x[:, 0, 0, 0], x[:, 0, 0, 1]
             return torch.stack([left, 10 * right], dim=1)
 
-    _, means = exemplar_means(Left(), pixels((5, 0)), torch.tensor([0]), CPU)
+    _, means = exemplar_means(Left(), upper_rows((5, 0)), torch.tensor([0]), CPU)
     torch.testing.assert_close(means, torch.full((1, 2), 0.5).sqrt())
 
 
@@ -62,7 +45,9 @@ def test_nearest_mean_is_the_nearest_by_distance_of_directions():
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_any_number_of_exemplars_will_do(n):
-    _, means = exemplar_means(TwoPixels(), pixels(*[(3, 4)] * n), torch.zeros(n, dtype=torch.int64), CPU)
+    _, means = exemplar_means(
+        TwoPixels(), upper_rows(*[(3, 4)] * n), torch.zeros(n, dtype=torch.int64), CPU
+    )
     torch.testing.assert_close(means.norm(dim=1), torch.ones(1))
 
 

@@ -4,25 +4,20 @@ import dataclasses
 
 import pytest
 import torch
-from replay_problem import TRAINING, make_context, make_phases
+from replay_problem import TRAINING, batch, learnt, make_context, make_network, make_phases
 from torch.nn import functional
 
-from acil.errors import InputError
 from acil.methods import resolve
-from acil.methods.lfl import HeldFeatures, LFLSettings
+from acil.methods.lfl import HeldFeatures
 from acil.methods.linear_probe import network_features
-from acil.training.network import Network
-from acil.vision.backbones import build
 
 CPU = torch.device("cpu")
 
 
 def test_loss_is_cross_entropy_over_all_classes_and_half_the_squared_distance():
-    generator = torch.Generator().manual_seed(0)
-    student = Network(build("smallcnn", generator), 2, generator).eval()
-    teacher = Network(build("smallcnn", torch.Generator().manual_seed(1)), 3, generator).eval()
-    x, y = torch.randn(6, 1, 8, 8, generator=generator), torch.arange(6) % 2
-    loss, scores = HeldFeatures(teacher, 0.1)(student, x, y, torch.arange(6))
+    student, teacher = make_network(2), make_network(3, seed=1)
+    x, y, indices = batch(6, 2)
+    loss, scores = HeldFeatures(teacher, 0.1)(student, x, y, indices)
     features, before = student.features(x), teacher.features(x)
     everything = torch.cat([teacher.classifier(features), student.classifier(features)], 1)
     distances = [0.5 * (a - b).dot(a - b).item() for a, b in zip(features, before, strict=True)]
@@ -32,9 +27,8 @@ def test_loss_is_cross_entropy_over_all_classes_and_half_the_squared_distance():
 
 
 def test_old_class_weights_do_not_move():
-    method = resolve("lfl")(make_context())
     phases = make_phases((3, 2, 1))
-    method.learn(phases[0])
+    method = learnt("lfl", phases[:1])
     base = {name: p.detach().clone() for name, p in method.network.named_parameters()}
     for phase in phases[1:]:
         method.learn(phase)
@@ -57,8 +51,3 @@ def test_distance_holds_features():
         after = network_features(method.network.backbone, phases[1].images, CPU)
         drift.append(float((after - before).square().mean()))
     assert drift[1] < 0.3 * drift[0]
-
-
-def test_settings_out_of_range_are_refused():
-    with pytest.raises(InputError, match="distance"):
-        LFLSettings(distance=-1.0)

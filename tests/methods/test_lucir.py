@@ -7,25 +7,27 @@ import math
 
 import pytest
 import torch
-from replay_problem import make_context, make_phases
+from replay_problem import batch, learnt, make_context, make_phases
 from torch.nn import functional
 
-from acil.errors import InputError
 from acil.methods import lucir
 from acil.methods.linear_probe import network_features
 from acil.methods.lucir import (
     CosineClassifier,
-    CosineNetwork,
-    LUCIRSettings,
     Rebalancing,
     imprinted,
     margin_ranking,
 )
-from acil.training.loop import train
-from acil.training.settings import Training
+from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
 
 CPU = torch.device("cpu")
+
+
+def cosine_network(n_old=0, n_new=3):
+    generator = torch.Generator().manual_seed(0)
+    drawn = CosineClassifier.drawn(64, n_old + n_new, generator).weight
+    return FeatureNetwork(build("smallcnn", generator), CosineClassifier(drawn, n_old))
 
 
 def test_margin_is_the_one_computed_by_hand():
@@ -39,29 +41,21 @@ def test_margin_is_the_one_computed_by_hand():
     y = torch.tensor([0, 1, 3])
     found = margin_ranking(cosines, y, n_old=2, margin=0.5, candidates=2)
     assert found.item() == pytest.approx((0.2 + 0.1 + 1.2 + 1.0) / 4)
-
-
-def test_margin_with_one_new_class():
-    cosines = torch.tensor([[0.9, 0.1, 0.2], [0.8, 0.2, 0.9]])
-    found = margin_ranking(cosines, torch.tensor([0, 1]), n_old=2, margin=0.5, candidates=1)
-    assert found.item() == pytest.approx((0.0 + 1.2) / 2)
-
-
-def test_margin_without_old_classes_in_the_batch_is_zero():
-    found = margin_ranking(torch.rand(3, 4), torch.tensor([2, 3, 2]), 2, 0.5, 2)
-    assert found.item() == 0.0
+    # One candidate, the nearest; and no image of an old class.
+    found = margin_ranking(cosines[:2], y[:2], n_old=2, margin=0.5, candidates=1)
+    assert found.item() == pytest.approx((0.2 + 1.2) / 2)
+    assert margin_ranking(cosines[2:], y[2:], n_old=2, margin=0.5, candidates=2).item() == 0.0
 
 
 def test_loss_is_the_sum_of_its_three_parts():
-    generator = torch.Generator().manual_seed(0)
-    network = CosineNetwork(build("smallcnn", generator), 3, 2, generator).eval()
+    network = cosine_network(n_old=3, n_new=2).eval()
     teacher = build("smallcnn", torch.Generator().manual_seed(1)).eval()
-    x, y = torch.randn(10, 1, 8, 8, generator=generator), torch.arange(10) % 5
+    x, y, indices = batch(10, 5)
     objective = Rebalancing(teacher, 3, distillation=7.0, margin=0.5, candidates=2, ranking=1.5)
-    loss, scores = objective(network, x, y, torch.arange(10))
+    loss, scores = objective(network, x, y, indices)
     features, before = network.features(x), teacher(x)
     directions = (functional.normalize(features) * functional.normalize(before)).sum(1)
-    cosines = network.classifier.cosines(features)
+    cosines = network.classifier.similarities(features)
     expected = (
         functional.cross_entropy(scores, y)
         + 7 * (1 - directions.mean())
@@ -73,23 +67,9 @@ def test_loss_is_the_sum_of_its_three_parts():
     assert all(parameter.grad is None for parameter in teacher.parameters())
 
 
-@pytest.fixture
-def objectives(monkeypatch):
-    """Collect the objectives of the increments."""
-    made = []
-
-    def collect(*arguments, **options):
-        made.append(Rebalancing(*arguments, **options))
-        return made[-1]
-
-    monkeypatch.setattr(lucir, "Rebalancing", collect)
-    return made
-
-
-def test_distillation_grows_with_the_share_of_old_classes_and_candidates_are_limited(objectives):
-    method = lucir.LUCIR(make_context(settings={"lucir_distillation": 4.0}))
-    for phase in make_phases((3, 2, 1)):
-        method.learn(phase)
+def test_distillation_grows_with_the_share_of_old_classes_and_candidates_are_limited(fits):
+    learnt("lucir", lucir_distillation=4.0)
+    objectives = [objective for _, _, objective in fits]
     assert [o.distillation for o in objectives] == pytest.approx(
         [4 * math.sqrt(3 / 2), 4 * math.sqrt(5)]
     )
@@ -97,31 +77,28 @@ def test_distillation_grows_with_the_share_of_old_classes_and_candidates_are_lim
 
 
 def test_old_class_weights_do_not_move_in_an_increment():
-    method = lucir.LUCIR(make_context())
     phases = make_phases((3, 2, 1))
-    method.learn(phases[0])
+    method = learnt("lucir", phases[:1])
     first = method.network.classifier.weight.detach().clone()
+    # Neither by a gradient nor by weight decay, and all others do.
+    assert method.training.weight_decay > 0
     method.learn(phases[1])
     second = method.network.classifier.weight.detach().clone()
     assert torch.equal(second[:3], first)
+    assert method.network.classifier.eta.item() != 1.0
     method.learn(phases[2])
     assert torch.equal(method.network.classifier.weight[:5], second)
 
 
-def test_training_starts_from_imprinted_weights(monkeypatch):
-    method = lucir.LUCIR(make_context())
+def test_training_starts_from_imprinted_weights(fits):
     phases = make_phases((3, 2))
-    method.learn(phases[0])
+    method = learnt("lucir", phases[:1])
     old = copy.deepcopy(method.network)
-    started = []
-    monkeypatch.setattr(
-        lucir.LUCIR, "fit", lambda self, network, *rest: started.append(network) or network
-    )
     method.learn(phases[1])
     features = network_features(old.backbone, phases[1].images, CPU)
     expected = imprinted(features, phases[1].labels, [3, 4], old.classifier.weight)
-    torch.testing.assert_close(started[0].classifier.new.detach(), expected)
-    lengths = started[0].classifier.new.detach().norm(dim=1)
+    torch.testing.assert_close(fits[0][0].classifier.new.detach(), expected)
+    lengths = fits[0][0].classifier.new.detach().norm(dim=1)
     mean_length = old.classifier.weight.detach().norm(dim=1).mean()
     torch.testing.assert_close(lengths, mean_length.expand(2))
 
@@ -137,45 +114,23 @@ def test_base_network_has_no_last_relu_where_the_backbone_allows_it(monkeypatch)
 
 def test_balanced_fine_tuning_moves_old_weights_and_not_the_backbone():
     phases = make_phases((3, 2))
-    plain, tuned = (
-        lucir.LUCIR(make_context(settings={"lucir_balanced_epochs": epochs})) for epochs in (0, 2)
-    )
-    for phase in phases:
-        plain.learn(phase)
-        tuned.learn(phase)
+    plain, tuned = (learnt("lucir", phases, lucir_balanced_epochs=epochs) for epochs in (0, 2))
     assert tuned.network.n_classes == 5
     assert not torch.equal(tuned.network.classifier.weight, plain.network.classifier.weight)
     ours, theirs = (m.network.backbone.state_dict() for m in (plain, tuned))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"candidates": 0}, {"balanced_epochs": -1}, {"ranking": -1.0}, {"distillation": -1.0}],
-)
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        LUCIRSettings(**wrong)
-
-
-def make_network(n_old=0, n_new=3):
-    generator = torch.Generator().manual_seed(0)
-    return CosineNetwork(build("smallcnn", generator), n_old, n_new, generator)
-
-
 def test_scores_are_eta_times_the_cosine():
-    head = CosineClassifier(2, 1, 1)
-    with torch.no_grad():
-        head.old.copy_(torch.tensor([[3.0, 4.0]]))
-        head.new.copy_(torch.tensor([[0.0, 0.5]]))
-        head.eta.fill_(10.0)
+    head = CosineClassifier(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), n_old=1)
+    head.eta.data.fill_(10.0)
     # cos((2, 0), (3, 4)) = 0.6; (2, 0) and (0, 0.5) are at right angles.
     torch.testing.assert_close(head(torch.tensor([[2.0, 0.0]])), torch.tensor([[6.0, 0.0]]))
-    torch.testing.assert_close(head.cosines(torch.tensor([[2.0, 0.0]])), torch.tensor([[0.6, 0.0]]))
+    torch.testing.assert_close(head.similarities(torch.tensor([[2.0, 0.0]])), torch.tensor([[0.6, 0.0]]))
 
 
 def test_cosines_keep_float32_under_autocast():
-    head = CosineClassifier(8, 1, 2, torch.Generator().manual_seed(0))
+    head = CosineClassifier.drawn(8, 3, torch.Generator().manual_seed(0))
     features = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
     with torch.autocast("cpu", torch.bfloat16):
         found = head(features)
@@ -184,37 +139,18 @@ def test_cosines_keep_float32_under_autocast():
 
 
 def test_growing_keeps_old_scores_and_eta():
-    network = make_network().eval()
-    with torch.no_grad():
-        network.classifier.eta.fill_(4.0)
-    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    network, x = cosine_network().eval(), batch()[0]
+    network.classifier.eta.data.fill_(4.0)
     before = network(x)
-    network.grow(torch.ones(2, 64))
+    network.classifier = network.classifier.grown(torch.ones(2, 64))
     assert network.n_classes == 5
     # A product of another shape may sum in another order.
     torch.testing.assert_close(network(x)[:, :3], before)
     assert not network.classifier.old.requires_grad
-    network.grow(torch.ones(1, 64))
-    assert (len(network.classifier.old), len(network.classifier.new)) == (5, 1)
-
-
-def test_old_weights_move_neither_by_gradient_nor_by_weight_decay():
-    network = make_network(n_old=2, n_new=1)
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    images = torch.randint(256, (30, 1, 8, 8), generator=torch.Generator().manual_seed(2)).byte()
-    train(
-        network,
-        images,
-        torch.arange(30) % 3,
-        Training(epochs=2, batch_size=10, weight_decay=0.1),
-        preprocessing=network.backbone.preprocessing,
-        seed=0,
-        device="cpu",
-    )
-    after = network.state_dict()
-    assert torch.equal(after["classifier.old"], before["classifier.old"])
-    for name in ("classifier.new", "classifier.eta", "backbone.stage1.0.weight"):
-        assert not torch.equal(after[name], before[name]), name
+    grown = network.classifier.grown(torch.ones(1, 64))
+    assert (len(grown.old), len(grown.new)) == (5, 1)
+    assert (len(grown.thawed().old), len(grown.thawed().new)) == (0, 6)
+    assert grown.thawed().eta.item() == 4.0
 
 
 def test_imprinted_weights_are_mean_directions_at_the_mean_length_of_old_ones():
@@ -223,8 +159,3 @@ def test_imprinted_weights_are_mean_directions_at_the_mean_length_of_old_ones():
     found = imprinted(features, torch.tensor([7, 7, 4]), [4, 7], old)
     expected = 3 * torch.tensor([[0.0, -1.0], [0.5**0.5, 0.5**0.5]])
     torch.testing.assert_close(found, expected)
-
-
-def test_classifier_without_new_classes_is_refused():
-    with pytest.raises(InputError, match="at least one new class"):
-        CosineClassifier(4, 3, 0)

@@ -5,35 +5,28 @@ import math
 
 import pytest
 import torch
-from replay_problem import make_context, make_phases
+from replay_problem import batch, learnt, make_phases, paper_context
 from torch.nn import functional
 
-from acil.errors import InputError
 from acil.methods import podnet
 from acil.methods.incremental import increment_training
 from acil.methods.linear_probe import network_features
 from acil.methods.podnet import (
-    PODNetSettings,
     PooledOutputs,
     ProxyClassifier,
-    ProxyNetwork,
     imprinted_proxies,
     neighbourhood_loss,
     pooled_distance,
 )
-from acil.training.loop import train
-from acil.training.recipes import RECIPES
-from acil.training.settings import Training
+from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
 
 CPU = torch.device("cpu")
 
 
 def test_similarity_is_the_one_computed_by_hand():
-    head = ProxyClassifier(2, 0, 2, 2)
-    with torch.no_grad():
-        head.new.copy_(torch.tensor([[[1.0, 0.0], [0.0, 3.0]], [[-2.0, 0.0], [-1.0, 0.0]]]))
-        head.eta.fill_(3.0)
+    head = ProxyClassifier(torch.tensor([[[1.0, 0.0], [0.0, 3.0]], [[-2.0, 0.0], [-1.0, 0.0]]]))
+    head.eta.data.fill_(3.0)
     # f = (2, 0) at length 1 is at squared distances 0 and 2 from class 0, 4 and 4 from class 1.
     weight = 1 / (1 + math.exp(-2))
     expected = [(1 - weight) * -2.0, -4.0]
@@ -84,10 +77,11 @@ def test_distance_is_a_mean_over_images():
 
 def test_objective_is_the_sum_of_its_parts():
     generator = torch.Generator().manual_seed(0)
-    network = ProxyNetwork(build("smallcnn", generator), 3, 2, 4, generator).eval()
+    drawn = ProxyClassifier.drawn((5, 4, 64), generator).weight
+    network = FeatureNetwork(build("smallcnn", generator), ProxyClassifier(drawn, 3)).eval()
     teacher = build("smallcnn", torch.Generator().manual_seed(1)).eval()
-    x, y = torch.randn(10, 1, 8, 8, generator=generator), torch.arange(10) % 5
-    loss, scores = PooledOutputs(teacher, 7.0, 2.0, 5.0)(network, x, y, torch.arange(10))
+    x, y, indices = batch(10, 5)
+    loss, scores = PooledOutputs(teacher, 7.0, 2.0, 5.0)(network, x, y, indices)
     torch.testing.assert_close(scores, network(x))
     directions = functional.cosine_similarity(network.features(x), teacher(x)).mean()
     expected = (
@@ -99,22 +93,6 @@ def test_objective_is_the_sum_of_its_parts():
     loss.backward()
     assert network.classifier.old.grad is None
     assert all(parameter.grad is None for parameter in teacher.parameters())
-
-
-@pytest.mark.parametrize(("limit", "moved"), [(None, 0.3), (1e-3, 1e-4)])
-def test_gradients_are_clamped_entry_by_entry(limit, moved):
-    class Steep:
-        gradient_limit = limit
-
-        def __call__(self, network, x, y, indices):
-            return 3 * network.weight.sum()
-
-    network = torch.nn.Linear(2, 1, bias=False)
-    before = network.weight.detach().clone()
-    plan = Training(epochs=1, batch_size=4, learning_rate=0.1, weight_decay=0.0)
-    inputs, labels = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
-    train(network, inputs, labels, plan, preprocessing=None, seed=0, device="cpu", objective=Steep())
-    torch.testing.assert_close(before - network.weight.detach(), torch.full((1, 2), moved))
 
 
 def test_proxies_are_centres_of_the_class_at_the_mean_length():
@@ -140,14 +118,9 @@ def test_class_of_few_images_repeats_its_centres():
     assert len(found[0].unique(dim=0)) == 2
 
 
-def test_training_starts_from_imprinted_proxies(monkeypatch):
-    method = podnet.PODNet(make_context(settings={"podnet_balanced_epochs": 0}))
+def test_training_starts_from_imprinted_proxies(monkeypatch, fits):
     phases = make_phases((3, 2))
-    method.learn(phases[0])
-    started = []
-    monkeypatch.setattr(
-        podnet.PODNet, "fit", lambda self, network, *rest: started.append(network) or network
-    )
+    method = learnt("podnet", phases[:1], podnet_balanced_epochs=0)
     seeds = []
 
     def collect(*arguments):
@@ -159,15 +132,12 @@ def test_training_starts_from_imprinted_proxies(monkeypatch):
     old = method.network.classifier.weight
     method.learn(phases[1])
     expected = imprinted_proxies(features, phases[1].labels, [3, 4], old, seeds[0])
-    assert torch.equal(started[0].classifier.new, expected)
+    assert torch.equal(fits[0][0].classifier.new, expected)
 
 
 def test_old_proxies_do_not_move_in_the_main_stage_and_all_do_in_the_balanced_one():
     phases = make_phases((3, 2))
-    main = podnet.PODNet(make_context(settings={"podnet_balanced_epochs": 0}))
-    both = podnet.PODNet(make_context(settings={"podnet_balanced_epochs": 2}))
-    for method in (main, both):
-        method.learn(phases[0])
+    main, both = (learnt("podnet", phases[:1], podnet_balanced_epochs=n) for n in (0, 2))
     base = main.network.classifier.weight.detach().clone()
     for method in (main, both):
         method.learn(phases[1])
@@ -182,24 +152,15 @@ def test_old_proxies_do_not_move_in_the_main_stage_and_all_do_in_the_balanced_on
     assert both.network.classifier.eta.requires_grad
 
 
-def test_distances_grow_with_the_share_of_old_classes(monkeypatch):
-    made = []
-
-    def collect(*arguments):
-        made.append(PooledOutputs(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(podnet, "PooledOutputs", collect)
-    method = podnet.PODNet(make_context(settings={"podnet_flat": 2.0, "podnet_balanced_epochs": 0}))
-    for phase in make_phases((3, 2, 1)):
-        method.learn(phase)
-    found = [(o.spatial, o.flat) for o in made if o.teacher is not None]
+def test_distances_grow_with_the_share_of_old_classes(fits):
+    learnt("podnet", podnet_flat=2.0, podnet_balanced_epochs=0)
+    found = [(objective.spatial, objective.flat) for _, _, objective in fits]
     growth = [math.sqrt(5 / 2), math.sqrt(6)]
     assert found == [pytest.approx((3 * g, 2 * g)) for g in growth]
 
 
 def test_settings_of_the_authors_for_cifar():
-    context = dataclasses.replace(make_context(), recipe=RECIPES["paper"], settings={})
+    context = paper_context()
     found = increment_training(context, podnet.PODNet.schedules)
     assert (found.epochs, found.schedule, found.learning_rate) == (160, "cosine", 0.1)
     assert (found.weight_decay, found.augment) == (5e-4, ("crop", "flip", "jitter"))
@@ -228,12 +189,3 @@ def test_resnet_of_podnet_has_plain_sums_and_four_stages():
     assert bool((network.maps(x)[0] < 0).any())
     assert len(build("resnet32").maps(x)) == 3
     assert "plain_sums" not in build("resnet32").options
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"proxies": 0}, {"balanced_epochs": -1}, {"spatial": -1.0}, {"gradient_limit": 0.0}],
-)
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        PODNetSettings(**wrong)

@@ -2,25 +2,30 @@
 
 import copy
 import dataclasses
-import functools
 
 import pytest
 import torch
-from replay_problem import REPLAY_METHODS, image_set, images_of, make_context, make_phases
+from replay_problem import (
+    REPLAY_METHODS,
+    fit,
+    image_set,
+    images_of,
+    make_context,
+    make_network,
+    make_phases,
+)
 
 from acil.methods import resolve
 from acil.methods.aanets import TwoBranches
 from acil.methods.bic import BiasCorrection
-from acil.methods.dgr import Replaying
+from acil.methods.dgr import EvidenceBound, Generator, Replaying
 from acil.methods.eeil import GroupDistilling
 from acil.methods.ewc import Anchored
-from acil.methods.generator import EvidenceBound, Generator
 from acil.methods.icarl import SigmoidDistilling
-from acil.methods.lucir import CosineNetwork, Rebalancing
-from acil.methods.podnet import PooledOutputs, ProxyNetwork
-from acil.training.loop import train
-from acil.training.network import Network
-from acil.training.objectives import Distilling
+from acil.methods.lucir import CosineClassifier, Rebalancing
+from acil.methods.podnet import PooledOutputs, ProxyClassifier
+from acil.training.network import FeatureNetwork
+from acil.training.objectives import Distilling, Objective
 from acil.training.settings import Training
 from acil.vision.backbones import build
 
@@ -30,13 +35,22 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 SETTINGS = Training(epochs=1, batch_size=16, learning_rate=0.01)
 
 
-def linear(n_classes=5, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return Network(build("smallcnn", generator), n_classes, generator)
+def linear():
+    return make_network(5)
+
+
+def cosine(backbone=None):
+    drawn = CosineClassifier.drawn(64, 5, torch.Generator().manual_seed(0)).weight
+    return FeatureNetwork(backbone or build("smallcnn"), CosineClassifier(drawn, 3))
+
+
+def proxies():
+    drawn = ProxyClassifier.drawn((5, 10, 64), torch.Generator().manual_seed(0)).weight
+    return FeatureNetwork(build("smallcnn"), ProxyClassifier(drawn, 3))
 
 
 def teacher(n_classes=3):
-    return linear(n_classes, seed=1).cuda().eval()
+    return make_network(n_classes, seed=1).cuda()
 
 
 def anchored():
@@ -47,8 +61,8 @@ def anchored():
 
 def plain(objective):
     """Return the same objective, whose steps are not recorded."""
-    same = functools.partial(objective)
-    same.gradient_limit = getattr(objective, "gradient_limit", None)
+    same = Objective(objective)
+    same.gradient_limit = objective.gradient_limit
     return same
 
 
@@ -62,19 +76,17 @@ CASES = {
     "sigmoids": (linear, lambda: SigmoidDistilling(teacher(5), 3)),
     "anchored": (linear, anchored),
     "rebalancing": (
-        lambda: CosineNetwork(build("smallcnn"), 3, 2, torch.Generator().manual_seed(0)),
+        cosine,
         lambda: Rebalancing(teacher().backbone, 3, 5.0, 0.5, 2, 1.0),
     ),
     "two branches": (
-        lambda: CosineNetwork(
-            TwoBranches(build("smallcnn"), 0.5), 3, 2, torch.Generator().manual_seed(0)
-        ),
+        lambda: cosine(TwoBranches(build("smallcnn"), 0.5)),
         lambda: Rebalancing(TwoBranches(teacher().backbone, 0.5).cuda().eval(), 3, 5.0, 0.5, 2, 1.0),
     ),
     "groups": (linear, lambda: GroupDistilling(teacher(), (2, 3), 2.0, 1.0)),
     "replaying": (linear, lambda: Replaying(teacher(), 3, 0.4)),
     "pooled outputs": (
-        lambda: ProxyNetwork(build("smallcnn"), 3, 2, 10, torch.Generator().manual_seed(0)),
+        proxies,
         lambda: PooledOutputs(teacher().backbone, 3.0, 1.0, 0.01),
     ),
 }
@@ -87,17 +99,9 @@ def test_recorded_steps_equal_plain_ones(case, precision):
     images, labels = images_of((3, 4) if case in ("new classes only", "anchored") else range(5), 9)
     start, results = make(), []
     for used in (objective, plain(objective)):
+        settings = dataclasses.replace(SETTINGS, precision=precision)
         network = copy.deepcopy(start)
-        train(
-            network,
-            images,
-            labels,
-            dataclasses.replace(SETTINGS, precision=precision),
-            preprocessing=network.backbone.preprocessing,
-            seed=0,
-            device="cuda",
-            objective=used,
-        )
+        fit(network, images, labels, settings, device="cuda", objective=used)
         results.append(network.cpu().state_dict())
     for name, value in results[0].items():
         torch.testing.assert_close(value, results[1][name], rtol=1e-2, atol=2e-3, msg=name)
@@ -111,16 +115,7 @@ def test_generator_trains_as_a_graph():
     results = []
     for objective in (EvidenceBound(), plain(EvidenceBound())):
         network = Generator(1, 8, 3, latent=4, seed=0)
-        train(
-            network,
-            pixels,
-            labels,
-            SETTINGS,
-            preprocessing=build("smallcnn").preprocessing,
-            seed=0,
-            device="cuda",
-            objective=objective,
-        )
+        fit(network, pixels, labels, SETTINGS, device="cuda", objective=objective)
         results.append(network.cpu().state_dict())
     for name, value in results[0].items():
         torch.testing.assert_close(value, results[1][name], rtol=1e-2, atol=2e-3, msg=name)

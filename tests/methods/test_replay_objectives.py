@@ -6,20 +6,6 @@ from replay_problem import make_context, make_phases
 
 from acil.methods import resolve
 from acil.methods.ewc import fisher_information, merged
-from acil.methods.incremental import IncrementalNetwork
-
-
-@pytest.fixture
-def fits(monkeypatch):
-    """Collect what increments are trained with; the network stays as it starts."""
-    calls = []
-
-    def fit(self, network, data, phase, objective=None):
-        calls.append((network, data[1], objective))
-        return network
-
-    monkeypatch.setattr(IncrementalNetwork, "fit", fit)
-    return calls
 
 
 def second_phase(name, fits, **settings):
@@ -55,21 +41,21 @@ def test_data_are_the_new_images_and_what_is_kept(name, counts, fits):
     assert network.n_classes == (6 if name == "icarl-bce" else 5)
 
 
-def test_lwf_distils_from_the_network_before_and_looks_at_new_scores(fits):
-    teacher, network, _, objective = second_phase("lwf", fits)
+@pytest.mark.parametrize(
+    ("name", "settings", "weight", "new_only"),
+    [
+        ("lwf", {}, 3.0, True),
+        ("lwf", {"lwf_distillation": 7.0}, 7.0, True),
+        ("lwf-exemplars", {}, 1.0, False),
+        ("icarl", {}, 1.0, False),
+    ],
+)
+def test_scores_of_the_network_before_are_distilled(name, settings, weight, new_only, fits):
+    teacher, network, _, objective = second_phase(name, fits, **settings)
     assert objective.teacher is teacher
     assert network is not teacher
-    assert (objective.n_old, objective.temperature, objective.new_only) == (3, 2.0, True)
-    assert (objective.cross_entropy, objective.distillation) == (1.0, 3.0)
-    assert second_phase("lwf", fits, lwf_distillation=7.0)[-1].distillation == 7.0
-
-
-@pytest.mark.parametrize("name", ["lwf-exemplars", "icarl"])
-def test_distillation_with_exemplars_looks_at_all_scores(name, fits):
-    teacher, _, _, objective = second_phase(name, fits)
-    assert objective.teacher is teacher
-    assert (objective.n_old, objective.temperature, objective.new_only) == (3, 2.0, False)
-    assert (objective.cross_entropy, objective.distillation) == (1.0, 1.0)
+    assert (objective.n_old, objective.temperature, objective.new_only) == (3, 2.0, new_only)
+    assert (objective.cross_entropy, objective.distillation) == (1.0, weight)
 
 
 def test_original_icarl_takes_the_old_sigmoids_of_old_classes(fits):
@@ -77,6 +63,11 @@ def test_original_icarl_takes_the_old_sigmoids_of_old_classes(fits):
     assert objective.teacher is teacher
     assert objective.n_old == 3
     assert network is not teacher
+
+
+def test_ewc_looks_at_new_scores_unless_told_otherwise(fits):
+    assert second_phase("ewc", fits)[-1].n_old == 3
+    assert second_phase("ewc", fits, ewc_new_only=False)[-1].n_old == 0
 
 
 def test_ewc_anchors_the_weights_before_and_merges_what_mattered(fits):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from replay_problem import REPLAY_METHODS, make_context, make_phases, same_state
+from replay_problem import REPLAY_METHODS, learnt, make_context, make_phases, same_state
 
 from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
@@ -42,12 +42,8 @@ def stop_in_epoch(epoch):
 @pytest.mark.parametrize("name", REPLAY_METHODS)
 def test_phase_goes_on_from_where_it_was_killed(name, tmp_path, often):
     phases = make_phases((2, 2))
-    whole = resolve(name)(make_context(training=TRAINING))
-    for phase in phases:
-        whole.learn(phase)
-
-    before = resolve(name)(make_context(tmp_path, training=TRAINING))
-    before.learn(phases[0])
+    whole = learnt(name, phases, make_context(training=TRAINING))
+    before = learnt(name, phases[:1], make_context(tmp_path, training=TRAINING))
     state = before.state_dict()
     killed = resolve(name)(make_context(tmp_path, training=TRAINING, progress=stop_in_epoch(3)))
     killed.load_state_dict(state)
@@ -58,9 +54,12 @@ def test_phase_goes_on_from_where_it_was_killed(name, tmp_path, often):
     events = []
     resumed = resolve(name)(make_context(tmp_path, training=TRAINING, progress=events.append))
     resumed.load_state_dict(state)
+    assert torch.equal(resumed.predict(phases[1].images), before.predict(phases[1].images))
     resumed.learn(phases[1])
     assert events[0].epoch >= 2
     assert same_state(resumed.state_dict(), whole.state_dict())
+    assert resumed.memory() == whole.memory()
+    assert torch.equal(resumed.predict(phases[1].images), whole.predict(phases[1].images))
     assert not left.parent.exists()
 
 
@@ -68,8 +67,7 @@ def test_checkpoints_of_other_groupings_and_settings_do_not_meet(tmp_path, often
     folders = set()
     for sizes, settings in [((2, 2), {}), ((2, 1), {}), ((2, 2), {"lwf_distillation": 2.0})]:
         phases = make_phases(sizes)
-        method = resolve("lwf")(make_context(tmp_path, settings=settings))
-        method.learn(phases[0])
+        method = learnt("lwf", phases[:1], make_context(tmp_path, settings=settings))
         method.context = make_context(tmp_path, settings=settings, progress=stop_in_epoch(2))
         with pytest.raises(Stop):
             method.learn(phases[1])
@@ -80,8 +78,7 @@ def test_checkpoints_of_other_groupings_and_settings_do_not_meet(tmp_path, often
 def test_checkpoint_after_another_network_is_left_aside(tmp_path, often, caplog):
     # On a GPU a phase that is learnt again ends with other last bits: what follows starts anew.
     phases = make_phases((2, 2))
-    method = resolve("finetune")(make_context(tmp_path))
-    method.learn(phases[0])
+    method = learnt("finetune", phases[:1], make_context(tmp_path))
     method.context = make_context(tmp_path, progress=stop_in_epoch(2))
     with pytest.raises(Stop):
         method.learn(phases[1])
@@ -121,7 +118,7 @@ def timeless(folder):
 
 @pytest.mark.parametrize("name", [*REPLAY_METHODS, "podnet+aanets+rmm"])
 def test_interrupted_run_resumes_to_the_same_records(name, tmp_path, monkeypatch, often):
-    monkeypatch.setattr("acil.benchmark.rundir.STATE_SECONDS", 0.0)
+    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
     config = make_config({**DIGITS, "methods": name})
     run(config, tmp_path / "whole")
 

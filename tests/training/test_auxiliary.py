@@ -4,27 +4,26 @@ import dataclasses
 
 import pytest
 import torch
-from test_loop import PREPROCESSING, SHORT, fit, make_network, problem, same
 from torch.nn import functional
+from training_problem import CPU, PREPROCESSING, SHORT, fit, make_network, problem, same
 
 from acil.errors import InputError
 from acil.training import loop as loop_module
-from acil.training.assisted import (
+from acil.training.batches import Batches
+from acil.training.checkpoint import Checkpoint, training_identity
+from acil.training.objectives import (
     CONTRAST_TEMPERATURE,
     Assisted,
     AssistedLoss,
+    CrossEntropy,
     MeanScores,
     contrastive,
     mixed,
     mixing_share,
     transformed,
 )
-from acil.training.auxiliary import Auxiliary
-from acil.training.batches import Batches
-from acil.training.checkpoint import Checkpoint, training_identity
-from acil.training.loop import train
-from acil.training.recipes import RECIPES, from_dict, override, recipe, to_dict
-from acil.training.step import CrossEntropy
+from acil.training.recipes import RECIPES, override, recipe, to_dict
+from acil.training.settings import Auxiliary
 
 ROTATION = Auxiliary(copies=1)
 TASKS = {
@@ -46,11 +45,8 @@ def test_quarter_turns_are_numbered_counterclockwise():
     found = transformed(images, torch.arange(4), ROTATION)
     for kind in range(4):
         assert torch.equal(found[kind], torch.rot90(images[kind], kind, (1, 2)))
-
-
-def test_two_angles_are_upright_and_upside_down():
-    images = colour_pictures(2)
-    found = transformed(images, torch.tensor([0, 1]), Auxiliary(copies=1, angles=2))
+    # Two angles are upright and upside down.
+    found = transformed(images[:2], torch.tensor([0, 1]), Auxiliary(copies=1, angles=2))
     assert torch.equal(found, torch.stack([images[0], images[1].flip(1, 2)]))
 
 
@@ -209,8 +205,7 @@ def test_interrupted_training_goes_on_to_the_same_bits(name, stop_at, tmp_path, 
 def test_views_of_a_batch_are_the_same_images_augmented_anew():
     images, labels = problem(40)
     settings = dataclasses.replace(SHORT, augment=("crop",))
-    device = torch.device("cpu")
-    batches = Batches(images, labels, settings, PREPROCESSING, 0, device, views=3, draws=2)
+    batches = Batches(images, labels, settings, PREPROCESSING, 0, CPU, views=3, draws=2)
     steps = list(batches.epoch(1))
     assert [len(y) for _, y, _, _ in steps] == [16, 16, 8]
     x, y, indices, draws = steps[1]
@@ -218,9 +213,7 @@ def test_views_of_a_batch_are_the_same_images_augmented_anew():
     assert draws.shape == (16, 2)
     assert torch.equal(y, labels[indices])
     assert not torch.equal(x[:16], x[16:32])
-    plain = Batches(
-        images, labels, dataclasses.replace(settings, augment=()), PREPROCESSING, 0, device, 3
-    )
+    plain = Batches(images, labels, SHORT, PREPROCESSING, 0, CPU, 3)
     x, _, _ = next(iter(plain.epoch(1)))
     assert torch.equal(x[:16], x[16:32])
     again = next(iter(batches.epoch(1, first_step=1)))
@@ -245,7 +238,7 @@ def test_recipe_names_tasks_by_dotted_keys_and_json_keeps_them():
         recipe("strong"), {"training.auxiliary.copies": "2", "training.auxiliary.mixup": "0.5"}
     )
     assert chosen.training.auxiliary == Auxiliary(copies=2, mixup=0.5)
-    assert from_dict(to_dict(chosen)) == chosen
+    assert to_dict(chosen)["training"]["auxiliary"]["copies"] == 2
 
 
 @pytest.mark.parametrize(
@@ -275,12 +268,4 @@ def test_impossible_task_is_refused(name, value):
 def test_network_without_features_is_refused():
     settings = dataclasses.replace(SHORT, auxiliary=ROTATION)
     with pytest.raises(InputError, match="need a network with features and a classifier"):
-        train(
-            torch.nn.Linear(4, 2),
-            torch.rand(6, 4),
-            torch.tensor([0, 1] * 3),
-            settings,
-            preprocessing=None,
-            seed=0,
-            device="cpu",
-        )
+        fit(torch.nn.Linear(4, 2), torch.rand(6, 4), torch.tensor([0, 1] * 3), settings)

@@ -12,13 +12,12 @@ import torch
 from interpreted import errors, tensors
 from torch import nn
 from torch.nn import functional
+from training_problem import make_network
 
 from acil.training.convolution import FastConv2d, convolution, eligible, suits, use_fast_convolutions
-from acil.training.half_precision import HalfPrecisionCopy
-from acil.training.network import Network
+from acil.training.objectives import CrossEntropy
 from acil.training.settings import Training
-from acil.training.step import CrossEntropy, Step
-from acil.vision.backbones import build
+from acil.training.step import HalfPrecisionCopy, Step
 
 #: Rounding of the result to 11 bits, relative to the largest value: 2⁻¹¹ and a little for the sums.
 TOLERANCE = 1e-3
@@ -44,11 +43,6 @@ with_triton = pytest.mark.skipif(
 def half(**changes):
     options = {"kernel_size": 3, "padding": 1, "bias": False} | changes
     return nn.Conv2d(options.pop("inputs", 16), options.pop("outputs", 32), **options).half()
-
-
-def make_network():
-    generator = torch.Generator().manual_seed(0)
-    return Network(build("resnet32", generator), 4, generator=generator)
 
 
 def test_convolutions_of_resnets_are_eligible():
@@ -97,7 +91,7 @@ def test_what_the_kernels_cannot_hold_does_not_suit():
 
 
 def test_nothing_changes_without_a_gpu():
-    network = HalfPrecisionCopy(make_network()).network
+    network = HalfPrecisionCopy(make_network(4, backbone="resnet32")).network
     assert use_fast_convolutions(network, torch.device("cpu")) == 0
     assert not any(isinstance(module, FastConv2d) for module in network.modules())
 
@@ -105,7 +99,7 @@ def test_nothing_changes_without_a_gpu():
 def test_the_convolutions_of_the_copy_change_and_those_of_the_network_do_not(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
-    network = make_network()
+    network = make_network(4, backbone="resnet32")
     copy = HalfPrecisionCopy(network).network
     names = list(copy.state_dict())
     # 31 convolutions, one of which takes three channels.
@@ -220,7 +214,9 @@ def test_a_step_is_the_same_with_and_without(monkeypatch):
     for fast in (True, False):
         if not fast:
             monkeypatch.setattr("acil.training.step.use_fast_convolutions", lambda *_: 0)
-        network = make_network().to(device).to(memory_format=torch.channels_last).train()
+        network = (
+            make_network(4, backbone="resnet32").to(device).to(memory_format=torch.channels_last).train()
+        )
         before = convolution_weights(network)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

@@ -4,15 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from training_problem import fit, make_network
 
-from acil.training.auxiliary import Auxiliary
-from acil.training.loop import train
-from acil.training.network import Network
-from acil.training.settings import Training
-from acil.training.step import CrossEntropy, Step
-from acil.vision.augment import Augmentation
-from acil.vision.backbones import build, normalise
-from acil.vision.trivialaugment import SPACE
+from acil.training.objectives import CrossEntropy
+from acil.training.settings import Auxiliary, Training
+from acil.training.step import Step
+from acil.vision.augment import SPACE, Augmentation
+from acil.vision.backbones import normalise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -29,15 +27,19 @@ def problem(n=150):
     )
 
 
-def make_network():
-    generator = torch.Generator().manual_seed(0)
-    return Network(build("resnet32", generator), 4, generator=generator)
+def resnet():
+    return make_network(4, backbone="resnet32")
+
+
+def on_gpu(network, images, labels, settings, **options):
+    preprocessing = network.backbone.preprocessing
+    return fit(network, images, labels, settings, preprocessing=preprocessing, device="cuda", **options)
 
 
 def test_recording_a_graph_leaves_weights_buffers_and_momentum():
     images, labels = problem(32)
     device = torch.device("cuda")
-    network = make_network().to(device).train()
+    network = resnet().to(device).train()
     step = Step(network, CrossEntropy(), SETTINGS, device)
     before = {name: tensor.clone() for name, tensor in step.tensors().items()}
     x = normalise(images.to(device), network.backbone.preprocessing)
@@ -60,18 +62,8 @@ def test_recorded_steps_equal_plain_ones():
 
     results, reports = [], []
     for objective in (None, plain):
-        network = make_network()
-        train(
-            network,
-            images,
-            labels,
-            dataclasses.replace(SETTINGS, epochs=1),
-            preprocessing=network.backbone.preprocessing,
-            seed=0,
-            device="cuda",
-            objective=objective,
-            progress=reports.append,
-        )
+        once = dataclasses.replace(SETTINGS, epochs=1)
+        network = on_gpu(resnet(), images, labels, once, objective=objective, progress=reports.append)
         results.append(network.cpu().state_dict())
     assert reports[-1].accuracy is not None
     for name, value in results[0].items():
@@ -86,22 +78,14 @@ def test_recorded_steps_equal_plain_ones():
 def test_every_precision_trains_and_flags_are_put_back(precision, compiled):
     images, labels = problem()
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
-    network = make_network()
+    network = resnet()
     settings = dataclasses.replace(
         SETTINGS,
         precision=precision,
         compile=compiled,
         augment=("crop", "flip", "trivialaugment", "trivialaugment-bilinear"),
     )
-    train(
-        network,
-        images,
-        labels,
-        settings,
-        preprocessing=network.backbone.preprocessing,
-        seed=0,
-        device="cuda",
-    )
+    on_gpu(network, images, labels, settings)
     assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == before
 
@@ -117,19 +101,11 @@ def test_every_precision_trains_and_flags_are_put_back(precision, compiled):
 )
 def test_auxiliary_tasks_run_compiled_and_recorded(tasks):
     images, labels = problem()
-    network = make_network()
+    network = resnet()
     settings = dataclasses.replace(SETTINGS, precision="fp16", compile=True, auxiliary=tasks)
-    train(
-        network,
-        images,
-        labels,
-        settings,
-        preprocessing=network.backbone.preprocessing,
-        seed=0,
-        device="cuda",
-    )
+    on_gpu(network, images, labels, settings)
     assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
-    assert network.state_dict().keys() == make_network().state_dict().keys()
+    assert network.state_dict().keys() == resnet().state_dict().keys()
 
 
 def test_operations_give_the_same_pixels_on_gpu_and_cpu():

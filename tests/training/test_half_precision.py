@@ -3,9 +3,8 @@
 import torch
 from torch import nn
 
-from acil.training.half_precision import HalfPrecisionCopy
-from acil.training.objectives import Distilling
-from acil.training.step import CrossEntropy, _with_fast_teacher
+from acil.training.objectives import CrossEntropy, Distilling
+from acil.training.step import HalfPrecisionCopy, _with_fast_teacher
 
 
 def small_network():
@@ -80,8 +79,5 @@ def test_teacher_of_a_half_training_is_a_half_copy_and_the_given_one_stays():
 
 def test_objectives_without_a_teacher_and_full_precision_are_left_alone():
     plain, distilling = CrossEntropy(), Distilling(small_network(), 2, 2.0)
-    assert _with_fast_teacher(plain, half=True, compiled=False, device=torch.device("cpu")) is plain
-    assert (
-        _with_fast_teacher(distilling, half=False, compiled=False, device=torch.device("cpu"))
-        is distilling
-    )
+    for objective, half in ((plain, True), (distilling, False)):
+        assert _with_fast_teacher(objective, half, False, torch.device("cpu")) is objective

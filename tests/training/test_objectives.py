@@ -1,4 +1,4 @@
-"""Distillation losses and the Fisher penalty against formulas."""
+"""Distillation against formulas."""
 
 import copy
 import math
@@ -6,17 +6,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from training_problem import make_network
 
-from acil.training.network import Network
 from acil.training.objectives import Distilling, distillation
-from acil.vision.backbones import build
-
-CPU = torch.device("cpu")
-
-
-def make_network(n_classes=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return Network(build("smallcnn", generator), n_classes, generator=generator)
 
 
 def batch(n=12, seed=1):

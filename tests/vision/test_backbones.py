@@ -1,5 +1,6 @@
-"""Backbones: shapes, counts, known answers, weights of others."""
+"""Backbones: shapes, counts, known answers, weights of others, preprocessing."""
 
+import json
 import math
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from acil.errors import InputError
-from acil.vision.backbones import BACKBONES, build, fingerprint
+from acil.vision.backbones import BACKBONES, Preprocessing, build, fingerprint, normalise
 from acil.vision.resnet import PaddedShortcut
 from backbones import input_of, seeded, with_statistics
 
@@ -31,19 +32,6 @@ def map_shapes(backbone) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def norm(state, name, x):
-    keys = ("running_mean", "running_var", "weight", "bias")
-    mean, var, weight, bias = (state[f"{name}.{key}"].reshape(-1, 1, 1) for key in keys)
-    return (x - mean) / (var + 1e-5).sqrt() * weight + bias
-
-
-def block(state, name, x, stride, shortcut):
-    y = functional.conv2d(x, state[f"{name}.conv1.weight"], stride=stride, padding=1)
-    y = norm(state, f"{name}.bn1", y).relu()
-    y = functional.conv2d(y, state[f"{name}.conv2.weight"], padding=1)
-    return norm(state, f"{name}.bn2", y) + shortcut(name, x)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "parameters", "features"),
     [
@@ -61,40 +49,37 @@ def test_number_of_parameters_and_features(name, options, parameters, features):
     assert backbone.name == name
 
 
-@pytest.mark.parametrize("option", ["A", "B"])
-def test_resnet32_has_16_taps_from_input_to_output(option):
-    backbone = build("resnet32", option=option)
-    expected = {"stem": (16, 32, 32)}
-    for stage, shape in enumerate([(16, 32, 32), (32, 16, 16), (64, 8, 8)], start=1):
-        expected |= {f"stage{stage}.{index}": shape for index in range(5)}
+CIFAR = [(16, 32, 32), (32, 16, 16), (64, 8, 8)]
+SMALL_IMAGES = [(64, 16, 16), (128, 8, 8), (256, 4, 4), (512, 2, 2)]
+SMALL_STEM = [(64, 32, 32), (128, 16, 16), (256, 8, 8), (512, 4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "blocks", "maps"),
+    [
+        ("resnet32", {"option": "A"}, 5, CIFAR),
+        ("resnet32", {"option": "B"}, 5, CIFAR),
+        ("resnet18", {"size": 64}, 2, SMALL_IMAGES),
+        ("resnet18", {"size": 32, "stem": "small"}, 2, SMALL_STEM),
+    ],
+)
+def test_resnets_have_a_tap_after_each_block(name, options, blocks, maps):
+    expected = {"stem": maps[0]}
+    for stage, shape in enumerate(maps, start=1):
+        expected |= {f"stage{stage}.{index}": shape for index in range(blocks)}
+    backbone = build(name, **options)
     assert list(backbone.taps()) == list(expected)
     assert map_shapes(backbone) == expected
-    with torch.no_grad():
-        assert backbone(input_of(backbone)).shape == (2, 64)
-
-
-def test_resnet18_taps():
-    backbone = build("resnet18", size=64)
-    expected = {"stem": (64, 16, 16)}
-    for stage, shape in enumerate([(64, 16, 16), (128, 8, 8), (256, 4, 4), (512, 2, 2)], start=1):
-        expected |= {f"stage{stage}.{index}": shape for index in range(2)}
-    assert map_shapes(backbone) == expected
-
-
-def test_small_stem_of_resnet18_keeps_the_resolution():
-    backbone = build("resnet18", size=32, stem="small")
-    shapes = map_shapes(backbone)
-    assert shapes["stem"] == shapes["stage1.1"] == (64, 32, 32)
-    assert shapes["stage4.1"] == (512, 4, 4)
-    assert backbone.options == {"size": 32, "stem": "small"}
-    # Weights stored before the option existed keep their identity.
-    assert build("resnet18", size=32).options == {"size": 32}
-    with pytest.raises(InputError, match="must be 'large' or 'small'"):
-        build("resnet18", stem="tiny")
 
 
 def test_smallcnn_taps():
     assert map_shapes(build("smallcnn")) == {"stage1": (32, 8, 8), "stage2": (64, 4, 4)}
+
+
+def test_weights_stored_before_an_option_existed_keep_their_identity():
+    assert build("resnet18", size=32).options == {"size": 32}
+    assert "last_relu" in build("resnet18", last_relu=False).options
+    assert build("resnet18", size=32, stem="small").options == {"size": 32, "stem": "small"}
 
 
 def test_option_a_shortcut_keeps_every_second_pixel_between_channels_of_zeros():
@@ -105,109 +90,88 @@ def test_option_a_shortcut_keeps_every_second_pixel_between_channels_of_zeros():
     assert torch.equal(PaddedShortcut(2, 6)(x), expected)
 
 
-@pytest.mark.parametrize("option", ["A", "B"])
-@pytest.mark.parametrize("last_relu", [True, False])
-def test_resnet32_computes_what_the_formulas_say(option, last_relu):
-    backbone = with_statistics(build("resnet32", seeded(1), option=option, last_relu=last_relu))
-    state, x = backbone.state_dict(), input_of(backbone)
+def reference(state, x, stem, stages, last_relu):
+    """Compute features of a residual network by its formulas, from the names of its weights."""
 
-    def shortcut(name, x):
-        if not name.endswith(".0") or name.startswith("stage1"):
-            return x
-        if option == "B":
-            projected = functional.conv2d(x, state[f"{name}.downsample.0.weight"], stride=2)
-            return norm(state, f"{name}.downsample.1", projected)
+    def norm(name, x):
+        keys = ("running_mean", "running_var", "weight", "bias")
+        mean, var, weight, bias = (state[f"{name}.{key}"].reshape(-1, 1, 1) for key in keys)
+        return (x - mean) / (var + 1e-5).sqrt() * weight + bias
+
+    def shortcut(name, x, stride):
+        if f"{name}.downsample.0.weight" in state:
+            projected = functional.conv2d(x, state[f"{name}.downsample.0.weight"], stride=stride)
+            return norm(f"{name}.downsample.1", projected)
         side = torch.zeros(len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3] // 2)
-        return torch.cat([side, x[:, :, ::2, ::2], side], dim=1)
+        return x if stride == 1 else torch.cat([side, x[:, :, ::2, ::2], side], dim=1)
 
-    y = norm(state, "stem.1", functional.conv2d(x, state["stem.0.weight"], padding=1)).relu()
-    for stage in (1, 2, 3):
-        for index in range(5):
-            stride = 2 if stage > 1 and index == 0 else 1
-            y = block(state, f"stage{stage}.{index}", y, stride, shortcut)
-            y = y.relu() if last_relu or (stage, index) != (3, 4) else y
-    with torch.no_grad():
-        features = backbone(x)
-    torch.testing.assert_close(features, y.mean(dim=(2, 3)), rtol=TOLERANCE, atol=TOLERANCE)
-    assert bool((features < 0).any()) is not last_relu
+    y = stem(norm, x)
+    names = [f"{stage}.{index}" for stage, blocks in stages.items() for index in range(blocks)]
+    for name in names:
+        stride = 2 if name.endswith(".0") and name != names[0] else 1
+        inner = functional.conv2d(y, state[f"{name}.conv1.weight"], stride=stride, padding=1)
+        inner = functional.conv2d(
+            norm(f"{name}.bn1", inner).relu(), state[f"{name}.conv2.weight"], padding=1
+        )
+        y = norm(f"{name}.bn2", inner) + shortcut(name, y, stride)
+        y = y.relu() if last_relu or name != names[-1] else y
+    return y.mean(dim=(2, 3))
 
 
 @pytest.mark.parametrize("last_relu", [True, False])
-def test_resnet18_computes_what_the_formulas_say(last_relu):
-    backbone = with_statistics(build("resnet18", seeded(1), size=64, last_relu=last_relu))
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("resnet32", {"option": "A"}), ("resnet32", {"option": "B"}), ("resnet18", {"size": 64})],
+)
+def test_resnets_compute_what_the_formulas_say(name, options, last_relu):
+    backbone = with_statistics(build(name, seeded(1), last_relu=last_relu, **options))
     state, x = backbone.state_dict(), input_of(backbone)
 
-    def shortcut(name, x):
-        if f"{name}.downsample.0.weight" not in state:
-            return x
-        projected = functional.conv2d(x, state[f"{name}.downsample.0.weight"], stride=2)
-        return norm(state, f"{name}.downsample.1", projected)
+    def stem(norm, x):
+        if name == "resnet32":
+            return norm("stem.1", functional.conv2d(x, state["stem.0.weight"], padding=1)).relu()
+        y = norm("bn1", functional.conv2d(x, state["conv1.weight"], stride=2, padding=3)).relu()
+        return functional.max_pool2d(y, 3, stride=2, padding=1)
 
-    y = functional.conv2d(x, state["conv1.weight"], stride=2, padding=3)
-    y = functional.max_pool2d(norm(state, "bn1", y).relu(), 3, stride=2, padding=1)
-    for layer in (1, 2, 3, 4):
-        for index in (0, 1):
-            stride = 2 if layer > 1 and index == 0 else 1
-            y = block(state, f"layer{layer}.{index}", y, stride, shortcut)
-            y = y.relu() if last_relu or (layer, index) != (4, 1) else y
+    stages = {"stage1": 5, "stage2": 5, "stage3": 5}
+    if name == "resnet18":
+        stages = {"layer1": 2, "layer2": 2, "layer3": 2, "layer4": 2}
     with torch.no_grad():
         features = backbone(x)
-    torch.testing.assert_close(features, y.mean(dim=(2, 3)), rtol=TOLERANCE, atol=TOLERANCE)
+    expected = reference(state, x, stem, stages, last_relu)
+    torch.testing.assert_close(features, expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert bool((features < 0).any()) is not last_relu
-    # Weights stored before the option existed keep their identity.
-    assert ("last_relu" in backbone.options) is not last_relu
-
-
-def torchvision_shapes() -> dict[str, tuple[int, ...]]:
-    """Return the state dict of torchvision.models.resnet18, fc included, as names and shapes."""
-
-    def batch_norm(name, channels):
-        keys = ("weight", "bias", "running_mean", "running_var")
-        return {**{f"{name}.{key}": (channels,) for key in keys}, f"{name}.num_batches_tracked": ()}
-
-    shapes = {"conv1.weight": (64, 3, 7, 7), **batch_norm("bn1", 64)}
-    before = 64
-    for layer, channels in enumerate((64, 128, 256, 512), start=1):
-        for index in (0, 1):
-            name = f"layer{layer}.{index}"
-            inputs = before if index == 0 else channels
-            shapes |= {f"{name}.conv1.weight": (channels, inputs, 3, 3)}
-            shapes |= batch_norm(f"{name}.bn1", channels)
-            shapes |= {f"{name}.conv2.weight": (channels, channels, 3, 3)}
-            shapes |= batch_norm(f"{name}.bn2", channels)
-            if inputs != channels:
-                shapes |= {f"{name}.downsample.0.weight": (channels, inputs, 1, 1)}
-                shapes |= batch_norm(f"{name}.downsample.1", channels)
-        before = channels
-    return {**shapes, "fc.weight": (1000, 512), "fc.bias": (1000,)}
 
 
 def torchvision_state() -> dict[str, torch.Tensor]:
-    return {
-        name: torch.full(shape, float(index % 7 + 1))
-        for index, (name, shape) in enumerate(torchvision_shapes().items())
-    }
-
-
-def test_resnet18_has_torchvisions_names_and_shapes():
-    own = {name: tuple(value.shape) for name, value in build("resnet18").state_dict().items()}
-    expected = {
-        name: shape for name, shape in torchvision_shapes().items() if not name.startswith("fc.")
-    }
-    assert own == expected
-    assert len(expected) == 120
+    """Return weights with the names and shapes of torchvision.models.resnet18, fc included."""
+    convolutions, norms = {"conv1": (64, 3, 7, 7)}, {"bn1": 64}
+    before = 64
+    for layer, channels in enumerate((64, 128, 256, 512), start=1):
+        for name, inputs in ((f"layer{layer}.0", before), (f"layer{layer}.1", channels)):
+            convolutions[f"{name}.conv1"] = (channels, inputs, 3, 3)
+            convolutions[f"{name}.conv2"] = (channels, channels, 3, 3)
+            norms |= {f"{name}.bn1": channels, f"{name}.bn2": channels}
+            if inputs != channels:
+                convolutions[f"{name}.downsample.0"] = (channels, inputs, 1, 1)
+                norms[f"{name}.downsample.1"] = channels
+        before = channels
+    keys = ("weight", "bias", "running_mean", "running_var")
+    shapes = {f"{name}.weight": shape for name, shape in convolutions.items()}
+    shapes |= {f"{name}.{key}": (channels,) for name, channels in norms.items() for key in keys}
+    shapes |= {f"{name}.num_batches_tracked": () for name in norms}
+    shapes |= {"fc.weight": (1000, 512), "fc.bias": (1000,)}
+    return {name: torch.full(shape, i % 7 + 1.0) for i, (name, shape) in enumerate(shapes.items())}
 
 
 def test_torchvision_weights_load_and_fc_is_left_out():
     backbone, state = build("resnet18"), torchvision_state()
     backbone.load_state_dict(state)
+    assert backbone.state_dict().keys() == state.keys() - {"fc.weight", "fc.bias"}
     for name, value in backbone.state_dict().items():
         assert torch.equal(value.float(), state[name]), name
-
-
-def test_weights_of_old_torch_versions_have_no_batch_counters():
-    state = {name: value for name, value in torchvision_state().items() if "num_batches" not in name}
-    build("resnet18").load_state_dict(state)
+    # Those of old torch versions have no batch counters.
+    backbone.load_state_dict({name: value for name, value in state.items() if "num_batches" not in name})
 
 
 def test_weights_that_do_not_fit_change_nothing_and_are_named():
@@ -251,9 +215,54 @@ def test_initial_weights_have_the_spread_of_their_fan(init):
         ("resnet32", {"depth": 3}, "depth"),
         ("resnet32", {"option": "C"}, "must be 'A' or 'B'"),
         ("resnet32", {"init": "fan"}, "init must be"),
+        ("resnet18", {"stem": "tiny"}, "must be 'large' or 'small'"),
         ("smallcnn", {"size": 0}, "at least 1 pixel"),
     ],
 )
 def test_what_cannot_be_built_is_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         build(name, **options)
+
+
+def test_published_preprocessing():
+    cifar = build("resnet32").preprocessing
+    assert cifar == Preprocessing((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 32)
+    imagenet = build("resnet18").preprocessing
+    assert imagenet == Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
+    assert Preprocessing.from_dict(json.loads(json.dumps(cifar.to_dict()))) == cifar
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"mean": [0.5], "std": [0.0], "size": 8}, {"mean": [0.5], "std": [1.0, 1.0], "size": 8}, None],
+)
+def test_preprocessing_that_makes_no_sense_is_refused(values):
+    with pytest.raises(InputError):
+        Preprocessing.from_dict(values)
+
+
+def test_normalise_known_answer_and_types():
+    preprocessing = Preprocessing((0.5, 0.0), (0.25, 2.0), 1)
+    pixels = torch.tensor([[255, 51]], dtype=torch.uint8).reshape(1, 2, 1, 1)
+    expected = torch.tensor([[2.0, 0.1]]).reshape(1, 2, 1, 1)
+    torch.testing.assert_close(normalise(pixels, preprocessing), expected)
+    floats = pixels / 255
+    kept = floats.clone()
+    assert torch.equal(normalise(floats, preprocessing), normalise(pixels, preprocessing))
+    assert torch.equal(floats, kept)
+    assert normalise(floats.double(), preprocessing).dtype == torch.float32
+
+
+def test_normalise_keeps_channels_last():
+    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+    result = normalise(pixels, build("resnet32").preprocessing)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(3, 8, 8), torch.zeros(1, 3, 8, 8).int()],
+)
+def test_normalise_refuses_other_shapes_and_types(x):
+    with pytest.raises(InputError):
+        normalise(x, build("resnet32").preprocessing)

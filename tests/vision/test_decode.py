@@ -83,51 +83,34 @@ def test_camera_orientation_is_applied(tmp_path, orientation):
     assert abs(difference).max() <= JPEG_TOLERANCE
 
 
-def test_greyscale_becomes_three_equal_channels(tmp_path):
-    assert colour_of(decode(saved(tmp_path / "a.png", Image.new("L", (4, 4), 77)), 4)) == (77, 77, 77)
-
-
 def test_colour_becomes_greyscale_on_demand(tmp_path):
     pixels = decode(saved(tmp_path / "a.png", Image.new("RGB", (4, 4), WHITE)), 4, mode="L")
     assert pixels.shape == (1, 4, 4)
     assert colour_of(pixels) == (255,)
 
 
-def test_one_bit_per_pixel(tmp_path):
-    assert colour_of(decode(saved(tmp_path / "a.png", Image.new("1", (4, 4), 1)), 4)) == WHITE
-
-
-def test_palette(tmp_path):
-    image = Image.new("P", (4, 4), 1)
-    image.putpalette([0, 0, 0, 10, 20, 30])
-    assert colour_of(decode(saved(tmp_path / "a.png", image), 4)) == (10, 20, 30)
-
-
-@pytest.mark.parametrize("transparency", [1, bytes([255, 0])])
-def test_transparent_palette_colour_is_white(tmp_path, transparency):
-    image = Image.new("P", (4, 4), 1)
-    image.putpalette([0, 0, 0, 10, 20, 30])
-    path = saved(tmp_path / "a.png", image, transparency=transparency)
-    assert colour_of(decode(path, 4)) == WHITE
-
-
 @pytest.mark.parametrize(
-    ("mode", "colour", "expected"),
+    ("mode", "colour", "options", "expected"),
     [
-        ("RGBA", (255, 0, 0, 0), WHITE),
-        ("RGBA", (255, 0, 0, 255), RED),
-        ("RGBA", (0, 0, 0, 51), (204, 204, 204)),
-        ("LA", (0, 0), WHITE),
-        ("LA", (9, 255), (9, 9, 9)),
+        ("L", 77, {}, (77, 77, 77)),
+        ("1", 1, {}, WHITE),
+        ("P", 1, {}, (10, 20, 30)),
+        # What is transparent is laid on white.
+        ("P", 1, {"transparency": 1}, WHITE),
+        ("P", 1, {"transparency": bytes([255, 0])}, WHITE),
+        ("RGB", RED, {"transparency": RED}, WHITE),
+        ("RGBA", (255, 0, 0, 0), {}, WHITE),
+        ("RGBA", (255, 0, 0, 255), {}, RED),
+        ("RGBA", (0, 0, 0, 51), {}, (204, 204, 204)),
+        ("LA", (0, 0), {}, WHITE),
+        ("LA", (9, 255), {}, (9, 9, 9)),
     ],
 )
-def test_transparency_is_laid_on_white(tmp_path, mode, colour, expected):
-    assert colour_of(decode(saved(tmp_path / "a.png", Image.new(mode, (4, 4), colour)), 4)) == expected
-
-
-def test_transparent_colour_of_an_rgb_file_is_white(tmp_path):
-    path = saved(tmp_path / "a.png", Image.new("RGB", (4, 4), RED), transparency=RED)
-    assert colour_of(decode(path, 4)) == WHITE
+def test_every_kind_of_pixel_becomes_a_colour(tmp_path, mode, colour, options, expected):
+    image = Image.new(mode, (4, 4), colour)
+    if mode == "P":
+        image.putpalette([0, 0, 0, 10, 20, 30])
+    assert colour_of(decode(saved(tmp_path / "a.png", image, **options), 4)) == expected
 
 
 def test_cmyk(tmp_path):
@@ -151,23 +134,15 @@ def test_32_bit_values_of_16_bit_range_are_scaled_and_others_refused(tmp_path):
     saved(path, Image.fromarray(values + 1))
     with pytest.raises(InputError, match=r"a\.tif.*1 to 65536: more than 16 bits"):
         decode(path, 2)
-
-
-def test_floating_point_pixels_are_refused(tmp_path):
-    path = saved(tmp_path / "a.tif", Image.fromarray(np.zeros((2, 2), np.float32)))
+    saved(path, Image.fromarray(np.zeros((2, 2), np.float32)))
     with pytest.raises(InputError, match=r"a\.tif: its pixels are floating-point"):
         decode(path, 2)
 
 
-def test_one_pixel(tmp_path):
-    path = saved(tmp_path / "a.png", Image.new("RGB", (1, 1), RED))
-    assert colour_of(decode(path, 32)) == RED
-    assert colour_of(decode(path, 1)) == RED
-
-
-def test_very_long_image_does_not_fill_the_memory(tmp_path):
-    path = saved(tmp_path / "a.png", Image.new("RGB", (60_000, 1), RED))
-    assert colour_of(decode(path, 224)) == RED
+@pytest.mark.parametrize(("width", "size"), [(1, 32), (1, 1), (60_000, 224)])
+def test_tiny_and_very_long_images_do_not_fill_the_memory(tmp_path, width, size):
+    path = saved(tmp_path / "a.png", Image.new("RGB", (width, 1), RED))
+    assert colour_of(decode(path, size)) == RED
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a.png", "a.webp", "a.tif"])

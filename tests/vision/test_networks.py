@@ -1,17 +1,24 @@
-"""Networks for own images: each kind opens, and has features that do not depend on the batch."""
+"""Networks for own images: each kind opens, and has features that do not depend on the batch.
+
+Those of timm and torchvision are stand-ins with the interface that their documentation gives.
+"""
 
 import sys
 import threading
+import types
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from acil import ImageClassifier
 from acil.errors import InputError, MissingExtraError, ModelFileError
 from acil.vision import WrappedBackbone, build, save_backbone
 from acil.vision.embedder import TorchEmbedder
 from acil.vision.networks import open_network
-from pictures import PREPROCESSING, Pooled
+from pictures import PREPROCESSING, Pooled, draw
 
 
 def pixels(number=3, size=8):
@@ -34,6 +41,141 @@ def test_module_of_a_user():
 )
 def test_module_that_is_no_network_is_told(spec):
     with pytest.raises(InputError):
+        open_network(spec)
+
+
+class Classifying(nn.Module):
+    """A network with a classifier under some name, as torchvision ships them."""
+
+    def __init__(self, name, classifier):
+        super().__init__()
+        self.body, self.place = Pooled(), name
+        self.add_module(name, classifier)
+
+    def forward(self, x):
+        return getattr(self, self.place)(self.body(x))
+
+
+def made(name):
+    """Return a network whose classifier has the form that these networks have in torchvision."""
+    linear = nn.Linear(24, 10)
+    place, classifier = {
+        "resnet": ("fc", linear),
+        "swin": ("head", linear),
+        "vit": ("heads", nn.Sequential(OrderedDict(head=linear))),
+        "mobilenet": ("classifier", nn.Sequential(nn.Dropout(0.5), linear)),
+        # Its flattening is part of the classifier.
+        "convnext": (
+            "classifier",
+            nn.Sequential(nn.Unflatten(1, (24, 1, 1)), nn.Flatten(1), linear),
+        ),
+        "vgg": ("classifier", nn.Sequential(nn.Identity(), linear, nn.ReLU(), nn.Linear(10, 5))),
+        "video": ("fc", nn.Sequential(nn.Conv3d(24, 2, 1), linear)),
+    }.get(name, ("nothing to cut", nn.Identity()))
+    return Classifying(place, classifier)
+
+
+@pytest.fixture
+def timm(monkeypatch):
+    """A stand-in with the documented interface of timm."""
+    library = types.ModuleType("timm")
+
+    def config(model):
+        values = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25), "crop_pct": 0.9}
+        return {**values, "input_size": model.size}
+
+    def create_model(name, pretrained, num_classes):
+        if (pretrained, num_classes) != (True, 0) or name not in ("pooled", "wide"):
+            raise RuntimeError(f"Unknown model ({name})")
+        model = Pooled()
+        model.size = (3, 8, 8) if name == "pooled" else (3, 8, 16)
+        return model
+
+    library.data = types.SimpleNamespace(resolve_model_data_config=config)
+
+    library.create_model = create_model
+    monkeypatch.setitem(sys.modules, "timm", library)
+
+
+@pytest.fixture
+def torchvision(monkeypatch):
+    """A stand-in with the documented interface of torchvision.models."""
+    models = types.ModuleType("torchvision.models")
+    preset = types.SimpleNamespace(
+        crop_size=[8], resize_size=[10], mean=[0.5, 0.5, 0.5], std=[0.25, 0.25, 0.25]
+    )
+
+    def get_model_weights(name):
+        without_crop = types.SimpleNamespace(resize_size=[10], mean=[0.5], std=[0.25])
+        chosen = without_crop if name == "segmentation" else preset
+        return types.SimpleNamespace(DEFAULT=types.SimpleNamespace(transforms=lambda: chosen))
+
+    models.get_model_weights = get_model_weights
+    models.get_model = lambda name, weights: made(name)
+    package = types.ModuleType("torchvision")
+    package.models = models
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+
+
+def test_timm_by_its_documented_interface(timm):
+    found = open_network("timm:pooled")
+    assert torch.equal(found.embed(pixels()), expected())
+    assert (found.name, found.crop, found.preprocessing.size) == ("timm:pooled", 0.9, 8)
+    assert found.identity["engine"] == "torch"
+
+
+@pytest.mark.parametrize("name", ["resnet", "swin", "vit", "mobilenet", "convnext"])
+def test_torchvision_by_its_documented_interface(torchvision, name):
+    found = open_network(f"torchvision:{name}")
+    assert torch.equal(found.embed(pixels()), expected())
+    assert (found.num_features, found.crop) == (24, 0.8)
+    # Of several linear layers only the last is cut.
+    assert open_network("torchvision:vgg").num_features == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("squeezenet", "no linear layer in any of"),
+        ("segmentation", "no network that classifies images"),
+        ("video", "which gets images of shape"),
+    ],
+)
+def test_torchvision_networks_without_features_of_images_are_told(torchvision, name, words):
+    with pytest.raises(InputError, match=words):
+        open_network(f"torchvision:{name}")
+
+
+def test_library_that_does_not_fit_torch_is_told(monkeypatch):
+    def fail(name):
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("acil.vision.networks.importlib.import_module", fail)
+    with pytest.raises(MissingExtraError, match=r"cannot be imported \(operator.*fits torch"):
+        open_network("torchvision:resnet18")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hf-hub:someone/thing", "no plain name"),
+        ("a/b", "no plain name"),
+        ("../x", "no plain name"),
+        ("nonsense", "Unknown model"),
+        ("wide", "8 x 16 pixels"),
+    ],
+)
+def test_names_that_cannot_be_used_are_told_and_only_plain_ones_reach_a_library(timm, name, words):
+    with pytest.raises(InputError, match=words):
+        open_network(f"timm:{name}")
+
+
+@pytest.mark.parametrize(("spec", "name"), [("timm:x", "timm"), ("torchvision:x", "torchvision")])
+def test_missing_library_names_what_to_install(monkeypatch, spec, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, f"{name}.models", None)
+    with pytest.raises(MissingExtraError, match="pip install"):
         open_network(spec)
 
 
@@ -140,34 +282,20 @@ class TestEfficientNet:
         images = pixels(3, 224)
         whole = found.embed(images)
         assert torch.equal(torch.cat([found.embed(images[i : i + 1]) for i in range(3)]), whole)
-        from acil.vision.networks import EfficientNetLite0, cache_folder
+        from acil.vision.networks import EfficientNetLite0
 
-        assert list(cache_folder().glob("efficientnet-lite0-*.onnx"))
         eager = TorchEmbedder(EfficientNetLite0().eval(), found.crop)
         np.testing.assert_allclose(eager.embed(images[:1]), whole[:1], atol=1e-4)
 
-    def test_damaged_cache_is_made_again(self, monkeypatch, tmp_path):
+    def test_export_is_kept_in_the_cache(self, monkeypatch, tmp_path):
         from acil.vision import networks
 
         monkeypatch.setenv("ACIL_CACHE", str(tmp_path / "new"))
         made = []
-        monkeypatch.setattr(networks, "_exported", lambda: made.append(1) or b"graph")
-        digest = "0" * 64
-        assert networks._graph(digest) == b"graph"
-        assert networks._graph(digest) == b"graph"
+        monkeypatch.setattr(networks, "exported_network", lambda network: made.append(1) or b"graph")
+        assert networks._graph("0" * 64) == networks._graph("0" * 64) == b"graph"
         assert len(made) == 1
-        (path,) = (tmp_path / "new").glob("*.onnx")
-        path.write_bytes(b"grapX")
-        assert networks._graph(digest) == b"graph"
-        assert len(made) == 2
-
-    def test_cache_that_cannot_be_written_costs_time_only(self, monkeypatch, tmp_path):
-        from acil.vision import networks
-
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("ACIL_CACHE", str(tmp_path / "file" / "folder"))
-        monkeypatch.setattr(networks, "_exported", lambda: b"graph")
-        assert networks._graph("0" * 64) == b"graph"
+        assert list((tmp_path / "new").iterdir())
 
     def test_without_onnxruntime_torch_does_it(self, monkeypatch):
         from acil.vision import networks
@@ -175,6 +303,22 @@ class TestEfficientNet:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         found = networks.open_efficientnet()
         assert (found.engine, found.num_features) == ("torch", 1280)
+
+    def test_model_learnt_with_onnxruntime_predicts_without_it_and_learns_nothing(
+        self, monkeypatch, tmp_path
+    ):
+        pytest.importorskip("onnxruntime")
+        files = {c: sorted((draw(tmp_path / "p", 2) / c).iterdir()) for c in ("blue", "red")}
+        model = ImageClassifier("efficientnet-lite0")
+        for name, images in files.items():
+            model.learn(images, [name] * len(images))
+        model.save(tmp_path / "m.acil")
+        expected = model.predict([*files["red"], *files["blue"]])
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        found = ImageClassifier.load(tmp_path / "m.acil")
+        assert found.predict([*files["red"], *files["blue"]]) == expected
+        with pytest.raises(InputError, match="engine: 'torch' instead of 'onnxruntime'"):
+            found.learn(files["red"], ["red"] * 2)
 
     def test_missing_package_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)

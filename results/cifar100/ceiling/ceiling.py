@@ -27,7 +27,7 @@ from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.recipes import recipe
 from acil.vision.backbones import build, normalise, save_backbone
-from acil.vision.exact import exact_inference
+from acil.vision.extract import exact_inference
 
 
 def main() -> None:

@@ -13,31 +13,34 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from acil.benchmark.datasets import load, restrict
+from acil.benchmark.metrics import accuracy
 from acil.benchmark.orders import canonical_order, class_order
-from acil.benchmark.prepare import dataset_name
+from acil.benchmark.prepare import ProgressListener, dataset_name
 from acil.benchmark.records import Records
-from acil.benchmark.rundir import environment_record
+from acil.benchmark.rundir import environment_record, made
+from acil.classifier import ACILClassifier
 from acil.errors import InputError, ModelFileError
 from acil.methods.frozen_features import Standardize
-from acil.modelfile.writing import cannot_write, locked
+from acil.modelfile.writing import locked
 from acil.training.checkpoint import Checkpoint
 from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.recipes import Recipe, override, recipe, to_dict
 from acil.validation import resolve_device
-from acil.vision.backbones import Backbone, build, load_backbone, save_backbone
+from acil.vision.backbones import build, load_backbone, save_backbone
+from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor
 
 #: The recipe as it is, to which the others are compared.
@@ -45,7 +48,7 @@ REFERENCE = "reference"
 #: γ relative to trace(gram)/d, each tried for each candidate.
 GAMMAS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 #: Phases in which the classes outside a split's base arrive.
-PHASES = 5
+_PHASES = 5
 #: Splits 0 and 1 take half of the classes as their base, 2 and 3 four fifths, 4 and 5 half again …
 _SHARES = (0.5, 0.5, 0.8, 0.8)
 #: Changes that are worth a look for any images, tried unless the user names others.
@@ -56,48 +59,30 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "mirror images": {"features.mirror": True},
     "standardized": {"features.standardize": True},
 }
-#: Rows that are expanded together.
-_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search is told.
-
-    Attributes
-    ----------
-    dataset : str
-    recipe : str or None
-        What candidates change; None is the data set's own.
-    changes : Mapping
-        Values that differ from the recipe in all candidates and in the reference.
-    candidates : Mapping of str to Mapping
-        Name to changes by dotted key, such as ``{"training.auxiliary.copies": 1}``.
-    splits : tuple of int
-    gammas : tuple of float
-        Relative to trace(gram)/d.
-    held_out : float
-        Share of the images of each class.
-    order : str
-    base : int or None
-        Classes of the base phase, the only ones that are looked at; None is the data set's default.
-    device : str
-    root : str or None
-    data : Mapping
-        Options of the data set.
-    """
+    """What a search is told."""
 
     dataset: str
+    #: What candidates change; None is the data set's own.
     recipe: str | None = None
+    #: Values that differ from the recipe in all candidates and in the reference.
     changes: Mapping[str, Any] = field(default_factory=dict)
+    #: Name to changes by dotted key, such as ``{"training.auxiliary.copies": 1}``.
     candidates: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: DEFAULTS)
     splits: tuple[int, ...] = (0, 1, 2, 3)
+    #: Relative to trace(gram)/d.
     gammas: tuple[float, ...] = GAMMAS
+    #: Share of the images of each class.
     held_out: float = 0.1
     order: str = "natural"
+    #: Classes of the base phase, the only ones that are looked at; None is the data set's default.
     base: int | None = None
     device: str = "auto"
     root: str | None = None
+    #: Options of the data set.
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,41 +98,33 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The base classes' training images, divided for one trial.
-
-    Attributes
-    ----------
-    number : int
-    labels : Tensor of shape (n,), int64
-        Places in the split's own order of classes.
-    held_out : Tensor of shape (n,), bool
-    ends : tuple of int
-        Classes seen after each phase; the first is the size of the split's base.
-    """
+    """The base classes' training images, divided for one trial."""
 
     number: int
+    #: Places in the split's own order of classes, (n,).
     labels: Tensor
+    #: Which images no network and no head sees, (n,).
     held_out: Tensor
+    #: Classes seen after each phase; the first is the size of the split's base.
     ends: tuple[int, ...]
+
+    @property
+    def trained(self) -> Tensor:
+        """Which images the network of the split is trained on."""
+        return (self.labels < self.ends[0]) & ~self.held_out
 
 
 def make_split(labels: Tensor, n_classes: int, number: int, share: float) -> Split:
     """Divide images by class and by chance; the number alone decides how.
 
-    Parameters
-    ----------
-    labels : Tensor of shape (n,), int64
-        0 … n_classes - 1, each at least twice.
-    n_classes : int
-    number : int
-    share : float
-        Of the images of each class, held out; at least one image.
+    Labels are 0 … n_classes - 1, each at least twice. Of each class a share of the images is held out,
+    at least one.
     """
     base = round(n_classes * _SHARES[number % len(_SHARES)])
     rest = n_classes - base
     if base < 2 or rest < 1:
         raise InputError(f"{n_classes} base classes are too few to choose by: take at least four.")
-    steps = min(PHASES, rest)
+    steps = min(_PHASES, rest)
     ends = (base, *(base + rest * (step + 1) // steps for step in range(steps)))
     places = torch.randperm(n_classes, generator=torch.Generator().manual_seed(number))[labels]
     held_out = torch.zeros(len(labels), dtype=torch.bool)
@@ -191,49 +168,40 @@ class Search:
             self.recipes[name] = override(reference, changes)
         self.device = resolve_device(choice.device, "float64")
         self.records = Records(folder / "choice.jsonl")
-        self._splits: dict[int, Split] = {}
+        self.split = cache(lambda number: make_split(self.labels, base, number, choice.held_out))
 
     def plan(self) -> str:
         """Return what is to be trained, in words."""
-        lines, total = [], 0.0
-        trained: set[str] = set()
-        for name, chosen in self.recipes.items():
-            key = self._network_key(chosen)
-            inputs = 0 if key in trained else sum(self._inputs(chosen, n) for n in self.choice.splits)
-            trained.add(key)
-            total += inputs
-            lines.append(f"  {name}: {inputs / 1e6:.3g} million network inputs")
+        inputs = dict.fromkeys(self.recipes, 0)
+        for chosen, names in self._networks().values():
+            # The other candidates share its networks.
+            inputs[names[0]] = sum(self._inputs(chosen, number) for number in self.choice.splits)
+        lines = [f"  {name}: {inputs[name] / 1e6:.3g} million network inputs" for name in self.recipes]
         head = (
             f"{len(self.images)} training images of {self.n_classes} base classes, splits "
-            f"{', '.join(map(str, self.choice.splits))}; {total / 1e6:.3g} million network inputs in all"
+            f"{', '.join(map(str, self.choice.splits))}; {sum(inputs.values()) / 1e6:.3g} million "
+            "network inputs in all"
         )
         return "\n".join([head, *lines])
 
-    def run(self, progress: Callable[[Any], None] | None = None) -> None:
+    def run(self, progress: ProgressListener | None = None) -> None:
         """Do what is not recorded yet, except what other processes are at.
 
-        Parameters
-        ----------
-        progress : callable, optional
-            Told how far a training is, see :func:`acil.training.loop.train`.
+        ``progress`` is told how far a training is, see :func:`acil.training.loop.train`.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.folder, error) from error
+        made(self.folder)
         environment = environment_record(self.device)
         if environment not in self.records.read():
             self.records.append(environment)
-        for number, chosen in self._networks():
-            place = self.folder / "networks" / f"{self._network_key(chosen)}-{number}"
-            place.mkdir(parents=True, exist_ok=True)
-            stored = place / "network.safetensors"
-            with ExitStack() as lock:
-                try:
-                    lock.enter_context(locked(stored, timeout=0))
-                except ModelFileError:
-                    continue  # another process is at it
-                self._judge(number, chosen, stored, progress)
+        for key, (chosen, names) in self._networks().items():
+            for number in self.choice.splits:
+                stored = made(self.folder / "networks" / f"{key}-{number}") / "network.safetensors"
+                with ExitStack() as lock:
+                    try:
+                        lock.enter_context(locked(stored, timeout=0))
+                    except ModelFileError:
+                        continue  # another process is at it
+                    self._judge(self.split(number), chosen, names, stored, progress)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a candidate, the reference first: means over splits and the paired difference.
@@ -242,54 +210,51 @@ class Search:
         ``error``, the standard error over the splits, are to the reference on the same splits.
         """
         found: dict[str, dict[int, dict[str, Any]]] = {}
-        mine = {name: self._identity(chosen) for name, chosen in self.recipes.items()}
-        for record in self.records.read():
-            if record["kind"] == "choice" and record["identity"] == mine.get(record["candidate"]):
-                found.setdefault(record["candidate"], {})[record["split"]] = record
-        return [
-            _row(name, found[name], found.get(REFERENCE, {})) for name in self.recipes if name in found
-        ]
+        for record in self._found():
+            found.setdefault(record["candidate"], {})[record["split"]] = record
+        reference = found.get(REFERENCE, {})
+        return [_row(name, found[name], reference) for name in self.recipes if name in found]
 
-    def _networks(self) -> Iterator[tuple[int, Recipe]]:
-        """Yield each network to train, once for all candidates that share it."""
-        seen = set()
-        for chosen in self.recipes.values():
-            for number in self.choice.splits:
-                if (number, self._network_key(chosen)) not in seen:
-                    seen.add((number, self._network_key(chosen)))
-                    yield number, chosen
+    def _found(self) -> list[dict[str, Any]]:
+        """Return what is recorded of these candidates; their names may have stood for others."""
+        mine = {name: self._identity(chosen) for name, chosen in self.recipes.items()}
+        choices = [record for record in self.records.read() if record["kind"] == "choice"]
+        return [record for record in choices if record["identity"] == mine.get(record["candidate"])]
+
+    def _networks(self) -> dict[str, tuple[Recipe, list[str]]]:
+        """Return the key of each network to train, its recipe, and the candidates that share it."""
+        found: dict[str, tuple[Recipe, list[str]]] = {}
+        for name, chosen in self.recipes.items():
+            values = to_dict(chosen)
+            key = self._hash([values[part] for part in ("backbone", "backbone_options", "training")])
+            found.setdefault(key, (chosen, []))[1].append(name)
+        return found
 
     def _judge(
-        self, number: int, chosen: Recipe, stored: Path, progress: Callable[[Any], None] | None
+        self,
+        split: Split,
+        chosen: Recipe,
+        names: Sequence[str],
+        stored: Path,
+        progress: ProgressListener | None,
     ) -> None:
-        key = self._network_key(chosen)
-        done = {
-            (record["split"], record["candidate"], record["identity"])
-            for record in self.records.read()
-            if record["kind"] == "choice"
-        }
-        candidates = {
-            name: other
-            for name, other in self.recipes.items()
-            if self._network_key(other) == key and (number, name, self._identity(other)) not in done
-        }
-        if not candidates:
+        done = {record["candidate"] for record in self._found() if record["split"] == split.number}
+        waiting = [name for name in names if name not in done]
+        if not waiting:
             return
-        split = self._split(number)
         started = time.perf_counter()
         if not stored.exists():
             self._train(chosen, split, stored, progress)
         seconds = time.perf_counter() - started
         # What is judged is what is stored, weights in float16.
-        backbone = load_backbone(stored, device=self.device)[0]
-        features: dict[str, Tensor] = {}
-        for name, other in candidates.items():
-            asked = json.dumps(to_dict(other)["features"], sort_keys=True)
-            if asked not in features:
-                features = {asked: self._features(backbone, other, split)}
-            accuracy = curves(
-                features[asked], split, other.expansion_size, self.choice.gammas, self.device
-            )
+        backbone, cache = load_backbone(stored, device=self.device)[0], FeatureCache(None)
+        for name in waiting:
+            judged = self.recipes[name]
+            extractor = FeatureExtractor(backbone, judged.features, self.device, cache=cache)
+            features = extractor.features(self.images)
+            if judged.features.standardize:
+                features = Standardize(features[split.trained])(features)
+            width, gammas = judged.expansion_size, self.choice.gammas
             self.records.append(
                 {
                     "kind": "choice",
@@ -298,24 +263,24 @@ class Search:
                     "recipe": chosen.name,
                     "candidate": name,
                     "changes": {**self.choice.changes, **self.choice.candidates.get(name, {})},
-                    "identity": self._identity(other),
+                    "identity": self._identity(judged),
                     "base": self.n_classes,
-                    "split": number,
+                    "split": split.number,
                     "ends": list(split.ends),
-                    "accuracy": accuracy,
+                    "accuracy": curves(features, split, width, gammas, self.device),
                     "network": f"{stored.parent.name}/{stored.name}",
-                    "network_inputs": self._inputs(chosen, number),
+                    "network_inputs": self._inputs(chosen, split.number),
                     "training_seconds": round(seconds, 1),
                 }
             )
 
     def _train(
-        self, chosen: Recipe, split: Split, stored: Path, progress: Callable[[Any], None] | None
+        self, chosen: Recipe, split: Split, stored: Path, progress: ProgressListener | None
     ) -> None:
         generator = torch.Generator().manual_seed(split.number)
         backbone = build(chosen.backbone, generator, **dict(chosen.backbone_options))
         network = Network(backbone, split.ends[0], generator=generator)
-        use = torch.nonzero((split.labels < split.ends[0]) & ~split.held_out).flatten()
+        use = torch.nonzero(split.trained).flatten()
         checkpoint = Checkpoint(stored.parent, other="restart")
         train(
             network,
@@ -332,26 +297,9 @@ class Search:
         save_backbone(network.backbone, stored, {**facts, "training": to_dict(chosen)}, half=True)
         checkpoint.remove()
 
-    def _features(self, backbone: Backbone, chosen: Recipe, split: Split) -> Tensor:
-        found = FeatureExtractor(backbone, chosen.features, self.device).features(self.images)
-        if chosen.features.standardize:
-            found = Standardize(found[(split.labels < split.ends[0]) & ~split.held_out])(found)
-        return found
-
-    def _split(self, number: int) -> Split:
-        if number not in self._splits:
-            self._splits[number] = make_split(self.labels, self.n_classes, number, self.choice.held_out)
-        return self._splits[number]
-
     def _inputs(self, chosen: Recipe, number: int) -> int:
-        split, training = self._split(number), chosen.training
-        images = int(((split.labels < split.ends[0]) & ~split.held_out).sum())
-        return images * training.epochs * training.auxiliary.inputs_per_image
-
-    def _network_key(self, chosen: Recipe) -> str:
-        """Return a hash of what decides the trained network, apart from the number of the split."""
-        values = to_dict(chosen)
-        return self._hash([values[name] for name in ("backbone", "backbone_options", "training")])
+        epochs, copies = chosen.training.epochs, chosen.training.auxiliary.inputs_per_image
+        return int(self.split(number).trained.sum()) * epochs * copies
 
     def _identity(self, chosen: Recipe) -> str:
         """Tell apart what the same name may stand for in one folder."""
@@ -368,58 +316,22 @@ def curves(
 ) -> dict[str, list[float]]:
     """Return the accuracy on held-out images after each phase, in percent, for each γ.
 
-    Parameters
-    ----------
-    features : Tensor of shape (n, d), float32, on the CPU
-    split : Split
-    width : int or None
-        Of the random expansion.
-    gammas : sequence of float
-        Relative to trace(gram)/d of the phase.
-    device : torch.device
-
-    Returns
-    -------
-    dict of str to list of float
+    Features have shape (n, d); width is that of the random expansion; γ is relative to trace(gram)/d of
+    the phase.
     """
-    generator, projection = torch.Generator().manual_seed(0), None
-    if width is not None:
-        projection = torch.randn(features.shape[1], width, generator=generator).to(device).double()
-
-    def expanded(rows: Tensor) -> Tensor:
-        X = features[rows].to(device).double()
-        return X if projection is None else functional.relu(X @ projection)
-
-    n_classes = split.ends[-1]
-    d = features.shape[1] if width is None else width
-    gram = torch.zeros(d, d, dtype=torch.float64, device=device)
-    moment = torch.zeros(d, n_classes, dtype=torch.float64, device=device)
+    head = ACILClassifier(expansion_size=width, gamma=1.0, device=str(device))
     found: dict[str, list[float]] = {f"{gamma:g}": [] for gamma in gammas}
     seen = 0
     for end in split.ends:
         new = (split.labels >= seen) & (split.labels < end) & ~split.held_out
-        for rows in torch.split(torch.nonzero(new).flatten(), _ROWS):
-            X = expanded(rows)
-            gram.addmm_(X.mT, X)
-            moment.addmm_(X.mT, functional.one_hot(split.labels[rows], n_classes).to(device).double())
+        head.partial_fit(features[new], split.labels[new])
         seen = end
-        judged = torch.nonzero((split.labels < end) & split.held_out).flatten()
-        weights = [_ridge(gram, moment[:, :end], gamma) for gamma in gammas]
-        hits = torch.zeros(len(gammas), dtype=torch.int64)
-        for rows in torch.split(judged, _ROWS):
-            X = expanded(rows)
-            for index, W in enumerate(weights):
-                hits[index] += int(((X @ W).argmax(1).cpu() == split.labels[rows]).sum())
-        for gamma, count in zip(found, hits.tolist(), strict=True):
-            found[gamma].append(round(100 * count / len(judged), 4))
+        judged = (split.labels < end) & split.held_out
+        for gamma, accuracies in zip(gammas, found.values(), strict=True):
+            head.set_gamma(gamma, relative=True)
+            predictions = head.predict(features[judged]).cpu()
+            accuracies.append(round(accuracy(predictions, split.labels[judged]), 4))
     return found
-
-
-def _ridge(gram: Tensor, moment: Tensor, gamma: float) -> Tensor:
-    """Return (gram + γ trace(gram)/d I)⁻¹ moment."""
-    matrix = gram.clone()
-    matrix.diagonal().add_(gamma * float(gram.diagonal().mean()))
-    return torch.cholesky_solve(moment, torch.linalg.cholesky(matrix))
 
 
 def _row(
@@ -458,15 +370,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        difference = ""
-        if "difference" in row:
-            error = row["error"]
-            sure = error is not None and row["difference"] > 2 * error
-            known = "" if error is None else f" ± {error:.2f}"
-            difference = f"{row['difference']:+.2f}{known}{' *' if sure else ''}"
+        difference, error = row.get("difference"), row.get("error")
+        told = "" if difference is None else f"{difference:+.2f}"
+        if error is not None:
+            told += f" ± {error:.2f}" + " *" * (row["difference"] > 2 * error)
         lines.append(
             f"| {row['candidate']} | {', '.join(map(str, row['splits']))} | {row['gamma']:g} | "
-            f"{row['average']:.2f} | {row['last']:.2f} | {difference} | "
-            f"{row['network_inputs'] / 1e6:.3g} |"
+            f"{row['average']:.2f} | {row['last']:.2f} | {told} | {row['network_inputs'] / 1e6:.3g} |"
         )
     return "\n".join(lines)

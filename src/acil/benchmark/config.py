@@ -20,63 +20,41 @@ METHOD_SETTINGS = ("expansion_size", "gamma", "solver", "dtype")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides what a run computes, and where it finds things.
+    """Everything that decides what a run computes, and where it finds things."""
 
-    Attributes
-    ----------
-    dataset : str
-        Registered name, or ``imagefolder:DIR`` or ``features:FILE``.
-    methods : tuple of str
-        In the suite ``compare`` by default all that are registered.
-    phases : tuple of int
-        Numbers K of incremental phases.
-    seeds : tuple of int
-    recipe : str or None
-        None is the data set's own.
-    order : str
-        ``natural``, ``seed1993``, ``podnet1`` … or ``seed:7``, the canonical name of a seed.
-    base : int or None
-        Classes of the base phase; None is half of them.
-    classes : int or None
-        Use only the first classes of the order.
-    suite : str
-        ``main``, ``compare``, ``table1``, ``ablation``, ``width`` or ``memory``.
-    backbone : str or None
-        File of a trained network, instead of base training.
-    settings : dict
-        Method settings beyond the recipe: ``expansion_size``, ``gamma``, ``solver``, ``dtype`` …
-    recipe_changes : dict
-        Changes of the recipe by dotted key, such as ``training.epochs``.
-    data : dict
-        Options of the data set, such as ``size`` of a folder of images.
-    device : str
-    root : str or None
-        Folder of the data; None is the environment variable ACIL_DATA.
-    skip_bad : bool
-        Leave out images that cannot be read, instead of stopping.
-    joint_check : bool
-        Compare the final scores with joint learning, where a method can.
-    jobs : int
-        Processes that work at the same time.
-    """
-
+    #: Registered name, or ``imagefolder:DIR`` or ``features:FILE``.
     dataset: str = "digits"
+    #: In the suite ``compare`` by default all that are registered.
     methods: tuple[str, ...] = ("acil",)
+    #: Numbers K of incremental phases.
     phases: tuple[int, ...] = (5,)
     seeds: tuple[int, ...] = (0, 1, 2)
+    #: None is the data set's own.
     recipe: str | None = None
+    #: ``natural``, ``seed1993``, ``podnet1`` … or ``seed:7``, the canonical name of a seed.
     order: str = "natural"
+    #: Classes of the base phase; None is the data set's default, mostly half of them.
     base: int | None = None
+    #: Use only the first classes of the order.
     classes: int | None = None
+    #: ``main``, ``compare``, ``table1``, ``ablation``, ``width`` or ``memory``.
     suite: str = "main"
+    #: A trained network instead of base training: a file, timm:NAME, onnx:FILE, package.module:Class.
     backbone: str | None = None
+    #: Method settings beyond the recipe: ``expansion_size``, ``gamma``, ``solver``, ``dtype`` …
     settings: dict[str, Any] = field(default_factory=dict)
+    #: Changes of the recipe by dotted key, such as ``training.epochs``.
     recipe_changes: dict[str, Any] = field(default_factory=dict)
+    #: Options of the data set, such as ``size`` of a folder of images.
     data: dict[str, Any] = field(default_factory=dict)
     device: str = "auto"
+    #: Folder of the data; None is the environment variable ACIL_DATA.
     root: str | None = None
+    #: Leave out images that cannot be read, instead of stopping.
     skip_bad: bool = False
+    #: Compare the final scores with joint learning, where a method can.
     joint_check: bool = True
+    #: Processes that work at the same time.
     jobs: int = 1
 
 
@@ -102,29 +80,43 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         the recipe or set an option of the data set. Lists may be comma-separated text.
     """
     values = {**DEFAULTS.get(str(values.get("suite")), {}), **values}
-    known = {item.name: item for item in dataclasses.fields(RunConfig)}
+    known = {item.name for item in dataclasses.fields(RunConfig)}
     result: dict[str, Any] = {name: {} for name in _GROUPS.values()}
     for name, value in values.items():
+        # The flag is --method, what it gives are methods.
+        name = "methods" if name == "method" else name
         group, dot, rest = name.partition(".")
         if dot and rest and group in _GROUPS:
             result[_GROUPS[group]][rest] = parse_value(value)
         elif name in METHOD_SETTINGS:
             result["settings"][name] = parse_value(value)
         elif name in _GROUPS.values():
-            result[name].update({key: parse_value(item) for key, item in _table(name, value).items()})
+            if not isinstance(value, Mapping):
+                raise InputError(f"{name} must be a table of values, got {value!r}.")
+            result[name].update({key: parse_value(item) for key, item in value.items()})
         elif name in known:
             result[name] = _converted(name, value)
         else:
             raise InputError(
-                f"There is no setting {name!r}. Known: {', '.join([*known, *METHOD_SETTINGS])}, "
-                "settings.NAME, recipe.KEY and data.NAME."
+                f"There is no setting {name!r}. Known: {', '.join(sorted(known))}, "
+                f"{', '.join(METHOD_SETTINGS)}, settings.NAME, recipe.KEY and data.NAME."
             )
     if result.get("suite") == "compare" and "methods" not in result:
         from acil.methods import available
 
         result["methods"] = available()
     config = RunConfig(**result)
-    _check(config)
+    for name in LISTS:
+        items = getattr(config, name)
+        if not items or len(set(items)) != len(items):
+            raise InputError(f"{name} must name at least one item, each once, got {items!r}.")
+    for name, least, found in (
+        ("phases", 1, min(config.phases)),
+        ("jobs", 1, config.jobs),
+        ("seeds", 0, min(config.seeds)),
+    ):
+        if found < least:
+            raise InputError(f"{name} must be at least {least}, got {found}.")
     return config
 
 
@@ -172,29 +164,21 @@ def check_resumable(
 ) -> None:
     """Raise unless a run with stored settings can be gone on with by those asked for.
 
-    Parameters
-    ----------
-    stored, asked : RunConfig
-    before, now : Mapping, optional
-        What followed from them: data set and backbone are compared by what is behind their paths.
+    ``before`` and ``now`` are what followed from them: data set and backbone are compared by what is
+    behind their paths.
     """
-    pairs = {item.name: _compared(item.name, stored, asked) for item in dataclasses.fields(RunConfig)}
-    for name in _CONTENTS:
-        if before and now and name in before and name in now:
-            pairs[name] = before[name], now[name]
-    for name, (earlier, later) in pairs.items():
-        if name in PLACES or name in LISTS or earlier == later:
-            continue
-        raise InputError(
-            f"The run was started with {name} = {earlier!r}, now it is {later!r}. Resume with the "
-            "same settings, or write into another directory."
-        )
-
-
-def _compared(name: str, stored: RunConfig, asked: RunConfig) -> tuple[Any, Any]:
-    if name == "data":
-        return data_options(stored), data_options(asked)
-    return getattr(stored, name), getattr(asked, name)
+    before, now = before or {}, now or {}
+    for name in (item.name for item in dataclasses.fields(RunConfig)):
+        earlier, later = getattr(stored, name), getattr(asked, name)
+        if name == "data":
+            earlier, later = data_options(stored), data_options(asked)
+        elif name in _CONTENTS and name in before and name in now:
+            earlier, later = before[name], now[name]
+        if name not in (*PLACES, *LISTS) and earlier != later:
+            raise InputError(
+                f"The run was started with {name} = {earlier!r}, now it is {later!r}. Resume with the "
+                "same settings, or write into another directory."
+            )
 
 
 def parse_value(value: Any) -> Any:
@@ -210,28 +194,22 @@ def parse_value(value: Any) -> Any:
 
 
 def _converted(name: str, value: Any) -> Any:
+    if name == "order":
+        return canonical_order(value)
     if name in LISTS:
         parts = value.split(",") if isinstance(value, str) else value
         parts = parts if isinstance(parts, list | tuple) else [parts]
         if name == "methods":
             return tuple(str(part).strip() for part in parts if str(part).strip())
-        try:
-            return tuple(int(part) for part in parts)
-        except ValueError as error:
-            raise InputError(f"{name} must be whole numbers, got {value!r}.") from error
-    if name in ("base", "classes", "jobs"):
-        return None if value is None else _whole(name, value)
+        return tuple(_whole(name, part) for part in parts)
     if name in ("skip_bad", "joint_check"):
-        return _truth(name, parse_value(value))
-    if name == "order":
-        return canonical_order(value)
-    return value if value is None else str(value)
-
-
-def _table(name: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{name} must be a table of values, got {value!r}.")
-    return value
+        truth = parse_value(value)
+        if not isinstance(truth, bool):
+            raise InputError(f"{name} must be true or false, got {value!r}.")
+        return truth
+    if value is None:
+        return None
+    return _whole(name, value) if name in ("base", "classes", "jobs") else str(value)
 
 
 def _whole(name: str, value: Any) -> int:
@@ -239,25 +217,6 @@ def _whole(name: str, value: Any) -> int:
         return int(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be a whole number, got {value!r}.") from error
-
-
-def _truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(f"{name} must be true or false, got {value!r}.")
-    return value
-
-
-def _check(config: RunConfig) -> None:
-    for name in LISTS:
-        items = getattr(config, name)
-        if not items or len(set(items)) != len(items):
-            raise InputError(f"{name} must name at least one item, each once, got {items!r}.")
-    if min(config.phases) < 1:
-        raise InputError(f"phases must be at least 1, got {min(config.phases)}.")
-    if config.jobs < 1:
-        raise InputError(f"jobs must be at least 1, got {config.jobs}.")
-    if min(config.seeds) < 0:
-        raise InputError(f"seeds must not be negative, got {min(config.seeds)}.")
 
 
 def _toml_table(name: str, table: Mapping[str, Any]) -> list[str]:

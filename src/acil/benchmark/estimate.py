@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +15,15 @@ from torch.nn import functional
 
 from acil.benchmark.config import RunConfig
 from acil.benchmark.plan import Job, ends
-from acil.benchmark.prepare import PreparedRun, context, phase_sizes, planned, prepare
+from acil.benchmark.prepare import (
+    PreparedRun,
+    context,
+    left_out,
+    phase_sizes,
+    planned,
+    prepare,
+    told_left_out,
+)
 from acil.errors import InputError
 from acil.methods.registry import resolve
 from acil.training.network import Network
@@ -128,7 +136,7 @@ def trained_images(prepared: PreparedRun) -> int:
     if prepared.backbone is not None or not prepared.data.train.has_pixels or not prepared.base:
         return 0
     training = prepared.recipe.training
-    images = int((prepared.train_labels < prepared.base).sum())
+    images = int((prepared.data.train_labels < prepared.base).sum())
     return training.epochs * training.auxiliary.inputs_per_image * images
 
 
@@ -176,31 +184,17 @@ def _flops(device: torch.device) -> float:
     """Return float64 operations a second of a matrix product, multiply and add counted as one."""
     size = 1024 if device.type == "cpu" else 4096
     matrix = torch.ones(size, size, dtype=torch.float64, device=device)
-
-    def product() -> None:
-        (matrix @ matrix)[0, 0].item()
-
-    return size**3 / _timed(product)
+    return size**3 / _timed(lambda: (matrix @ matrix)[0, 0].item())
 
 
-def _timed(action: Callable[[], None]) -> float:
+def _timed(action: Callable[[], object]) -> float:
     """Return the seconds of the fastest of some calls, after one that warms up."""
     action()
-    taken = []
-    for _ in range(_TRIALS):
-        started = time.perf_counter()
-        action()
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+    return min(timeit.repeat(action, repeat=_TRIALS, number=1))
 
 
 def describe_plan(config: RunConfig) -> str:
-    """Return what a run with these settings would do, need and take.
-
-    Parameters
-    ----------
-    config : RunConfig
-    """
+    """Return what a run with these settings would do, need and take."""
     prepared = prepare(config, None, None)
     jobs = planned(prepared)
     widest = max(head_width(prepared, job) for job in jobs)
@@ -227,6 +221,8 @@ def describe_plan(config: RunConfig) -> str:
         )
     if prepared.data.skipped:
         lines.append(f"left out: {len(prepared.data.skipped)} images that cannot be read")
+    if skipped := left_out(prepared):
+        lines.append(told_left_out(skipped))
     described = [
         f"  {job.title}" + (f": trains on {images / 1e6:.3g} million images" if images else "")
         for job, images in zip(jobs, later, strict=True)

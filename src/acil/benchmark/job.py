@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import resource
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from acil.benchmark import metrics
@@ -18,15 +21,18 @@ from acil.benchmark.plan import Job, ends
 from acil.benchmark.prepare import PreparedRun, base_identity, context, digest, labels
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory
-from acil.distributed.collectives import share
+from acil.distributed import share
 from acil.errors import ACILError, ModelFileError, ProcessLostError, SingularMatrixError
 from acil.methods import MemoryUse, Method, Phase, resolve
-from acil.modelfile.writing import locked
+from acil.modelfile.writing import locked, write_tensors
 from acil.training.loop import DivergedError
-from acil.vision.imageset import ImageSet
 
 logger = logging.getLogger(__name__)
 
+#: How often the state of a method is written: learning a few phases again is cheaper.
+STATE_SECONDS = 60.0
+#: Seconds of gathering and writing it from which on that is done less often, in proportion.
+_LONG = 6.0
 #: Name of the phase beside the parts of a state, none of which has a space in its name.
 _PHASE = "last phase"
 
@@ -44,23 +50,14 @@ class PhaseDone:
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that could not be finished.
-
-    Attributes
-    ----------
-    job : Job
-    text : str
-        What happened.
-    is_result : bool
-        Whether this is how the method behaves (a matrix that cannot be solved, a training that
-        diverges), and nothing to mend.
-    error : ACILError or None
-        As it was raised, if it was in this process.
-    """
+    """A job that could not be finished."""
 
     job: Job
     text: str
+    #: Whether this is how the method behaves (a matrix that cannot be solved, a training that
+    #: diverges), and nothing to mend.
     is_result: bool = False
+    #: As it was raised, if it was in this process.
     error: ACILError | None = None
 
 
@@ -87,35 +84,30 @@ def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
     return None
 
 
-def is_finished(prepared: PreparedRun, job: Job, directory: RunDirectory) -> bool:
-    """Say whether everything that a job would record is there."""
-    done = finished(directory.records.read())
-    return all(key(labels(prepared, job, k)) in done for k in job.covers)
+def together(prepared: PreparedRun) -> AbstractContextManager[None]:
+    """Return a block that the processes of a group succeed or fail in together."""
+    return nullcontext() if prepared.group is None else prepared.group.together()
 
 
 def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> None:
     """Learn and test every phase that has not been recorded yet.
 
-    Parameters
-    ----------
-    prepared : PreparedRun
-    job : Job
-    directory : RunDirectory or None
-        None for a process of a group that makes the same calls and leaves the files to rank 0.
+    A process of a group that is not rank 0 has no directory: it makes the same calls and leaves the
+    files to rank 0.
     """
-    with prepared.together():
+    with together(prepared):
         base_folder = None if directory is None else directory.base_folder
         method = resolve(job.method)(context(prepared, job, base_folder))
         recorder = None if directory is None else Recorder(prepared, job, directory)
-        learnt = restore(prepared, job, method, None if recorder is None else recorder.state.load())
-    for index in range(learnt + 1, len(job.grouping)):
-        n_seen = ends(job.grouping)[index]
-        with prepared.together():
+        learnt = _restore(prepared, job, method, None if recorder is None else recorder.state.load())
+    for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
+        with together(prepared):
             started = time.perf_counter()
             with _base_training(prepared, job, directory, index):
-                method.learn(phase_of(prepared, job, index))
-            images, answers = test_set(prepared, n_seen)
-            predictions = method.predict(images)
+                method.learn(phase_of(prepared, job, index, n_seen))
+            tested = torch.nonzero(prepared.data.test_labels < n_seen).flatten()
+            answers = prepared.data.test_labels[tested]
+            predictions = method.predict(prepared.data.test.subset(tested))
             seconds = time.perf_counter() - started
             accuracy = metrics.accuracy(predictions, answers)
             if recorder is not None:
@@ -124,47 +116,31 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
                     recorder.state.save(index, method.state_dict())
         if prepared.progress is not None:
             prepared.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, accuracy))
-        logger.info(
-            "%s seed %d phase %d: %d classes", job.method, job.seed, index, len(job.grouping[index])
-        )
-    with prepared.together():
-        joint = compared_with_joint(prepared, method)
+        logger.info("%s, phase %d: %d classes seen", job.title, index, n_seen)
+    with together(prepared):
+        data, joint = prepared.data, {}
+        if prepared.config.joint_check:
+            joint = method.compare_with_joint(data.train, data.train_labels, data.test)
         if recorder is not None:
             recorder.summaries(joint)
-            recorder.state.remove()
+            recorder.state.path.unlink(missing_ok=True)
 
 
-def test_set(prepared: PreparedRun, n_seen: int) -> tuple[ImageSet, Tensor]:
-    """Return the test images of the classes seen, and their labels."""
-    indices = torch.nonzero(prepared.test_labels < n_seen).flatten()
-    return prepared.data.test.subset(indices), prepared.test_labels[indices]
-
-
-def phase_of(prepared: PreparedRun, job: Job, index: int) -> Phase:
+def phase_of(prepared: PreparedRun, job: Job, index: int, n_seen: int) -> Phase:
     """Return the training data of one phase and of no other."""
-    classes = job.grouping[index]
-    chosen = torch.isin(prepared.train_labels, torch.tensor(classes))
-    indices = torch.nonzero(chosen).flatten()
-    return Phase(
-        # A run without base classes begins with its first increment.
-        index=index if prepared.base else index + 1,
-        classes=classes,
-        images=prepared.data.train.subset(indices),
-        labels=prepared.train_labels[indices],
-        n_seen=ends(job.grouping)[index],
-    )
+    classes, data = job.grouping[index], prepared.data
+    indices = torch.nonzero(torch.isin(data.train_labels, torch.tensor(classes))).flatten()
+    # A run without base classes begins with its first increment.
+    number = index if prepared.base else index + 1
+    return Phase(number, classes, data.train.subset(indices), data.train_labels[indices], n_seen)
 
 
-def restore(
+def _restore(
     prepared: PreparedRun, job: Job, method: Method, found: tuple[int, dict[str, Any]] | None
 ) -> int:
     """Load the last state of an interrupted job; return the last phase learnt, -1 if none.
 
-    Parameters
-    ----------
-    prepared, job, method
-    found : tuple or None
-        Phase and state, as they were stored. In a group, those that rank 0 has found count.
+    In a group, what rank 0 has found counts.
     """
     if prepared.group is not None:
         content = share(None if found is None else {**found[1], _PHASE: found[0]}, prepared.group)
@@ -173,15 +149,8 @@ def restore(
         return -1
     learnt, content = found
     method.load_state_dict(content)
-    method.resume(phase_of(prepared, job, 0))
+    method.resume(phase_of(prepared, job, 0, ends(job.grouping)[0]))
     return learnt
-
-
-def compared_with_joint(prepared: PreparedRun, method: Method) -> dict[str, float]:
-    """Return how far a method is from joint learning, if that is asked for and the method can tell."""
-    if not prepared.config.joint_check:
-        return {}
-    return method.compare_with_joint(prepared.data.train, prepared.train_labels, prepared.data.test)
 
 
 @contextmanager
@@ -207,51 +176,29 @@ def _base_training(
 
 
 class Recorder:
-    """Writes the records of one job; what a resumed job had written stays as it is.
-
-    Parameters
-    ----------
-    prepared : PreparedRun
-    job : Job
-    directory : RunDirectory
-
-    Attributes
-    ----------
-    state : StateFile
-        Of the method, from which a killed job goes on.
-    """
+    """Writes the records of one job; what a resumed job had written stays as it is."""
 
     def __init__(self, prepared: PreparedRun, job: Job, directory: RunDirectory) -> None:
-        self.job, self.records = job, directory.records
+        self.records = directory.records
+        self.covers = {k: (grouping, ends(grouping)) for k, grouping in job.covers.items()}
         self.labels = {k: labels(prepared, job, k) for k in job.covers}
-        self.state = directory.state(digest({"labels": list(self.labels.values())}))
+        name = digest({"labels": list(self.labels.values())})
+        self.state = StateFile(directory.checkpoint() / f"state-{name}.safetensors")
         before = self.records.read()
-        self.written = {
-            (key(record), record["phase"]): record for record in before if record["kind"] == "phase"
-        }
+        self.written = {(key(r), r["phase"]): r for r in before if r["kind"] == "phase"}
         self.finished = finished(before)
         self.seconds = dict.fromkeys(job.covers, 0.0)
 
     def phase(
         self, n_seen: int, predictions: Tensor, labels: Tensor, memory: MemoryUse, seconds: float
     ) -> None:
-        """Record one evaluation for each grouping that has a phase ending here.
-
-        Parameters
-        ----------
-        n_seen : int
-            Classes seen so far.
-        predictions, labels : Tensor of shape (n,), int64
-        memory : MemoryUse
-        seconds : float
-            Of learning and predicting.
-        """
+        """Record what one phase gave, for each grouping that has a phase ending here."""
         accuracy = metrics.accuracy(predictions, labels)
-        for k, grouping in self.job.covers.items():
+        for k, (grouping, seen) in self.covers.items():
             self.seconds[k] += seconds
-            if n_seen not in ends(grouping):
+            if n_seen not in seen:
                 continue
-            index = ends(grouping).index(n_seen)
+            index = seen.index(n_seen)
             by_origin = metrics.accuracy_by_origin(predictions, labels, grouping[: index + 1])
             record = {
                 "kind": "phase",
@@ -276,14 +223,8 @@ class Recorder:
                 self.written[key(record), index] = record
 
     def summaries(self, joint: Mapping[str, float]) -> None:
-        """Record the summary of each grouping.
-
-        Parameters
-        ----------
-        joint : Mapping
-            What the comparison with joint learning gave.
-        """
-        for k, grouping in self.job.covers.items():
+        """Record the summary of each grouping, with what the comparison to joint learning gave."""
+        for k, (grouping, _) in self.covers.items():
             label = self.labels[k]
             if key(label) in self.finished:
                 continue
@@ -301,3 +242,38 @@ class Recorder:
                     **joint,
                 }
             )
+
+
+class StateFile:
+    """The state of a method between phases, written at most once a minute and in a tenth of the time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._last = self._asked = time.monotonic()
+        self._taken = 0.0
+
+    def load(self) -> tuple[int, dict[str, Any]] | None:
+        """Return the last phase learnt and the state after it; None if there is none that is whole."""
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                values = json.loads(file.metadata()["acil_state"])
+                state: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+            # Learning again gives the same state; a file that cannot be read is no reason to stop.
+            return None
+        return int(values["phase"]), {**state, **values["state"]}
+
+    def due(self) -> bool:
+        """Say whether it is time to write again."""
+        self._asked = time.monotonic()
+        return self._asked - self._last >= STATE_SECONDS * max(1.0, self._taken / _LONG)
+
+    def save(self, phase: int, state: Mapping[str, Any]) -> None:
+        """Write the state after a phase."""
+        tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
+        others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
+        text = json.dumps({"phase": phase, "state": others})
+        write_tensors(self.path, tensors, {"acil_state": text})
+        self._last = time.monotonic()
+        # Gathering the state, after the question, counts too.
+        self._taken = self._last - self._asked

@@ -19,11 +19,7 @@ _Item = TypeVar("_Item")
 
 
 def accuracy(predictions: Tensor, labels: Tensor) -> float:
-    """Return the share of right predictions in percent: every image counts the same.
-
-    Parameters
-    ----------
-    predictions, labels : Tensor of shape (n,), int64
+    """Return the share of right predictions (n,) in percent: every image counts the same.
 
     Examples
     --------
@@ -40,12 +36,7 @@ def accuracy_by_origin(
 ) -> tuple[float, ...]:
     """Return the accuracy on the classes of each phase so far: one row a_k0 … a_kk of the matrix.
 
-    Parameters
-    ----------
-    predictions, labels : Tensor of shape (n,), int64
-        Of all test images of all classes seen.
-    phases : sequence of sequences of int
-        Labels that came in each phase 0 … k.
+    ``phases`` has the labels that came in each phase 0 … k; predictions are over all classes seen.
 
     Examples
     --------
@@ -80,14 +71,8 @@ def average_accuracy(accuracies: Sequence[float]) -> float:
 def forgetting(base_accuracies: Sequence[float]) -> float:
     """Return F, the drop of the accuracy on the classes of the first phase; positive means forgotten.
 
-    Parameters
-    ----------
-    base_accuracies : sequence of float
-        a_00, a_10 … a_K0: on the base classes, predicting over all classes seen.
-
-    Notes
-    -----
-    The paper's formula has the other sign, its tables do not (docs/differences.md).
+    It takes a_00, a_10 … a_K0. The paper's formula has the other sign, its tables do not
+    (docs/differences.md).
 
     Examples
     --------
@@ -101,40 +86,26 @@ def forgetting(base_accuracies: Sequence[float]) -> float:
 def chaudhry_forgetting(matrix: Sequence[Sequence[float]]) -> float:
     """Return the mean drop of each phase's classes from their own best (Chaudhry et al., 2018).
 
-    Another metric than `forgetting`: it counts every phase but the last, and from the best value.
-
-    Parameters
-    ----------
-    matrix : sequence of rows
-        Row k is a_k0 … a_kk, as `accuracy_by_origin` returns it.
-
-    Returns
-    -------
-    float
-        0 after a single phase, when nothing can have been forgotten.
+    Another metric than `forgetting`: it counts every phase but the last, and from the best value. Row k
+    of the matrix is a_k0 … a_kk, as `accuracy_by_origin` returns it. After a single phase it is 0.
 
     Examples
     --------
     >>> chaudhry_forgetting([[80.0], [82.0, 70.0], [75.0, 60.0, 90.0]])
     8.5
     """
-    _check_matrix(matrix)
-    last = len(matrix) - 1
-    if last == 0:
-        return 0.0
-    # F_K = 1/K Σ_{j<K} (max_{j ≤ l < K} a_lj - a_Kj)
-    drops = [max(matrix[k][j] for k in range(j, last)) - matrix[last][j] for j in range(last)]
-    return math.fsum(drops) / last
-
-
-def _check_matrix(matrix: Sequence[Sequence[float]]) -> None:
-    """Raise unless row k of an accuracy matrix has the k + 1 entries of phases 0 … k."""
     lengths = [len(row) for row in _some(matrix)]
     if lengths != list(range(1, len(matrix) + 1)):
         raise InputError(
             "Row k of the accuracy matrix must have one entry for each phase 0 … k, "
             f"got rows of {lengths} entries."
         )
+    last = len(matrix) - 1
+    if last == 0:
+        return 0.0
+    # F_K = 1/K Σ_{j<K} (max_{j ≤ l < K} a_lj - a_Kj)
+    drops = [max(matrix[k][j] for k in range(j, last)) - matrix[last][j] for j in range(last)]
+    return math.fsum(drops) / last
 
 
 def _some(values: Sequence[_Item]) -> Sequence[_Item]:

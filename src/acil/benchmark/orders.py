@@ -22,11 +22,8 @@ _MOST_SEED = 2**32 - 1
 def canonical_order(order: str | int) -> str:
     """Return the one name of a class order, as records write it.
 
-    Parameters
-    ----------
-    order : str or int
-        ``"natural"``, ``"seed1993"``, ``"podnet1"`` … ``"podnet3"``, ``"seed:7"``, or a seed as a number
-        or as text.
+    Known are ``"natural"``, ``"seed1993"``, ``"podnet1"`` … ``"podnet3"``, ``"seed:7"``, or a seed as a
+    number or as text.
 
     Examples
     --------
@@ -49,21 +46,10 @@ def canonical_order(order: str | int) -> str:
 def class_order(order: str | int, n_classes: int) -> tuple[int, ...]:
     """Return the classes of a data set in the order in which they are learnt.
 
-    The order is over all classes of the data set; a benchmark on fewer classes keeps the first ones.
+    That is a permutation of ``range(n_classes)``: label in the data set, by position. The order is over
+    all classes of the data set; a benchmark on fewer classes keeps the first ones. For the names of
+    orders see `canonical_order`.
 
-    Parameters
-    ----------
-    order : str or int
-        See `canonical_order`.
-    n_classes : int
-
-    Returns
-    -------
-    tuple of int
-        A permutation of ``range(n_classes)``: label in the data set, by position.
-
-    Notes
-    -----
     A seed means what it means in LUCIR, PyCIL and FACIL: NumPy's legacy generator (whose stream NumPy
     has frozen) shuffles ``0 … n_classes - 1``. PODNet's orders, of which the first is iCaRL's, are lists
     of 100 classes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from acil.errors import InputError
@@ -12,6 +12,9 @@ from acil.errors import InputError
 if TYPE_CHECKING:
     # Reports read suites from here, and need no torch.
     from acil.methods.base import Method
+
+#: Classes of each phase, the base phase first.
+Grouping = tuple[tuple[int, ...], ...]
 
 #: Suite → settings of each variant. "main", "compare" and "table1" run the methods as they are.
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -21,10 +24,7 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
     # The paper's ablation: no expansion; then γ from 1e-1 to 0
     "ablation": [
         {"expansion_size": None, "gamma": 0.1},
-        {"gamma": 0.1},
-        {"gamma": 0.01},
-        {"gamma": 0.001},
-        {"gamma": 0.0},
+        *({"gamma": gamma} for gamma in (0.1, 0.01, 0.001, 0.0)),
     ],
     # Ā against the expansion size, and accuracy against the bytes that each width costs
     "width": [{"expansion_size": width} for width in (512, 1024, 2048, 4096, 8192, 16384, 32768)],
@@ -41,17 +41,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "order": "seed1993",
         "phases": (5, 10, 25, 50),
         "seeds": (0,),
-        "methods": (
-            "lwf-exemplars",
-            "icarl",
-            "bic",
-            "lucir",
-            "lucir+mnemonics",
-            "podnet",
-            "podnet+aanets",
-            "podnet+aanets+rmm",
-            "acil",
-        ),
+        "methods": "lwf-exemplars,icarl,bic,lucir,lucir+mnemonics,podnet,podnet+aanets,"
+        "podnet+aanets+rmm,acil",
     },
 }
 #: The rows of the paper's table that have a column for K = 50.
@@ -120,17 +111,11 @@ def _numbers(name: str, values: Any) -> list[int]:
     return list(found)
 
 
-def phases(n_classes: int, base: int, n_phases: int) -> tuple[tuple[int, ...], ...]:
+def phases(n_classes: int, base: int, n_phases: int) -> Grouping:
     """Split positions in the class order into a base phase and K incremental ones.
 
     When the classes left do not divide by K, the first phases take one more: none is dropped. With
     ``base=0`` there is no base phase, so K phases in all; otherwise there are K + 1.
-
-    Parameters
-    ----------
-    n_classes, base : int
-    n_phases : int
-        K, from 1 to the number of classes that the base phase leaves.
 
     Examples
     --------
@@ -152,35 +137,22 @@ def phases(n_classes: int, base: int, n_phases: int) -> tuple[tuple[int, ...], .
             f"{n_classes} leaves {left}. Use at most {left} phases."
         )
     size, longer = divmod(left, n_phases)
-    parts = [tuple(range(base))] if base else []
-    start = base
-    for k in range(n_phases):
-        stop = start + size + (k < longer)
-        parts.append(tuple(range(start, stop)))
-        start = stop
-    return tuple(parts)
+    stops = list(accumulate((size + (k < longer) for k in range(n_phases)), initial=base))
+    parts = [tuple(range(start, stop)) for start, stop in pairwise(stops)]
+    return (tuple(range(base)), *parts) if base else tuple(parts)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One pass over the data with one method.
-
-    Attributes
-    ----------
-    method : str
-    settings : dict
-    seed : int
-    grouping : tuple of tuple of int
-        Classes of each phase that is learnt.
-    covers : dict of int to tuple of tuple of int
-        Number of phases K → its grouping, each a coarser (or the same) view of ``grouping``.
-    """
+    """One pass over the data with one method."""
 
     method: str
     settings: dict[str, Any]
     seed: int
-    grouping: tuple[tuple[int, ...], ...]
-    covers: dict[int, tuple[tuple[int, ...], ...]]
+    #: Classes of each phase that is learnt.
+    grouping: Grouping
+    #: Number of phases K → its grouping, each a coarser (or the same) view of the one learnt.
+    covers: dict[int, Grouping]
 
     @property
     def title(self) -> str:
@@ -204,18 +176,15 @@ def plan_jobs(
     grouping asked for; groupings whose phases end at the same classes are read off on the way.
     """
     groupings = {k: phases(n_classes, base, k) for k in counts}
-    jobs = []
-    for seed in seeds:
-        for name, cls in methods:
-            for settings in variants[name]:
-                if cls.grouping_free:
-                    together = _families(groupings)
-                else:
-                    together = [{k: grouping} for k, grouping in groupings.items()]
-                for covers in together:
-                    finest = max(covers.values(), key=len)
-                    jobs.append(Job(name, settings, seed, finest, covers))
-    return jobs
+    each = [{k: grouping} for k, grouping in groupings.items()]
+    together = _families(groupings)
+    return [
+        Job(name, settings, seed, max(covers.values(), key=len), covers)
+        for seed in seeds
+        for name, cls in methods
+        for settings in variants[name]
+        for covers in (together if cls.grouping_free else each)
+    ]
 
 
 def ends(grouping: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -223,9 +192,7 @@ def ends(grouping: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(accumulate(len(classes) for classes in grouping))
 
 
-def _families(
-    groupings: dict[int, tuple[tuple[int, ...], ...]],
-) -> list[dict[int, tuple[tuple[int, ...], ...]]]:
+def _families(groupings: dict[int, Grouping]) -> list[dict[int, Grouping]]:
     """Collect groupings that one pass can serve, beginning with the finest."""
     left = dict(sorted(groupings.items(), key=lambda item: -len(item[1])))
     families = []

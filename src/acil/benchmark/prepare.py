@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from acil.methods import Context, resolve
 from acil.methods.base_network import stored_classifier
 from acil.training.recipes import Recipe, override, recipe, to_dict
 from acil.validation import resolve_device
-from acil.vision.backbones import Backbone, build, load_backbone
+from acil.vision.backbones import BACKBONES, Backbone, Preprocessing, build, load_backbone
 from acil.vision.cache import FeatureCache
+from acil.vision.embedder import Embedder, TorchEmbedder
 from acil.vision.extract import FeatureExtractor
+from acil.vision.networks import EFFICIENTNET, open_network
 
 ProgressListener = Callable[[Any], None]
 #: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
@@ -35,67 +37,31 @@ _IDENTITY = "identity"
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """Everything that the jobs of one run share.
-
-    Attributes
-    ----------
-    config : RunConfig
-    recipe : Recipe
-    data : Dataset
-        Labels are positions in the class order.
-    content : dict
-        What to know about data that are the user's own: see `_content`.
-    base : int
-        Classes of the base phase.
-    device : torch.device
-    backbone : Backbone or None
-        The trained network that was given.
-    backbone_name : str or None
-        How records name it: its file and the beginning of its fingerprint.
-    classifier : Mapping or None
-        The classifier that was trained with it, if its file has one beside it.
-    cache : FeatureCache
-    progress : callable or None
-    group : Group or None
-        Processes that do the jobs together.
-    """
+    """Everything that the jobs of one run share."""
 
     config: RunConfig
     recipe: Recipe
+    #: Its labels are positions in the class order.
     data: Dataset
+    #: What to know about data that are the user's own: see `_content`.
     content: Mapping[str, Any]
+    #: Classes of the base phase.
     base: int
     device: torch.device
+    #: The trained network that was given, and how records name it: its file and its fingerprint.
     backbone: Backbone | None
     backbone_name: str | None
+    #: The classifier that was trained with it, if its file has one beside it.
     classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
     progress: ProgressListener | None
+    #: Processes that do the jobs together.
     group: Group | None = None
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process records: it is alone, or the first of its group."""
-        return self.group is None or self.group.leads
-
-    def together(self) -> AbstractContextManager[None]:
-        """Return a block that the processes of a group succeed or fail in together."""
-        return nullcontext() if self.group is None else self.group.together()
 
     @property
     def n_classes(self) -> int:
         """Classes of all phases together."""
         return len(self.data.class_names)
-
-    @property
-    def train_labels(self) -> Tensor:
-        """Labels of the training images."""
-        return self.data.train_labels
-
-    @property
-    def test_labels(self) -> Tensor:
-        """Labels of the test images."""
-        return self.data.test_labels
 
     @property
     def dataset(self) -> str:
@@ -119,12 +85,7 @@ class PreparedRun:
 def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | None) -> PreparedRun:
     """Load data and network, and check that they fit the protocol.
 
-    Parameters
-    ----------
-    config : RunConfig
-    out : Path or None
-        The run directory, which keeps extracted features; None keeps them in memory.
-    progress : callable or None
+    The run directory keeps extracted features; without one they are kept in memory.
     """
     data = load(config.dataset, config.root, skip_bad=config.skip_bad, **config.data)
     content = _content(config, data)
@@ -134,13 +95,20 @@ def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | No
             raise InputError(f"classes must be from 1 to {len(order)}, got {config.classes}.")
         order = order[: config.classes]
     data = restrict(data, order)
-    default_base = data.default_base if config.classes is None else len(order) // 2
+    default_base = data.default_base
+    if config.classes is not None and default_base:
+        default_base = len(order) // 2
     base = default_base if config.base is None else config.base
     chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64")
     backbone = name = classifier = None
-    if config.backbone is not None:
-        path = Path(config.backbone)
+    spec = config.backbone or chosen.backbone
+    if spec in (*BACKBONES, "none"):
+        pass  # trained in the run, or not needed
+    elif spec == EFFICIENTNET or (":" in spec and not Path(spec).exists()):
+        backbone, name = _named_backbone(spec, device)
+    else:
+        path = Path(spec)
         backbone, metadata = load_backbone(path, device=device)
         _check_backbone(metadata, config, base)
         classifier = stored_classifier(path, backbone)
@@ -159,9 +127,65 @@ def planned(prepared: PreparedRun) -> list[Job]:
     config = prepared.config
     given = config.settings
     own = {m: variants(config.suite, given, method_settings(m, given), m) for m in config.methods}
-    methods = [(name, resolve(name)) for name in config.methods]
+    skipped = left_out(prepared)
+    methods = [(name, resolve(name)) for name in config.methods if name not in skipped]
+    if not methods:
+        raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
     jobs = plan_jobs(methods, own, config.seeds, config.phases, prepared.n_classes, prepared.base)
     return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
+
+
+def left_out(prepared: PreparedRun) -> dict[str, str]:
+    """Return the methods that cannot learn these data with this network, and why."""
+    found = {}
+    for name in prepared.config.methods:
+        method = resolve(name)
+        why = method.refusal(prepared.data.train, prepared.config.settings)
+        if method.trains_network and isinstance(prepared.backbone, UntrainableBackbone):
+            why = "this network cannot be trained"
+        if why:
+            found[name] = why
+    return found
+
+
+def told_left_out(found: Mapping[str, str]) -> str:
+    """Return the sentence about methods that are left out.
+
+    Examples
+    --------
+    >>> told_left_out({"bic": "no images", "fecam": "negative features", "lwf": "no images"})
+    'Left out: bic, lwf (no images); fecam (negative features).'
+    """
+    reasons = {why: [name for name in found if found[name] == why] for why in found.values()}
+    parts = [f"{', '.join(names)} ({why})" for why, names in reasons.items()]
+    return f"Left out: {'; '.join(parts)}."
+
+
+class UntrainableBackbone(Backbone):
+    """A network that is not run by torch, such as an ONNX model."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        needed = embedder.preprocessing
+        channels = len(needed.mean)
+        plain = Preprocessing((0.0,) * channels, (1.0,) * channels, needed.size)
+        identity = embedder.identity
+        facts = {name: identity[name] for name in ("weights", "preprocessing", "engine")}
+        super().__init__(embedder.name, embedder.num_features, plain, facts)
+        self.embedder = embedder
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of pixels divided by 255; the embedder normalises pixels itself."""
+        return self.embedder.embed((255 * x).round().to(torch.uint8).cpu()).to(x.device)
+
+
+def _named_backbone(spec: str, device: torch.device) -> tuple[Backbone, str]:
+    """Return a network that was trained elsewhere, and how records name it."""
+    kind, _, rest = spec.partition(":")
+    own = bool(rest) and kind not in ("timm", "torchvision", "onnx", "module")
+    embedder = open_network(f"module:{spec}" if own else spec, device)
+    name = f"onnx:{Path(rest).name}" if kind == "onnx" else spec
+    torch_backbone = embedder.backbone if isinstance(embedder, TorchEmbedder) else None
+    return torch_backbone or UntrainableBackbone(embedder), f"{name}@{embedder.weights[:_SHORT]}"
 
 
 def dataset_name(dataset: str) -> str:
@@ -192,16 +216,11 @@ def labels(prepared: PreparedRun, job: Job, phases: int) -> dict[str, Any]:
     }
 
 
-def context(prepared: PreparedRun, job: Job, checkpoint: Callable[[str], Path] | None) -> Context:
+def context(prepared: PreparedRun, job: Job, base_folder: Callable[[str], Path] | None) -> Context:
     """Return what a method may use beside the data of the present phase.
 
-    Parameters
-    ----------
-    prepared : PreparedRun
-    job : Job
-    checkpoint : callable
-        Gives the folder that belongs to a digest of everything that decides the base network. None
-        keeps no files.
+    ``base_folder`` gives the folder that belongs to a digest of everything that decides the base
+    network; None keeps no files.
     """
     identity = base_identity(prepared, job.seed)
     return Context(
@@ -214,7 +233,7 @@ def context(prepared: PreparedRun, job: Job, checkpoint: Callable[[str], Path] |
         classifier=prepared.classifier,
         identity=identity,
         cache=prepared.cache,
-        checkpoint=None if checkpoint is None else checkpoint(digest(identity)),
+        checkpoint=None if base_folder is None else base_folder(digest(identity)),
         progress=prepared.progress,
         group=prepared.group,
         phase_sizes=phase_sizes(prepared, job),
@@ -223,7 +242,7 @@ def context(prepared: PreparedRun, job: Job, checkpoint: Callable[[str], Path] |
 
 def phase_sizes(prepared: PreparedRun, job: Job) -> tuple[int, ...]:
     """Return the number of training images of each phase of a job."""
-    counts = torch.bincount(prepared.train_labels, minlength=prepared.n_classes)
+    counts = torch.bincount(prepared.data.train_labels, minlength=prepared.n_classes)
     return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
 
 
@@ -250,19 +269,18 @@ def digest(values: Mapping[str, Any]) -> str:
 
 
 def _settings(prepared: PreparedRun, job: Job) -> dict[str, Any]:
-    features = prepared.recipe.features
+    recipe, config = prepared.recipe, prepared.config
     return {
-        "expansion_size": prepared.recipe.expansion_size,
-        "gamma": prepared.recipe.gamma,
-        "dtype": prepared.recipe.dtype,
+        "expansion_size": recipe.expansion_size,
+        "gamma": recipe.gamma,
+        "dtype": recipe.dtype,
         "solver": "gram",
-        "taps": list(features.taps),
+        "taps": list(recipe.features.taps),
         "base": prepared.base,
         "classes": prepared.n_classes,
-        "backbone": prepared.backbone_name or prepared.recipe.backbone,
-        **{f"recipe.{name}": value for name, value in prepared.config.recipe_changes.items()},
-        **{f"data.{name}": value for name, value in data_options(prepared.config).items()},
-        **{f"data.{name}": value for name, value in prepared.content.items()},
+        "backbone": prepared.backbone_name or recipe.backbone,
+        **{f"recipe.{name}": value for name, value in config.recipe_changes.items()},
+        **{f"data.{name}": v for name, v in {**data_options(config), **prepared.content}.items()},
         **job.settings,
         **method_settings(job.method, job.settings),
     }
@@ -286,23 +304,21 @@ def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
 
 def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -> None:
     """Refuse a network that has seen classes which this run calls new."""
-    found = {
-        "dataset": dataset_name(str(metadata.get("dataset", config.dataset))),
-        "order": _order(metadata.get("order", config.order)),
+    dataset, order = dataset_name(config.dataset), str(metadata.get("order", config.order))
+    with suppress(InputError):  # an order of a newer version: certainly not this run's
+        order = canonical_order(order)
+    checks = {
+        "dataset": (dataset_name(str(metadata.get("dataset", dataset))), dataset),
+        "order": (order, config.order),
+        "base": (max(base, int(metadata.get("base_classes", base))), base),
     }
-    for name, value in {"dataset": dataset_name(config.dataset), "order": config.order}.items():
-        if found[name] != value:
+    for name, (found, wanted) in checks.items():
+        if found != wanted:
             raise InputError(
-                f"The backbone {config.backbone} was trained with {name} = {found[name]!r}, but this "
-                f"run has {value!r}: it would have seen classes that are called new. Take another "
-                f"backbone or set --{name} {found[name]}."
+                f"The backbone {config.backbone} was trained with {name} = {found!r}, but this run has "
+                f"{wanted!r}: it would have seen classes that are called new. Take another backbone or "
+                f"set --{name} {found}."
             )
-    seen = metadata.get("base_classes")
-    if seen is not None and int(seen) > base:
-        raise InputError(
-            f"The backbone {config.backbone} was trained on {seen} classes, but the base of this run "
-            f"has {base}: it would have seen classes that are called new. Set --base {seen}."
-        )
 
 
 def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None, device: torch.device) -> None:
@@ -312,15 +328,9 @@ def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None, device:
         extractor = FeatureExtractor(network, chosen.features, device, batch_size=1)
         extractor.features(data.train.subset(torch.tensor([0])))
     except InputError as error:
-        side = data.train.shape[-1]
+        needed, side = network.preprocessing.size, data.train.shape[-1]
         raise InputError(
-            f"{error} A recipe's network is built for these images with --set "
+            f"{error} Images of a folder are loaded in another size with --set data.size={needed}. A "
+            "recipe's network is built for these images with --set "
             f"recipe.backbone_options.size={side}, where it can be."
         ) from error
-
-
-def _order(found: Any) -> str:
-    try:
-        return canonical_order(found)
-    except InputError:
-        return str(found)  # of a newer version, say: certainly not this run's

@@ -20,7 +20,6 @@ from acil.modelfile.writing import cannot_write, locked
 
 #: Name of the file in a run directory.
 FILE_NAME = "records.jsonl"
-_TAIL_BYTES = 1 << 16
 
 Record = dict[str, Any]
 
@@ -49,49 +48,38 @@ class Records:
         self.path = Path(path)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record, whole and on the disk when this returns.
+        """Add one record (see `check_record`), whole and on the disk when this returns.
 
-        A half-written last line, which a killed process leaves behind, is removed first.
-
-        Parameters
-        ----------
-        record : Mapping
-            See `check_record`. Unknown keys are kept.
-
-        Raises
-        ------
-        InputError
-            If the record is not as the schema wants it, or the file cannot be written; the file is
-            as it was.
+        A half-written last line, which a killed process leaves behind, is removed first. On any error
+        the file is as it was.
         """
         check_record(record)
-        line = encode(record)
+        try:
+            text = json.dumps(record, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"This {record['kind']} record cannot be written as JSON: {error}. Give plain numbers, "
+                "texts, lists and objects; null for what is not a finite number."
+            ) from error
         try:
             # Created before it is locked: a lock on a file that is not there would be one on its
             # directory, which does not keep away those who come when the file is there.
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                with locked(self.path):
+                    _repair(descriptor)
+                    if os.fstat(descriptor).st_size == 0:
+                        _flush_name(self.path)
+                    _write_whole(descriptor, text.encode("ascii") + b"\n")
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        try:
-            with locked(self.path):
-                self._repair(descriptor)
-                if os.fstat(descriptor).st_size == 0:
-                    _flush_name(self.path)
-                _write_whole(descriptor, line)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        finally:
-            os.close(descriptor)
 
     def read(self) -> list[Record]:
         """Return all records in the order in which they were written; none if there is no file.
 
-        A half-written last line is left out.
-
-        Raises
-        ------
-        InputError
-            If another line is damaged; the message has the file and the line.
+        A half-written last line is left out. Damage elsewhere is an error with the file and the line.
         """
         try:
             data = self.path.read_bytes()
@@ -115,37 +103,18 @@ class Records:
                 f"{self.path}, line {number} is damaged: {error} Remove that line, or take a copy of "
                 "the file; what the line recorded is then run again."
             ) from None
-        return _with_canonical_order(record)
-
-    def _repair(self, descriptor: int) -> None:
-        """Complete or cut off a last line without a newline; the caller has locked the file."""
-        size = os.fstat(descriptor).st_size
-        tail, start = b"", size
-        while start > 0 and b"\n" not in tail:
-            step = min(_TAIL_BYTES, start)
-            start -= step
-            tail = os.pread(descriptor, step, start) + tail
-        tail = tail[tail.rfind(b"\n") + 1 :]
-        if not tail:
-            return
-        if _is_whole(tail):
-            _write_whole(descriptor, b"\n")
-        else:
-            os.ftruncate(descriptor, size - len(tail))
+        if "order" in record:
+            # Earlier versions recorded the name as the user wrote it. An order of a newer version, or of
+            # a user's own records, keeps its name.
+            with suppress(InputError):
+                record["order"] = canonical_order(record["order"])
+        return record
 
 
 def key(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what identifies the run that a phase or summary record belongs to.
+    """Return what identifies the run that a phase or summary record belongs to, written or not yet.
 
-    Parameters
-    ----------
-    record : Mapping
-        Written or still to be written: both give the same key.
-
-    Returns
-    -------
-    tuple
-        Suite, method, dataset, order, recipe, settings (as text), seed and phases.
+    That is suite, method, dataset, order, recipe, settings (as text), seed and phases.
     """
     return tuple(canonical(record[name]) if name == "settings" else record[name] for name in IDENTITY)
 
@@ -153,10 +122,7 @@ def key(record: Mapping[str, Any]) -> tuple[Any, ...]:
 def latest(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return records without those that a later one replaces: same kind, same run, same phase.
 
-    Parameters
-    ----------
-    records : iterable of Mapping
-        In the order in which they were written. Environment records are all kept.
+    Environment records are all kept.
     """
     kept: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for position, record in enumerate(records):
@@ -187,15 +153,6 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _with_canonical_order(record: Record) -> Record:
-    """Give the class order its one name: records of earlier versions have it as the user wrote it."""
-    if "order" in record:
-        # An order of a newer version, or of a user's own records, keeps its name.
-        with suppress(InputError):
-            record["order"] = canonical_order(record["order"])
-    return record
-
-
 def _decode(line: bytes) -> Any:
     def refuse(constant: str) -> None:
         raise ValueError(f"it holds {constant}.")
@@ -214,6 +171,16 @@ def _is_whole(tail: bytes) -> bool:
         return isinstance(_decode(tail), dict)
     except ValueError:
         return False
+
+
+def _repair(descriptor: int) -> None:
+    """Complete or cut off a last line without a newline; the caller has locked the file."""
+    size = os.fstat(descriptor).st_size
+    tail = os.pread(descriptor, size, 0).rpartition(b"\n")[2]
+    if _is_whole(tail):
+        _write_whole(descriptor, b"\n")
+    elif tail:
+        os.ftruncate(descriptor, size - len(tail))
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:
@@ -248,21 +215,26 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _within(low: float, high: float) -> Callable[[Any], bool]:
+    def test(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value) and low <= value <= high
+
+    return test
 
 
-def _is_percent(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 100
+def _or_none(rule: Rule) -> Rule:
+    test, words = rule
+    return (lambda value: value is None or test(value)), f"{words}, or null where there is none"
 
 
 def _is_memory(value: Any) -> bool:
     return isinstance(value, Mapping) and all(_is_count(value.get(part)) for part in MEMORY_PARTS)
 
 
-def _or_none(rule: Rule) -> Rule:
-    test, words = rule
-    return (lambda value: value is None or test(value)), f"{words}, or null where there is none"
+def _is_percents(value: Any) -> bool:
+    items = value if isinstance(value, list | tuple) else ()
+    return len(items) > 0 and all(item is None or _PERCENT[0](item) for item in items)
 
 
 MEMORY_PARTS = ("samples", "statistics", "weights")
@@ -274,40 +246,26 @@ _MAPPING: Rule = (
 )
 _COUNT: Rule = (_is_count, "a whole number of at least 0")
 _POSITIVE: Rule = (lambda value: _is_count(value) and value > 0, "a whole number of at least 1")
-_PERCENT: Rule = (_is_percent, "a percentage from 0 to 100")
-_AMOUNT: Rule = (lambda value: _is_number(value) and value >= 0, "a finite number of at least 0")
-_DROP: Rule = (
-    lambda value: _is_number(value) and -100 <= value <= 100,
-    "percentage points from -100 to 100",
-)
+_PERCENT: Rule = (_within(0, 100), "a percentage from 0 to 100")
+_AMOUNT: Rule = (_within(0, math.inf), "a finite number of at least 0")
+_DROP: Rule = (_within(-100, 100), "percentage points from -100 to 100")
 _PERCENTS: Rule = (
-    lambda value: (
-        isinstance(value, list | tuple)
-        and len(value) > 0
-        and all(item is None or _is_percent(item) for item in value)
-    ),
+    _is_percents,
     "a list of percentages from 0 to 100, null for a phase without test images",
 )
 _MEMORY: Rule = (_is_memory, f"an object with the bytes of {', '.join(MEMORY_PARTS)}")
 
 #: What tells one run from another; `key` makes a key of them.
 IDENTITY: dict[str, Rule] = {
-    "suite": _TEXT,
-    "method": _TEXT,
-    "dataset": _TEXT,
-    "order": _TEXT,
-    "recipe": _TEXT,
+    **dict.fromkeys(("suite", "method", "dataset", "order", "recipe"), _TEXT),
     "settings": _MAPPING,
     "seed": _COUNT,
     "phases": _POSITIVE,
 }
 REQUIRED: dict[str, dict[str, Rule]] = {
     "environment": {
-        "acil": _TEXT,
-        "python": _TEXT,
-        "packages": _MAPPING,
-        "device": _MAPPING,
-        "threads": _MAPPING,
+        **dict.fromkeys(("acil", "python"), _TEXT),
+        **dict.fromkeys(("packages", "device", "threads"), _MAPPING),
     },
     "phase": {
         **IDENTITY,
@@ -322,11 +280,7 @@ REQUIRED: dict[str, dict[str, Rule]] = {
     },
     "failure": {**IDENTITY, "error": _TEXT},
     "choice": {
-        "dataset": _TEXT,
-        "order": _TEXT,
-        "recipe": _TEXT,
-        "candidate": _TEXT,
-        "identity": _TEXT,
+        **dict.fromkeys(("dataset", "order", "recipe", "candidate", "identity"), _TEXT),
         "split": _COUNT,
         "accuracy": _MAPPING,
         "network_inputs": _COUNT,
@@ -338,28 +292,14 @@ REQUIRED: dict[str, dict[str, Rule]] = {
         "forgetting": _or_none(_DROP),
     },
 }
-OPTIONAL: dict[str, dict[str, Rule]] = {
-    "environment": {},
-    "phase": {},
-    "failure": {},
-    "choice": {},
-    "summary": {"joint_difference": _or_none(_AMOUNT), "condition": _or_none(_AMOUNT)},
-}
+#: Of any kind of record that has them.
+OPTIONAL: dict[str, Rule] = dict.fromkeys(("joint_difference", "condition"), _or_none(_AMOUNT))
 
 
 def check_record(record: Mapping[str, Any]) -> None:
     """Raise unless a record has everything that its kind needs, in the right ranges.
 
     Keys that the schema does not know are let through: records may carry more than reports read.
-
-    Parameters
-    ----------
-    record : Mapping
-
-    Raises
-    ------
-    InputError
-        Naming the first key that is wrong, what it must be and what it is.
 
     Examples
     --------
@@ -368,46 +308,21 @@ def check_record(record: Mapping[str, Any]) -> None:
     acil.errors.InputError: This phase record lacks suite, which must be a text that is not empty.
     """
     if not isinstance(record, Mapping):
-        raise InputError(f"A record must be an object. Got {_shown(record)}.")
+        raise InputError(f"A record must be an object. Got {reprlib.repr(record)}.")
     kind = record.get("kind")
     if not isinstance(kind, str) or kind not in REQUIRED:
-        raise InputError(f"A record's kind must be one of {', '.join(REQUIRED)}. Got {_shown(kind)}.")
-    for name, (test, words) in {**REQUIRED[kind], **OPTIONAL[kind]}.items():
+        raise InputError(
+            f"A record's kind must be one of {', '.join(REQUIRED)}. Got {reprlib.repr(kind)}."
+        )
+    for name, (test, words) in {**OPTIONAL, **REQUIRED[kind]}.items():
         if name not in record:
             if name in REQUIRED[kind]:
                 raise InputError(f"This {kind} record lacks {name}, which must be {words}.")
         elif not test(record[name]):
-            raise InputError(
-                f"{name} of this {kind} record must be {words}. Got {_shown(record[name])}."
-            )
-    if kind == "phase":
-        _check_phase(record)
-
-
-def encode(record: Mapping[str, Any]) -> bytes:
-    """Return a record as one line of JSON, with its newline.
-
-    Parameters
-    ----------
-    record : Mapping
-        As `check_record` lets it through.
-
-    Raises
-    ------
-    InputError
-        If something in it is no JSON, such as NaN, infinity or a tensor.
-    """
-    try:
-        text = json.dumps(record, allow_nan=False, separators=(", ", ": "))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"This {record['kind']} record cannot be written as JSON: {error}. Give plain numbers, "
-            "texts, lists and objects; null for what is not a finite number."
-        ) from error
-    return text.encode("ascii") + b"\n"
-
-
-def _check_phase(record: Mapping[str, Any]) -> None:
+            got = reprlib.repr(record[name])
+            raise InputError(f"{name} of this {kind} record must be {words}. Got {got}.")
+    if kind != "phase":
+        return
     phase, phases, origins = record["phase"], record["phases"], len(record["accuracy_by_origin"])
     if phase > phases:
         raise InputError(f"phase of a phase record must be at most phases, {phases}. Got {phase}.")
@@ -416,7 +331,3 @@ def _check_phase(record: Mapping[str, Any]) -> None:
             f"accuracy_by_origin after phase {phase} must have at most {phase + 1} entries, one for "
             f"each phase so far. Got {origins}."
         )
-
-
-def _shown(value: Any) -> str:
-    return reprlib.repr(value)

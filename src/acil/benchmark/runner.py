@@ -15,28 +15,32 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from acil.benchmark.config import RunConfig
-from acil.benchmark.estimate import check_memory, describe_plan, longest_first
-from acil.benchmark.job import (
-    Failure,
-    PhaseDone,
-    attempt,
-    is_finished,
-)
+from acil.benchmark.estimate import check_memory, longest_first
+from acil.benchmark.job import Failure, PhaseDone, attempt, together
 from acil.benchmark.plan import Job
-from acil.benchmark.prepare import PreparedRun, ProgressListener, planned, prepare
+from acil.benchmark.prepare import (
+    PreparedRun,
+    ProgressListener,
+    labels,
+    left_out,
+    planned,
+    prepare,
+    told_left_out,
+)
+from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory, environment_record, open_run
 from acil.distributed import Group, launched
 from acil.errors import ACILError, InputError, ModelFileError
 from acil.methods import resolve
 
-__all__ = ["PhaseDone", "RunFailedError", "describe_plan", "run"]
+__all__ = ["PhaseDone", "RunFailedError", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +60,7 @@ def run(
     force: bool = False,
     progress: ProgressListener | None = None,
 ) -> Path:
-    """Run methods under a protocol and record what comes out.
+    """Run methods under a protocol, record what comes out, and return the run directory.
 
     Started by `torchrun`, each process does its part and rank 0 records.
 
@@ -72,11 +76,6 @@ def run(
     progress : callable, optional
         Receives `PhaseDone` and the progress of base training.
 
-    Returns
-    -------
-    Path
-        The run directory.
-
     Raises
     ------
     RunFailedError
@@ -84,39 +83,30 @@ def run(
     """
     with ExitStack() as stack:
         group = stack.enter_context(Group.join(config.device)) if launched() else None
-        failures, n_jobs = _run_jobs(config, out, group, resume, force, progress)
-    _raise_for(failures, n_jobs)
-    return out
-
-
-def _run_jobs(
-    config: RunConfig,
-    out: Path,
-    group: Group | None,
-    resume: bool,
-    force: bool,
-    progress: ProgressListener | None,
-) -> tuple[list[Failure], int]:
-    """Do the part of this process in a run; return what failed (on rank 0) and the number of jobs."""
-    with ExitStack() as stack:
         directory: RunDirectory | None = None
         left: list[int] = []
-        with nullcontext() if group is None else group.together():
+        with ExitStack() as start:
+            if group is not None:
+                start.enter_context(group.together())
             prepared = _prepare(config, out, group, progress)
             jobs = planned(prepared)
             check_memory(prepared, jobs)
-            if prepared.leads:
+            if group is None or group.leads:
                 directory = stack.enter_context(open_run(out, config, prepared.resolved, resume, force))
                 processes = {} if group is None else {"processes": group.size}
                 directory.records.append({**environment_record(prepared.device), **processes})
-                left = [i for i, job in enumerate(jobs) if not is_finished(prepared, job, directory)]
+                left = _unfinished(prepared, jobs, directory)
+                if skipped := left_out(prepared):
+                    logger.warning("%s", told_left_out(skipped))
         if group is not None:
             left = group.exchange(left)[0]
         waiting = [jobs[i] for i in left]
         if config.jobs > 1 and len(waiting) > 1:
-            return run_side_by_side(prepared, waiting, out), len(jobs)
-        failures = [failure for job in waiting if (failure := _attempt(prepared, job, directory))]
-    return failures, len(jobs)
+            failures = _run_side_by_side(prepared, waiting, out)
+        else:
+            failures = [found for job in waiting if (found := _attempt(prepared, job, directory))]
+    _raise_for(failures, len(jobs))
+    return out
 
 
 def _prepare(
@@ -134,11 +124,21 @@ def _prepare(
     return dataclasses.replace(prepared, config=config, group=group)
 
 
+def _unfinished(prepared: PreparedRun, jobs: Sequence[Job], directory: RunDirectory) -> list[int]:
+    """Return which jobs have something left to record."""
+    done = finished(directory.records.read())
+    return [
+        number
+        for number, job in enumerate(jobs)
+        if any(key(labels(prepared, job, k)) not in done for k in job.covers)
+    ]
+
+
 def _attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:
     """Run a job with all processes of a group, or on rank 0 alone if its method cannot be shared out."""
     if prepared.group is None or resolve(job.method).takes_shards(job.settings):
         return attempt(prepared, job, directory)
-    with prepared.together():
+    with together(prepared):
         if directory is None:
             return None
         logger.warning("%s runs on rank 0 alone: it cannot be shared out.", job.title)
@@ -148,10 +148,10 @@ def _attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) ->
 def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
     """Raise if something failed that is not a result, or nothing came out at all."""
     broken = [failure for failure in failures if not failure.is_result]
-    reasons = {failure.text for failure in failures}
-    if len(failures) == n_jobs and len(reasons) == 1 and failures[0].error is not None:
+    all_failed = bool(failures) and len(failures) == n_jobs
+    if all_failed and len({failure.text for failure in failures}) == 1 and failures[0].error:
         raise failures[0].error
-    if broken or (failures and len(failures) == n_jobs):
+    if broken or all_failed:
         shown = " ".join(f"[{failure.job.title}] {failure.text}" for failure in broken or failures)
         raise RunFailedError(
             f"{len(broken or failures)} of {n_jobs} jobs failed; what the others found is recorded. "
@@ -177,20 +177,10 @@ class _Worker:
     ended: _Ended | None = None
 
 
-def run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> list[Failure]:
+def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> list[Failure]:
     """Run jobs in as many processes as the settings say; return those that failed.
 
-    Parameters
-    ----------
-    prepared : PreparedRun
-    jobs : sequence of Job
-    out : Path
-        The run directory, which this process has locked.
-
-    Raises
-    ------
-    ModelFileError
-        If a job could not write: then all are stopped.
+    If a job could not write, all are stopped.
     """
     # A forked process could not use a GPU that this one has touched.
     spawn = multiprocessing.get_context("spawn")
@@ -210,7 +200,13 @@ def run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> l
                 failure = _outcome(worker, prepared)
                 failures += [failure] if failure else []
     finally:
-        _stop(running)
+        for worker in running:
+            worker.process.terminate()
+        for worker in running:
+            worker.process.join(_PATIENCE)
+            worker.process.kill()
+            worker.process.join()
+            worker.connection.close()
     return failures
 
 
@@ -241,27 +237,16 @@ def _outcome(worker: _Worker, prepared: PreparedRun) -> Failure | None:
     _hear(worker, prepared)
     worker.connection.close()
     code, ended = worker.process.exitcode, worker.ended
-    if ended is not None and ended.stops_all:
-        raise ModelFileError(ended.text)
-    if ended is not None and ended.text is None and code == 0:
-        return None
     if ended is not None and ended.text is not None:
+        if ended.stops_all:
+            raise ModelFileError(ended.text)
         return Failure(worker.job, ended.text, ended.is_result)
+    if ended is not None and code == 0:
+        return None
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     text = f"Its process {how}."
     logger.warning("%s failed: %s", worker.job.title, text)
     return Failure(worker.job, text)
-
-
-def _stop(workers: Sequence[_Worker]) -> None:
-    for worker in workers:
-        worker.process.terminate()
-    for worker in workers:
-        worker.process.join(_PATIENCE)
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
-        worker.connection.close()
 
 
 def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: bool) -> None:
@@ -275,10 +260,8 @@ def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: 
     try:
         prepared = prepare(config, out, connection.send if tell else None)
         failure = attempt(prepared, job, RunDirectory(out))
-    except ModelFileError as error:
-        connection.send(_Ended(str(error), stops_all=True))
     except ACILError as error:
-        connection.send(_Ended(str(error)))
+        connection.send(_Ended(str(error), stops_all=isinstance(error, ModelFileError)))
     else:
         connection.send(_Ended(failure.text, failure.is_result) if failure else _Ended())
     connection.close()

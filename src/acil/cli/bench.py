@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,9 +49,15 @@ def run(
         str | None, typer.Option(help="main, compare, table1, ablation, width or memory.")
     ] = None,
     backbone: Annotated[
-        Path | None, typer.Option(help="Trained network, instead of base training.")
+        str | None,
+        typer.Option(
+            help="Trained network instead of base training: a file of ours, timm:NAME, onnx:FILE, "
+            "torchvision:NAME, efficientnet-lite0 or package.module:Class."
+        ),
     ] = None,
-    base: Annotated[int | None, typer.Option(help="Classes of the base phase (default: half).")] = None,
+    base: Annotated[
+        int | None, typer.Option(help="Classes of the base phase (default: half); 0: from zero.")
+    ] = None,
     classes: Annotated[int | None, typer.Option(help="Only the first classes of the order.")] = None,
     expansion_size: Annotated[str | None, typer.Option(help="Width of the expansion, or none.")] = None,
     gamma: Annotated[str | None, typer.Option(help="Ridge strength, or auto.")] = None,
@@ -69,6 +78,7 @@ def run(
     """
     from acil.benchmark.config import make_config, read_config
 
+    _import_from_here()
     values: dict[str, Any] = {} if config is None else read_config(config)
     flags = {
         "dataset": dataset, "methods": method, "phases": phases, "seeds": seeds, "recipe": recipe,
@@ -131,8 +141,20 @@ def _run_share(settings: Any, folder: Path, resume: bool, force: bool) -> None:
     run_benchmark(settings, folder, resume=resume, force=force)
 
 
+def _import_from_here() -> None:
+    """Let Python find a user's own methods, data sets and backbones in the current folder.
+
+    Behind all others: a file here takes the place of no package.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
 class RunProgress:
-    """Bars on stderr for the trainings and phases of a run; none if stderr is not a terminal."""
+    """Bars on stderr for the trainings and phases of a run; a line now and then if it is no terminal."""
+
+    #: Seconds between two lines.
+    PAUSE = 10.0
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -150,15 +172,28 @@ class RunProgress:
             transient=True,
         )
         self._tasks: dict[str, Any] = {}
+        self._started = time.monotonic()
+        self._latest = "loading data"
+        self._ended = threading.Event()
+        self._lines = threading.Thread(target=self._print_lines, daemon=True)
+
+    def _print_lines(self) -> None:
+        while not self._ended.wait(self.PAUSE):
+            typer.echo(f"{time.monotonic() - self._started:.0f} s: {self._latest}", err=True)
 
     def __enter__(self) -> RunProgress:
         self._bars.start()
+        if self._bars.disable:
+            self._lines.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+        self._ended.set()
+        if self._bars.disable:
+            self._lines.join()
 
     def __call__(self, event: Any) -> None:
         """Show one event: a finished phase, or an epoch of training."""
@@ -175,6 +210,7 @@ class RunProgress:
             self._show(name, event.phase + 1, event.phases + 1, f"accuracy {event.accuracy:.2f} %")
 
     def _show(self, name: str, done: float, total: float, note: str) -> None:
+        self._latest = f"{name}, {done:.0f} of {total:.0f}, {note}"
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=total, note=note)
         self._bars.update(self._tasks[name], completed=done, total=total, note=note)
@@ -252,6 +288,7 @@ def choose(
     from acil.benchmark.choice import DEFAULTS, GAMMAS, Choice, Search, table
     from acil.benchmark.prepare import dataset_name
 
+    _import_from_here()
     candidates = dict(_candidate(text) for text in try_) if try_ else DEFAULTS
     choice = Choice(
         dataset=dataset,

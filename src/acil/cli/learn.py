@@ -1,4 +1,4 @@
-"""`acil learn` and `acil forget`: add images to a model, and remove them exactly."""
+"""`acil learn`, `acil forget` and `acil undo`: add images to a model, remove them exactly, step back."""
 
 from __future__ import annotations
 
@@ -18,21 +18,38 @@ from acil.cli.shared import (
     ClassName,
     Model,
     counted,
+    given_features,
     given_images,
     is_rank_zero,
+    plain,
     several_ranks,
     show_counts,
     shown_progress,
     stop_on_sigterm,
+    tell_skipped,
 )
 from acil.errors import InputError, ProcessLostError
+
+#: Names of images that a message lists.
+_SHOWN = 5
+
+Undo = Annotated[
+    bool,
+    typer.Option(
+        "--undo/--no-undo",
+        help="Keep the state before this change for `acil undo`, or remove all earlier states. Whoever "
+        "has the states before and after can recover the images in between.",
+    ),
+]
 
 
 def learn(
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Folder with one folder for each class, or CSV of path,label; with --class: images.",
+            help="Folders with one folder for each class, or CSV of path,label; several folders of "
+            "images, each a class of its name; with --class: images. Or a file of features (npz, "
+            "parquet, csv).",
             metavar="IMAGES…",
         ),
     ],
@@ -50,13 +67,16 @@ def learn(
         ),
     ] = None,
     track: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--track",
-            help="Keep salted hashes of the images in the file, and refuse to learn one twice. Who has "
-            "the file and an image can then tell whether it was learnt.",
+            "--track/--no-track",
+            help="Keep salted hashes of the images in the file, and leave out those learnt before. "
+            "Whoever has the file and an image can then tell whether it was learnt (default: track in "
+            "new models, and in others as before).",
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
+    undo: Undo = True,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +87,7 @@ def learn(
     """
     start = time.perf_counter()
     options = {"expansion_size": expansion_size, "gamma": _strength(gamma)}
-    target = _Target(model, backbone, options, track)
+    target = _Target(model, backbone, options, track, undo)
     learnt = _learn_together if several_ranks() else _learn_alone
 
     def listed() -> tuple[Any, Any]:
@@ -75,27 +95,52 @@ def learn(
             if not model.absolute().parent.is_dir():
                 raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
             target.check_options()
-        return given_images(images, class_name)
+        features = given_features(images, class_name)
+        if features is not None and several_ranks():
+            raise InputError("Files of features are learnt by one process. Leave out torchrun.")
+        return given_images(images, class_name) if features is None else (features, None)
 
     with shown_progress("images") as progress, _mentioning_skip_bad():
         report, samples = learnt(target, listed, skip_bad, progress)
     if not is_rank_zero():
         return
-    for message in report.skipped:
-        typer.echo(f"left out: {message}", err=True)
+    tell_skipped(report.skipped)
+    _tell_repeated(report.repeated)
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())
-    rate = n_images / max(samples.seconds, 1e-9)
+    rate = n_images / samples.seconds if samples.seconds else None
     if as_json:
         facts = {**report.to_dict(), "model": str(model), "seconds": seconds, "images_per_second": rate}
         typer.echo(json.dumps(facts, indent=2))
         return
-    show_counts(report.counts, report.totals)
-    images_learnt, known = counted(n_images, "image"), counted(len(report.totals), "class", "classes")
+    if report.counts:
+        show_counts(report.counts, report.totals)
+    learnt_now, known = counted(n_images, "sample"), counted(len(report.totals), "class", "classes")
+    speed = "" if rate is None else f"features {rate:.0f} images/s, "
     typer.echo(
-        f"{images_learnt} in {seconds:.1f} s (features {rate:.0f} images/s, head "
-        f"{report.head_seconds:.2f} s); {model} knows {known}"
+        f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
+        f"{model} knows {known}"
     )
+    _tell_undo(model, report)
+    if n_images == sum(report.totals.values()) and track is not False and samples.identity:
+        typer.echo(
+            f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
+            "--no-track it keeps none.",
+            err=True,
+        )
+
+
+def _tell_repeated(names: tuple[str, ...]) -> None:
+    if names:
+        shown = ", ".join(map(plain, names[:_SHOWN])) + (" …" if len(names) > _SHOWN else "")
+        typer.echo(f"left out: {counted(len(names), 'image')} learnt already ({shown})", err=True)
+
+
+def _tell_undo(model: Path, report: Any) -> None:
+    from acil.images.undo import kept_states
+
+    if report.counts and kept_states(model):
+        typer.echo(f"acil undo {model} takes this back", err=True)
 
 
 def _strength(gamma: str | None) -> Any:
@@ -128,7 +173,8 @@ class _Target:
     file: Path
     backbone: str | None
     options: dict[str, Any]
-    track: bool
+    track: bool | None
+    undo: bool
 
     def new(self, embedder: Any = None) -> Any:
         from acil.images import ImageClassifier
@@ -137,7 +183,7 @@ class _Target:
         network = self.backbone if embedder is None else embedder
         if network is not None:
             chosen["backbone"] = network
-        return ImageClassifier(track=self.track, **chosen)
+        return ImageClassifier(track=self.track is not False, **chosen)
 
     def load(self, embedder: Any) -> Any:
         from acil.images import ImageClassifier
@@ -161,16 +207,20 @@ def _learn_alone(
     from acil.images import ImageClassifier, network_of
     from acil.modelfile import locked
 
-    paths, labels = listed()
-    # Before the lock: features take longest, and other processes may change the model meanwhile.
-    exists = target.file.exists()
-    embedder = network_of(target.file, target.backbone)[0] if exists else target.new().embedder
-    samples = ImageClassifier(embedder).prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+    samples, labels = listed()
+    embedder = None
+    if labels is not None:
+        # Before the lock: features take longest, and other processes may change the model meanwhile.
+        new = None if target.file.exists() else target.new()
+        embedder = network_of(target.file, target.backbone)[0] if new is None else new.embedder
+        reader = new or ImageClassifier(embedder)
+        samples = reader.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
     with locked(target.file):
         # The file as it is now; another process may have made it or added to it.
         classifier = target.load(embedder) if target.file.exists() else target.new()
         report = classifier.learn(samples)
-        classifier.save(target.file)
+        if report.counts:
+            classifier.save(target.file, undo=target.undo)
     return report, samples
 
 
@@ -193,6 +243,8 @@ def _learn_together(
                 new=target.new,
                 load=target.load,
                 backbone=target.backbone,
+                track=target.track,
+                undo=target.undo,
                 skip_bad=skip_bad,
                 progress=progress if is_rank_zero() else None,
             )
@@ -214,6 +266,7 @@ def forget(
         ),
     ],
     class_name: ClassName = None,
+    undo: Undo = True,
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
@@ -221,19 +274,22 @@ def forget(
 
     Give the same files, under the same class. A class of which all images are given disappears. This is
     exact for the head, which is all that learns here; the network in front of it was trained on other
-    images and never saw these.
+    images and never saw these. Earlier states, which still have the images, stay for `acil undo` unless
+    --no-undo is given.
     """
-    paths, labels = given_images(images, class_name)
     from acil.images import ImageClassifier, network_of
     from acil.modelfile import locked
 
-    with shown_progress("images") as progress:
-        embedder, _ = network_of(model, backbone)
-        samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
+    embedder, samples = None, given_features(images, class_name)
+    if samples is None:
+        paths, labels = given_images(images, class_name)
+        with shown_progress("images") as progress:
+            embedder, _ = network_of(model, backbone)
+            samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
     with locked(model):
         latest = ImageClassifier.load(model, backbone=embedder)
         report = latest.forget(samples)
-        latest.save(model)
+        latest.save(model, undo=undo)
     if as_json:
         typer.echo(json.dumps({**report.to_dict(), "model": str(model)}, indent=2))
         return
@@ -253,3 +309,49 @@ def forget(
             "model that does not track all its images (acil learn --track) cannot always tell.",
             err=True,
         )
+    if undo:
+        typer.echo(
+            f"acil undo {model} takes this back: the states before this change are kept, and they still "
+            f"have {'this image' if number == 1 else 'these images'}. To delete them: acil undo {model} "
+            "--remove",
+            err=True,
+        )
+
+
+def undo(
+    model: Model,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Change nothing, and delete all earlier states.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take back the last change of a model: learning or forgetting.
+
+    Up to ten earlier states are kept, in the folder .MODEL.undo beside the model, as long as they take
+    no more than 1 GiB. An undone change is gone: to have it again, learn or forget again.
+    """
+    from acil.images.undo import kept_states, remove_states
+    from acil.images.undo import undo as take_back
+    from acil.modelfile import describe, locked
+
+    with locked(model):
+        if remove:
+            number = len(kept_states(model))
+            remove_states(model)
+            typer.echo(f"removed {counted(number, 'earlier state')} of {model}", err=True)
+            return
+        before = _counts(describe(model)) if model.exists() else {}
+        take_back(model)
+        after, left = _counts(describe(model)), len(kept_states(model))
+    if as_json:
+        typer.echo(json.dumps({"model": str(model), "totals": after, "undo_left": left}, indent=2))
+        return
+    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
+    typer.echo(
+        f"{model} is as it was before the last change; {counted(left, 'earlier state')} left",
+    )
+
+
+def _counts(header: dict[str, Any]) -> dict[str, int]:
+    return dict(zip(map(str, header["classes"]), header["counts"], strict=True))

@@ -295,7 +295,7 @@ def export(
     """Write a model as ONNX, or as a file for prediction alone.
 
     The ONNX graph takes pixels (uint8, RGB) and gives scores and probabilities; it is compared with
-    PyTorch in onnxruntime before it is written.
+    PyTorch in onnxruntime before it is written. A script beside it makes these pixels of image files.
     """
     if onnx is None and inference is None:
         raise InputError("Say what to write: --onnx FILE, --inference FILE, or both.")
@@ -304,6 +304,8 @@ def export(
             require_free(path, force)
             if path.resolve() == model.resolve():
                 raise InputError(f"{path} is the model itself. Give another name.")
+    if onnx is not None:
+        require_free(Path(f"{onnx}.py"), force)
     from acil.images import ImageClassifier
 
     written: dict[str, Any] = {}
@@ -321,6 +323,7 @@ def export(
             typer.echo(f"{path}  {path.stat().st_size:,} bytes")
     if onnx is not None:
         facts = written["onnx"]
+        typer.echo(f"{onnx}.py  names the class of image files with it, without acil")
         typer.echo(
             f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: the same classes, scores "
             f"within {facts['difference']:.1e}"

@@ -1,4 +1,4 @@
-"""`acil predict` and `acil evaluate`: classes of images, and accuracy where they are known."""
+"""`acil predict`, `acil evaluate` and `acil embed`: classes of images, accuracy, and features."""
 
 from __future__ import annotations
 
@@ -20,11 +20,19 @@ from acil.cli.shared import (
     Model,
     aligned,
     counted,
+    given_features,
     given_images,
+    has_folders,
     plain,
     require_free,
     shown_progress,
+    tell_skipped,
 )
+
+#: Where one bad file should not hold up the others.
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad/--strict", help="Leave out unreadable images, or fail.")
+]
 
 
 class Format(StrEnum):
@@ -38,38 +46,51 @@ class Format(StrEnum):
 def predict(
     model: Model,
     images: Annotated[
-        list[Path], typer.Argument(help="Images, or folders of images.", metavar="IMAGES…")
+        list[Path],
+        typer.Argument(
+            help="Images, folders of images, or a file of features (npz, parquet, csv).",
+            metavar="IMAGES…",
+        ),
     ],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to name.")] = 3,
     unknown_above: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0,
-            help="Call an image unknown when its novelty is beyond this; 5 % of images of the classes "
-            "learnt are beyond 1. 0 calls none unknown.",
+            help="Call an image unknown when its novelty is beyond this (default: 1, as is that of 5 % of "
+            "images of the classes learnt). 0 calls none unknown.",
+            show_default=False,
         ),
-    ] = 1.0,
+    ] = None,
+    skip_bad: SkipBad = True,
     format_: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Name the class of images, with probabilities, or "unknown"."""
+    """Name the class of images, with probabilities, or "unknown".
+
+    A file that cannot be read is told on stderr, and the others are named; only if none can be read, the
+    command fails. With --strict it fails at any such file.
+    """
     if as_json and format_ is Format.csv:
         raise typer.BadParameter(
             "It contradicts --format csv. Give one of the two.", param_hint="--json"
         )
-    from acil.images import ImageClassifier
+    from acil.images import UNKNOWN_ABOVE, ImageClassifier
     from acil.vision.listing import list_files
 
-    files = list_files(images)
-    threshold = unknown_above or None
+    features = given_features(images)
+    files = list_files(images) if features is None else features
+    threshold = UNKNOWN_ABOVE if unknown_above is None else unknown_above or None
     with shown_progress("images") as progress:
         classifier = ImageClassifier.load(model, backbone=backbone, inference=threshold is None)
-        found = classifier.classify(files, top, threshold, progress)
+        answers = classifier.classify(files, top, threshold, progress, skip_bad=skip_bad)
+    found = [prediction for prediction in answers if prediction.error is None]
+    tell_skipped(prediction.error for prediction in answers if prediction.error is not None)
     if threshold is not None and found[0].novelty is None:
         typer.echo("This model can only predict: it cannot tell what is unknown.", err=True)
     if as_json or format_ is Format.json:
-        typer.echo(json.dumps([prediction.to_dict() for prediction in found], indent=2))
+        typer.echo(json.dumps([prediction.to_dict() for prediction in answers], indent=2))
     elif format_ is Format.csv:
         typer.echo(_csv(found, top), nl=False)
     else:
@@ -104,26 +125,38 @@ def evaluate(
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Folder with one folder for each class, or CSV of path,label.", metavar="FOLDER"
+            help="As for `acil learn`: folders with one folder for each class, CSV of path,label, or a "
+            "file of features.",
+            metavar="IMAGES…",
         ),
     ],
     class_name: ClassName = None,
     plot: Annotated[Path | None, typer.Option(help="Write the confusion matrix as PNG here.")] = None,
+    show: Annotated[
+        int, typer.Option(min=0, help="Number of wrong images, and of doubtful ones, to name.")
+    ] = 5,
+    skip_bad: SkipBad = True,
     force: Force = False,
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
     """Compare predictions with the true classes of images.
 
-    Accuracies are in percent and count the likeliest class, also of images that are called unknown.
+    Accuracies are in percent and count the likeliest class, also of images that are called unknown. A
+    file that cannot be read is told on stderr and counts nowhere; with --strict the command fails. Wrong
+    images are named, those first of which the model is surest, and right ones of which it is least sure.
     """
     if plot is not None:
         require_free(plot, force)
-    paths, labels = given_images(images, class_name)
+    paths, labels = given_features(images, class_name), None
+    if paths is None:
+        paths, labels = given_images(images, class_name)
     from acil.images import ImageClassifier
 
     with shown_progress("images") as progress:
-        found = ImageClassifier.load(model, backbone=backbone).evaluate(paths, labels, progress=progress)
+        classifier = ImageClassifier.load(model, backbone=backbone)
+        found = classifier.evaluate(paths, labels, skip_bad=skip_bad, progress=progress)
+    tell_skipped(found.skipped)
     if plot is not None:
         _draw(found, plot)
     if found.not_learnt:
@@ -135,6 +168,8 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
         return
+    _show_images("wrong", found.wrong, show)
+    _show_images("doubtful", found.right, show)
     for name, accuracy in zip(aligned(found.per_class), found.per_class.values(), strict=True):
         typer.echo(f"{name}  {accuracy:6.2f} %")
     unknown = sum(found.unknown.values())
@@ -143,6 +178,18 @@ def evaluate(
     )
     if plot is not None:
         typer.echo(str(plot), err=True)
+
+
+def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> None:
+    """Print a line for each of the first images: its class, and the one that the model names."""
+    shown = pairs[:show]
+    images, classes = aligned(p.image for _, p in shown), aligned(name for name, _ in shown)
+    for image, name, (_, prediction) in zip(images, classes, shown, strict=True):
+        likeliest, share = prediction.top[0]
+        instead = f"  taken for {plain(likeliest)}" if what == "wrong" else ""
+        typer.echo(f"{what}  {image}  {name}{instead} {share:.0%}")
+    if what == "wrong" and 0 < show < len(pairs):
+        typer.echo(f"… and {len(pairs) - show:,} more wrong")
 
 
 def _draw(found: Any, path: Path) -> None:
@@ -182,3 +229,38 @@ def _counts(confusion: Any) -> list[tuple[tuple[int, int], int]]:
         ((row, column), int(confusion[row, column]))
         for row, column in zip(*confusion.nonzero(), strict=True)
     ]
+
+
+def embed(
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Images, or folders: of images, or with one for each class.", metavar="IMAGES…"
+        ),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File of features to write (.npz).")],
+    class_name: ClassName = None,
+    backbone: Backbone = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    force: Force = False,
+) -> None:
+    """Write the features of images to a file, which `acil learn`, `predict` and `evaluate` take.
+
+    Labels are the names of class folders, or that of --class; other images have none.
+    """
+    require_free(out, force)
+    if out.suffix.lower() != ".npz":
+        raise typer.BadParameter("Give a name that ends with .npz.", param_hint="--out")
+    from acil.images import ImageClassifier
+    from acil.images.features import write_features
+    from acil.vision.listing import list_files
+
+    labelled = class_name is not None or any(has_folders(p) or p.suffix == ".csv" for p in images)
+    paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
+    classifier = ImageClassifier() if backbone is None else ImageClassifier(backbone)
+    with shown_progress("images") as progress:
+        samples = classifier.embed(paths, labels, skip_bad=skip_bad, progress=progress)
+    tell_skipped(samples.skipped)
+    write_features(out, samples)
+    rows, width = samples.features.shape
+    typer.echo(f"{out}  {counted(rows, 'row')} of {width} features, {'' if labelled else 'no '}labels")

@@ -59,16 +59,34 @@ def require_free(path: Path, force: bool) -> None:
         raise InputError(f"{path} exists. Replace it with --force, or give another name.")
 
 
+def given_features(places: list[Path], class_name: str | None = None) -> Any:
+    """Return the samples of a file of features, None if images are given."""
+    from acil.images.features import holds_features, read_features
+
+    if not any(map(holds_features, places)):
+        return None
+    if len(places) > 1:
+        raise InputError("Give one file of features at a time, and no images with it.")
+    return read_features(places[0], class_name)
+
+
+def has_folders(place: Path) -> bool:
+    """Say whether a path is a folder with folders in it, such as those of classes."""
+    return place.is_dir() and any(path.is_dir() for path in place.glob("[!.]*"))
+
+
 def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
-    """Return images and labels as `ImageClassifier` takes them, from the arguments of a command."""
+    """Return images and labels as `ImageClassifier` takes them, from the arguments of a command.
+
+    Of several folders, those without folders inside are classes of their name.
+    """
     from acil.vision.listing import list_images
 
-    if class_name is None and len(images) != 1:
-        raise InputError(
-            "Give one folder with a folder for each class, or one CSV file; or several images, or "
-            "folders of images, with --class NAME."
-        )
-    listings = [list_images(image, class_name) for image in images]
+    def label(place: Path) -> str | None:
+        by_name = len(images) > 1 and place.is_dir() and not has_folders(place)
+        return place.resolve().name if by_name else None
+
+    listings = [list_images(place, class_name or label(place)) for place in images]
     for listing in listings:
         if listing.ignored and is_rank_zero():
             shown = ", ".join(plain(path.name) for path in listing.ignored[:_SHOWN])
@@ -77,6 +95,12 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
             typer.echo(f"ignored {what}: {shown}{more}", err=True)
     paths = [path for listing in listings for path in listing.paths]
     return paths, [label for listing in listings for label in listing.labels]
+
+
+def tell_skipped(messages: Iterable[str]) -> None:
+    """Name on stderr the files that could not be read."""
+    for message in messages:
+        typer.echo(f"left out: {plain(message)}", err=True)
 
 
 @contextmanager

@@ -6,10 +6,9 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -26,9 +25,10 @@ TIMEOUT_VARIABLE = "ACIL_DISTRIBUTED_TIMEOUT"
 _TIMEOUT = 86_400.0
 #: The most seconds that one block of tensors may be under way: all are there, nobody is busy elsewhere.
 _BLOCK_TIMEOUT = 600.0
+#: Bytes of tensors that travel together: enough for full speed, little beside the sums.
+BLOCK_BYTES = 2**26
 #: Errors that every process can make from a text.
 _KNOWN = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
-_CURE = "Start all processes again; a run of the benchmark goes on with --resume."
 
 
 class Group:
@@ -37,21 +37,12 @@ class Group:
     Every call of a group is made by all of its processes, in the same order. Messages go through gloo,
     and so do tensors, unless each process has a GPU of its own: then tensors go through NCCL.
 
-    Parameters
-    ----------
-    device : torch.device
-        Where this process computes.
-    timeout : float or None
-        The most seconds to wait for another process; None for a group of one.
-
     Attributes
     ----------
     rank, size : int
         The number of this process, and how many there are.
-    tensors : ProcessGroup or None
-        What tensors travel through; None in a group of one.
-    carrier : torch.device
-        Where tensors have to be to travel: this process's GPU with NCCL, the CPU with gloo.
+    device : torch.device
+        Where this process computes.
 
     Examples
     --------
@@ -62,47 +53,49 @@ class Group:
     (0, 1, ['hello'])
     """
 
-    def __init__(self, device: torch.device, timeout: float | None) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.rank, self.size, self.device = 0, 1, device
-        self.carrier = torch.device("cpu")
-        self.tensors: Any = None
+        #: What messages and tensors travel through; None in a group of one.
         self._messages: Any = None
+        self._tensors: Any = None
+        #: Where tensors have to be to travel: this process's GPU with NCCL, the CPU with gloo.
+        self._carrier = torch.device("cpu")
         self._owns_default = self._broken = False
-        if timeout is not None:
-            try:
-                with self.reaching("the processes could not meet"):
-                    self._meet(timeout)
-            except BaseException:
-                self._leave()
-                raise
 
     @classmethod
-    def join(cls, device: str = "auto", timeout: float | None = None) -> Group:
+    @contextmanager
+    def join(cls, device: str = "auto") -> Iterator[Group]:
         """Join the processes that `torchrun` has started; a process started otherwise is alone.
+
+        A process waits for the others for a day at most, or as many seconds as the environment variable
+        ACIL_DISTRIBUTED_TIMEOUT says. One that dies is noticed sooner.
 
         Parameters
         ----------
         device : str
             ``"cuda"`` (and ``"auto"`` where there is CUDA) gives each process of a machine a GPU by its
             local rank; where there are more processes than GPUs, they share.
-        timeout : float, optional
-            The most seconds to wait for another process: by default the environment variable
-            ACIL_DISTRIBUTED_TIMEOUT, or a day. A process that dies is noticed sooner.
         """
-        seconds = _checked_timeout(os.environ.get(TIMEOUT_VARIABLE) if timeout is None else timeout)
+        given = os.environ.get(TIMEOUT_VARIABLE, _TIMEOUT)
+        with suppress(ValueError):
+            given = float(given)
+        if not isinstance(given, float) or not 0 < given < float("inf"):
+            raise InputError(f"{TIMEOUT_VARIABLE} is a time-out in seconds, got {given!r}.")
         own = resolve_device(device, "float64")
-        if not launched():
-            return cls(own, None)
-        if not dist.is_available():
-            raise InputError(
-                "This torch has no torch.distributed. Install one that has, or use one process."
-            )
-        if own.type not in ("cpu", "cuda"):
-            raise InputError(f"Groups compute on CPUs or CUDA, not on {own.type!r}. Set device='cpu'.")
-        if own.type == "cuda" and own.index is None:
+        if launched() and own.type == "cuda" and own.index is None:
             local = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
             own = torch.device("cuda", local)
-        return cls(own, seconds)
+        group = cls(own)
+        try:
+            if launched():
+                with group._reaching("the processes could not meet"):
+                    group._meet(given)
+            yield group
+            if not group._broken:
+                group.exchange()
+        finally:
+            # Closed connections tell the others.
+            group._leave()
 
     @property
     def local_size(self) -> int:
@@ -149,14 +142,8 @@ class Group:
             self.exchange()
 
     @contextmanager
-    def reaching(self, what: str) -> Iterator[None]:
-        """Turn what torch says of processes that cannot be reached into a `ProcessLostError`.
-
-        Parameters
-        ----------
-        what : str
-            What went wrong then.
-        """
+    def _reaching(self, what: str) -> Iterator[None]:
+        """Turn what torch says of processes that cannot be reached into a `ProcessLostError`."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -166,28 +153,9 @@ class Group:
             # What torch says, without its own files and its advice
             reason = re.sub(r"^\[[^]]*\] ", "", str(error)).partition("\n")[0].partition(". ")[0]
             raise ProcessLostError(
-                f"A process of the group is lost: {what} ({reason}). {_CURE}"
+                f"A process of the group is lost: {what} ({reason}). Start all processes again; a run "
+                "of the benchmark goes on with --resume."
             ) from error
-
-    def close(self) -> None:
-        """Leave the group: in good order when all have come here, at once if one is lost."""
-        try:
-            if not self._broken:
-                self.exchange()
-        finally:
-            self._leave()
-
-    def __enter__(self) -> Group:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if value is None:
-            self.close()
-        else:
-            # Closed connections tell the others.
-            self._leave()
 
     def _meet(self, timeout: float) -> None:
         if self.device.type == "cuda":
@@ -202,20 +170,25 @@ class Group:
         backend = backend_for(self.exchange(_gpu(self.device)))
         limit = timedelta(seconds=min(timeout, _BLOCK_TIMEOUT))
         # Apart from messages: a process that fails among tensors can still say so.
-        self.tensors = dist.new_group(backend=backend, timeout=limit)
+        self._tensors = dist.new_group(backend=backend, timeout=limit)
         if backend == "nccl":
-            self.carrier = self.device
+            self._carrier = self.device
 
     def _exchange(self, message: dict[str, Any], own_error: Exception | None) -> list[Any]:
         if self._messages is None:
             if own_error is not None:
                 raise own_error
             return [json.loads(json.dumps(message["value"]))]
-        with self.reaching("it did not answer"):
+        with self._reaching("it did not answer"):
             messages = [json.loads(text) for text in self._gather(json.dumps(message).encode())]
         for rank, found in enumerate(messages):
             if "error" in found:
-                raise _told(rank, found, own_error)
+                # An error of its own that is of a class which others do not have is raised as it is.
+                error = own_error
+                if error is None or type(error) in _KNOWN.values():
+                    error = _KNOWN.get(found["kind"], RemoteError)(f"Rank {rank}: {found['error']}")
+                error.__dict__["_told"] = True
+                raise error
         return [found["value"] for found in messages]
 
     def _gather(self, text: bytes) -> list[bytes]:
@@ -230,13 +203,70 @@ class Group:
         dist.all_gather(found, tensor, group=self._messages)
         return found
 
+    def _in_blocks(self, flat: Tensor, act: Any, **options: Any) -> None:
+        """Let an operation of `torch.distributed` change a tensor, block by block."""
+        if self._tensors is None or not len(flat):
+            return
+        for block in torch.split(flat, BLOCK_BYTES // flat.element_size()):
+            here = block.to(self._carrier)
+            with self._reaching("tensors did not arrive"):
+                act(here, group=self._tensors, **options)
+            if here.data_ptr() != block.data_ptr():
+                block.copy_(here)
+
     def _leave(self) -> None:
         # All that torch has, or what this group has added to it
-        mine = [None] if self._owns_default else {self.tensors, self._messages} - {None}
-        self._messages = self.tensors = None
+        mine = [None] if self._owns_default else {self._tensors, self._messages} - {None}
+        self._messages = self._tensors = None
         for group in mine:
             with suppress(RuntimeError, ValueError):
                 dist.destroy_process_group(group)
+
+
+def all_reduce_(tensor: Tensor, group: Group) -> Tensor:
+    """Replace a contiguous tensor by its sum over all processes, in place; the same bits on all."""
+    group._in_blocks(tensor.view(-1), dist.all_reduce)
+    return tensor
+
+
+def scattered(values: Tensor, places: Tensor, n: int, group: Group) -> Tensor:
+    """Return one tensor, of shape (n, …), from rows that the processes have, each at other places.
+
+    Parameters
+    ----------
+    values : Tensor of shape (k, …)
+        Rows of this process.
+    places : Tensor of shape (k,), int64
+        Where they belong; every place from 0 to n − 1 is in exactly one process.
+    n : int
+    group : Group
+    """
+    # Those who have no values because they failed say so now.
+    group.exchange()
+    whole = values.new_zeros(n, *values.shape[1:])
+    whole[places] = values
+    return all_reduce_(whole, group)
+
+
+def share(content: Mapping[str, Any] | None, group: Group) -> dict[str, Any] | None:
+    """Give tensors and values that JSON can write of rank 0 to all; others get tensors on the CPU."""
+    plan = None
+    if group.leads and content is not None:
+        tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+        shapes = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
+        plan = [shapes, {name: value for name, value in content.items() if name not in tensors}]
+    plan = group.exchange(plan)[0]
+    if plan is None:
+        return None
+    shapes, values = plan
+    if not group.leads:
+        tensors = {n: torch.empty(s, dtype=getattr(torch, dtype)) for n, (dtype, *s) in shapes.items()}
+    for name in shapes:
+        # As bytes, because no backend has every type of torch
+        flat = tensors[name].detach().contiguous().view(-1)
+        if len(flat):
+            group._in_blocks(flat.view(torch.uint8), dist.broadcast, src=0)
+    return {**tensors, **values}
 
 
 def launched() -> bool:
@@ -245,18 +275,7 @@ def launched() -> bool:
 
 
 def backend_for(gpus: Sequence[str | None]) -> str:
-    """Return what carries the tensors of processes.
-
-    Parameters
-    ----------
-    gpus : sequence of str or None
-        Which GPU each process has; None for one that computes on its CPU.
-
-    Examples
-    --------
-    >>> backend_for(["GPU-1", "GPU-2"]), backend_for(["GPU-1", "GPU-1"]), backend_for([None, None])
-    ('nccl', 'gloo', 'gloo')
-    """
+    """Return what carries the tensors of processes, by the GPU of each, or None for its CPU."""
     # NCCL refuses processes that share a GPU.
     return "nccl" if None not in gpus and len(set(gpus)) == len(gpus) else "gloo"
 
@@ -270,38 +289,8 @@ def _gpu(device: torch.device) -> str | None:
     return f"{socket.gethostname()} {device.index}" if unique is None else str(unique)
 
 
-def _checked_timeout(value: Any) -> float:
-    try:
-        seconds = _TIMEOUT if value is None else float(value)
-    except (TypeError, ValueError):
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"The time-out of a group ({TIMEOUT_VARIABLE}) is in seconds, got {value!r}.")
-    return seconds
-
-
 def _described(error: Exception) -> dict[str, str]:
-    """Return an error as a message: its text, and the nearest of its classes that all processes have.
-
-    Examples
-    --------
-    >>> _described(errors.InputError("X has no rows."))
-    {'error': 'X has no rows.', 'kind': 'InputError'}
-    >>> _described(MemoryError("too wide"))
-    {'error': 'MemoryError: too wide', 'kind': 'RemoteError'}
-    """
+    """Return an error as a message: its text, and the nearest of its classes that all processes have."""
     kind = next((kind for kind in type(error).__mro__ if kind in _KNOWN.values()), RemoteError)
     text = str(error) if isinstance(error, ACILError) else f"{type(error).__name__}: {error}"
     return {"error": text, "kind": (RemoteError if kind is ACILError else kind).__name__}
-
-
-def _told(rank: int, message: dict[str, Any], own: Exception | None) -> Exception:
-    """Return what this process raises for an error of a rank that all processes have heard of.
-
-    An error of its own that is of a class which others do not have is raised as it is.
-    """
-    error = own
-    if error is None or type(error) in _KNOWN.values():
-        error = _KNOWN.get(message["kind"], RemoteError)(f"Rank {rank}: {message['error']}")
-    error.__dict__["_told"] = True
-    return error

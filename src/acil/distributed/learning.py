@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from acil.analytic import Sums
 from acil.analytic.linalg import panels
+from acil.calibration import Calibration
 from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier, State
-from acil.distributed.collectives import all_reduce_, share
-from acil.distributed.group import Group
-from acil.errors import InputError, UnsupportedError
+from acil.distributed.group import Group, all_reduce_, share
+from acil.errors import InputError, ProcessLostError, UnsupportedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
-from acil.validation import Rows, check_parameters, new_model, resolve_seed
+from acil.validation import Rows, check_parameters, resolve_seed
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
 _OWN_PARAMETERS = ("device", "random_state")
@@ -86,8 +86,7 @@ def partial_fit(
         with group.together():
             shard = _checked_shard(classifier, X, y, classes, sample_weight)
             facts = group.exchange(_facts(classifier, shard))
-            _require_agreement(facts)
-            declared = _union_of_classes(facts)
+            declared = _agreed_classes(facts)
             state = _state(classifier, facts, declared, group)
             sums = _all_sums(state, shard, declared, group)
     except BaseException:
@@ -95,7 +94,17 @@ def partial_fit(
             content.pop(name, None)
         content.update(before)
         raise
-    _commit(classifier, state, declared, sums, facts)
+    # Nothing that decides the scores depends on other processes from here on.
+    with state.model.lock:
+        state.model.ridge.flush()
+        classifier._state = state.merged(sums, declared, Calibration.empty())
+    # Of a process whose shard was empty
+    classifier.n_features_in_ = _first(facts, "features")
+    names = _first(facts, "names")
+    if names is not None and not hasattr(classifier, "feature_names_in_"):
+        classifier.feature_names_in_ = np.array(names, dtype=object)
+    if classifier._state.calibration is not None:
+        _calibrate(classifier, shard, group)
     return classifier
 
 
@@ -117,11 +126,17 @@ def _checked_shard(
             'Several processes learn together by adding their sums, which solver="recursive" does not '
             'keep. Use solver="gram".'
         )
+    if classifier.standardize:
+        raise UnsupportedError(
+            "standardize=True takes the scale of the first samples of one process. Scale the features "
+            "before several processes learn together."
+        )
     fresh = not classifier.__sklearn_is_fitted__()
     if not fresh:
         classifier._require_state().model.ridge  # noqa: B018 (raises without sums)
-    if _is_empty(X):
-        if not _is_empty(y):
+    # A sparse matrix has a shape, but no length.
+    if X is None or (X.shape[0] if getattr(X, "shape", None) else len(X)) == 0:
+        if y is not None and len(y):
             raise InputError(f"X has no rows, but y has {len(y)} labels. Give one label for each row.")
         declared = None if classes is None else np.unique(check_labels(classes))
         return _Shard(None, np.empty(0), None, declared)
@@ -131,13 +146,6 @@ def _checked_shard(
     return _Shard(rows, labels, weights, check_declared(classes, labels))
 
 
-def _is_empty(values: Any) -> bool:
-    """Say whether there is nothing: None, a sequence of length 0, an array without rows."""
-    # A sparse matrix has a shape, but no length.
-    shape = getattr(values, "shape", None) or [len(values) if hasattr(values, "__len__") else 1]
-    return values is None or bool(shape[0] == 0)
-
-
 def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
     """Return what the other processes have to know, or must have the same."""
     state = classifier._require_state() if classifier.__sklearn_is_fitted__() else None
@@ -145,8 +153,6 @@ def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
     names = getattr(classifier, "feature_names_in_", None)
     parameters = classifier.get_params()
     kept = shard.classes
-    if kept is not None and kept.dtype.itemsize > 8 and kept.dtype.kind == "f":
-        kept = kept.astype(np.float64)
     return {
         "parameters": {k: str(v) for k, v in parameters.items() if k not in _OWN_PARAMETERS},
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
@@ -160,33 +166,27 @@ def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
     }
 
 
-def _require_agreement(facts: Sequence[dict[str, Any]]) -> None:
-    """Raise if processes cannot learn together; all of them find the same."""
+def _agreed_classes(facts: Sequence[dict[str, Any]]) -> Labels:
+    """Return the classes of all processes; raise, on all alike, if they cannot learn together."""
     for name, what in _AGREED.items():
         # A process without samples does not know the features.
-        knows = [name in ("model", "backbone") or own[name] is not None for own in facts]
-        ranks = [rank for rank, known in enumerate(knows) if known]
-        for rank in ranks[1:]:
-            first, other = facts[ranks[0]][name], facts[rank][name]
-            if first != other:
+        needed = name in ("model", "backbone")
+        known = [(rank, own[name]) for rank, own in enumerate(facts) if needed or own[name] is not None]
+        for rank, other in known:
+            lowest, first = known[0]
+            if other != first:
                 raise InputError(
-                    f"Ranks {ranks[0]} and {rank} differ in {what}: {first} and {other}. Give all "
+                    f"Ranks {lowest} and {rank} differ in {what}: {first} and {other}. Give all "
                     "processes the same model, and samples of the same kind."
                 )
-    if all(own["features"] is None for own in facts):
+    if _first(facts, "features") is None:
         raise InputError("No process has samples. Give at least one sample to one of them.")
-
-
-def _union_of_classes(facts: Sequence[dict[str, Any]]) -> Labels:
-    found = [
-        np.array(labels, dtype=dtype)
-        for dtype, labels in (own["classes"] for own in facts if own["classes"] is not None)
-    ]
-    classes = found[0]
-    for other in found[1:]:
-        check_same_kind(other, classes)
-        classes = union(classes, other)
-    return classes
+    found = (own["classes"] for own in facts if own["classes"] is not None)
+    first, *others = [np.array(labels, dtype=dtype) for dtype, labels in found]
+    for other in others:
+        check_same_kind(other, first)
+        first = union(first, other)
+    return first
 
 
 def _state(
@@ -197,8 +197,8 @@ def _state(
         state = classifier._require_state()
         check_same_kind(declared, state.classes)
         return state
-    width, seed = _first(facts, "features"), facts[0]["seed"]
-    state = State(declared[:0], new_model(classifier, width, seed), seed)
+    seed = facts[0]["seed"]
+    state = State.new(classifier, declared[:0], _first(facts, "features"), seed)
     expansion = state.model.expansion
     if expansion.projection is not None:
         # Not drawn from the seed on each: generators may differ between versions of torch.
@@ -230,22 +230,20 @@ def _all_sums(state: State, shard: _Shard, declared: Labels, group: Group) -> Su
     return sums
 
 
-def _commit(
-    classifier: ACILClassifier,
-    state: State,
-    declared: Labels,
-    sums: Sums,
-    facts: Sequence[dict[str, Any]],
-) -> None:
-    """Add sums that are complete to the model; nothing in here depends on other processes."""
-    with state.model.lock:
-        state.model.ridge.flush()
-        classifier._state = state.merged(sums, declared, None)
-    # Of a process whose shard was empty
-    classifier.n_features_in_ = _first(facts, "features")
-    names = _first(facts, "names")
-    if names is not None and not hasattr(classifier, "feature_names_in_"):
-        classifier.feature_names_in_ = np.array(names, dtype=object)
+def _calibrate(classifier: ACILClassifier, shard: _Shard, group: Group) -> None:
+    """Count how the samples of all processes score when they are left out, if all can be reached."""
+    state, seen = classifier._require_state(), Calibration.empty()
+    before = cast(Calibration, state.calibration)
+    try:
+        with group.together():
+            if shard.rows is not None:
+                seen = state.measured(shard.rows, shard.labels, shard.weights)
+            group.exchange()
+            seen = Calibration.of_numbers(all_reduce_(seen.numbers(), group))
+        after = before.merged(seen)
+    except ProcessLostError:
+        after = before.marked()
+    classifier._state = replace(state, calibration=after)
 
 
 def _first(facts: Sequence[dict[str, Any]], name: str) -> Any:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, NotFittedError
+from acil.images.network import (
+    FromFeaturesError,
+    absolute,
+    located,
+    open_stored,
+    require_identity,
+    without_folder,
+)
 from acil.images.results import (
     Evaluation,
     Given,
@@ -22,14 +29,17 @@ from acil.images.results import (
     Samples,
     images_and_labels,
     name_of,
+    require_list,
 )
-from acil.images.snapshot import UNKNOWN_ABOVE, Facts, Snapshot, Tracker
-from acil.modelfile import describe
+from acil.images.snapshot import MAX_TRACKED, UNKNOWN_ABOVE, Snapshot, Tracker
+from acil.images.undo import keep_state, remove_states
 from acil.modelfile import load as load_head
-from acil.modelfile.schema import names_file
-from acil.vision.embedder import Embedder, ImageProgress, Source, embed_files
+from acil.vision.decode import Source
+from acil.vision.embedder import Embedder, ImageProgress, embed_files
 from acil.vision.listing import check_class_name, first_of
 from acil.vision.networks import DEFAULT, open_network
+
+logger = logging.getLogger(__name__)
 
 
 class ImageClassifier:
@@ -44,9 +54,10 @@ class ImageClassifier:
         model was not better, and its file grows with the square of the width.
     gamma : float or "auto", default="auto"
         Ridge strength γ; ``"auto"`` chooses it from the sums, see `ACILClassifier`.
-    track : bool, default=False
-        Keep salted hashes of the images and their classes; refuse to learn one twice, and to forget
-        one never learnt, or learnt as another class.
+    track : bool, default=True
+        Keep a salted hash of each image, and of its class: an image that comes again is left out, and
+        one never learnt, or learnt as another class, cannot be forgotten. Whoever has the model and an
+        image can then tell whether it was learnt; with False, no hash is kept.
     random_state : int, default=0
         Seed of the expansion.
     device : str, default="auto"
@@ -88,12 +99,12 @@ class ImageClassifier:
         *,
         expansion_size: int | None = None,
         gamma: float | Literal["auto"] = "auto",
-        track: bool = False,
+        track: bool = True,
         random_state: int = 0,
         device: str = "auto",
     ) -> None:
         self._embedder = backbone if isinstance(backbone, Embedder) else None
-        self._source = None if isinstance(backbone, Embedder) else _absolute(backbone)
+        self._source = None if isinstance(backbone, Embedder) else absolute(backbone)
         #: Replaced as a whole by every change: readers take it once and need no lock.
         self._snapshot: Snapshot | None = None
         self._opening = threading.Lock()
@@ -104,7 +115,7 @@ class ImageClassifier:
             "device": device,
             "scores": "discriminant",
         }
-        self._track = track
+        self._track: bool | None = track
         #: One change at a time.
         self._changing = threading.Lock()
 
@@ -112,11 +123,14 @@ class ImageClassifier:
     def embedder(self) -> Embedder:
         """The network, opened at first use and compared with the one that the model was learnt with."""
         with self._opening:
+            snapshot = self._snapshot
+            learnt = None if snapshot is None else snapshot.identity
+            if snapshot is not None and learnt is None:
+                raise FromFeaturesError("This model")
             if self._embedder is None:
-                learnt = None if self._snapshot is None else self._snapshot.head.backbone_
-                self._embedder = _open_network_of(self.source, learnt)
-            if self._snapshot is not None:
-                require_identity(self._embedder.identity, self._snapshot.head.backbone_)
+                self._embedder = open_stored(self.source, learnt)
+            if learnt is not None and not self._embedder.predicts_for(learnt):
+                require_identity(self._embedder.identity, learnt)
             return self._embedder
 
     @property
@@ -141,6 +155,14 @@ class ImageClassifier:
         """Number of images learnt of each class."""
         return self.snapshot.totals
 
+    def __repr__(self) -> str:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return f"<ImageClassifier of {self.source or self.embedder.name}: nothing learnt>"
+        network = "features" if snapshot.identity is None else snapshot.identity["name"]
+        n = sum(snapshot.totals.values())
+        return f"<ImageClassifier of {network}: {len(snapshot.totals)} classes from {n} samples>"
+
     def prepare(
         self,
         source: Given,
@@ -153,9 +175,10 @@ class ImageClassifier:
 
         Parameters
         ----------
-        source : str, path-like or sequence of str, path-like or bytes
-            A folder with one folder for each class, or a CSV file of path and label; with ``labels``,
-            images or a folder of images.
+        source : str, path-like or sequence of images
+            A folder with one folder for each class, or a CSV file of path and label; with ``labels``, a
+            folder of images, or images: each a path, the content of a file (bytes), a PIL image or an
+            array as `acil.vision.decode` takes it.
         labels : str or sequence of str, optional
             Class of all images, or of each.
         skip_bad : bool, default=False
@@ -163,16 +186,38 @@ class ImageClassifier:
         progress : callable, optional
             Called with the number of images done and the number of all.
         """
+        return self.embed(*images_and_labels(source, labels), skip_bad=skip_bad, progress=progress)
+
+    def embed(
+        self,
+        sources: Sequence[Source],
+        labels: Sequence[str] | None = None,
+        *,
+        skip_bad: bool = False,
+        progress: ImageProgress | None = None,
+    ) -> Samples:
+        """Return the features of images, which need no labels.
+
+        Parameters
+        ----------
+        sources : sequence of images
+        labels : sequence of str, optional
+            Class of each.
+        skip_bad, progress
+            As in `prepare`.
+        """
         start = time.perf_counter()
-        sources, names = images_and_labels(source, labels)
+        names = [""] * len(sources) if labels is None else labels
         embedder = self.embedder
         found = embed_files(sources, embedder, skip_bad, progress)
         return Samples(
             found.features.numpy(),
             np.array([names[i] for i in found.kept], dtype=np.str_),
             tuple(found.digests),
+            tuple(name_of(sources[i], i) for i in found.kept),
             tuple(found.bad.values()),
             embedder.identity,
+            self.source,
             time.perf_counter() - start,
         )
 
@@ -186,6 +231,8 @@ class ImageClassifier:
     ) -> Report:
         """Learn images of new or known classes, or raise and change nothing.
 
+        A model that tracks its images leaves out those that it has learnt already, under any class.
+
         Parameters
         ----------
         source, labels, skip_bad, progress
@@ -194,20 +241,25 @@ class ImageClassifier:
         samples = self._samples(source, labels, skip_bad, progress)
         with self._changing:
             start = time.perf_counter()
-            before = self._snapshot
-            tracker = Tracker() if before is None else before.tracker
-            if self._track and not tracker.active:
-                tracker = Tracker.new()
-            if tracker.active:
-                tracker = tracker.with_added(samples.digests, samples.names)
+            before, tracker = self._snapshot, self._tracker(samples)
+            if before is not None:
+                require_identity(samples.identity, before.identity)
+            places = tracker.repeated(samples.digests)
+            repeated = tuple(samples.images[i] for i in places)
+            if places:
+                samples = samples.without(places)
+            if before is not None and not samples.digests:
+                return Report({}, before.totals, samples.skipped, repeated, samples.seconds, 0.0)
+            tracker = tracker.with_added(samples.digests, samples.names)
             if before is None:
                 head = ACILClassifier(**self._settings)  # type: ignore[arg-type]
-                head.backbone_ = samples.identity
+                if samples.identity is not None:
+                    head.backbone_ = samples.identity
+                self._source = samples.source
             else:
-                require_identity(samples.identity, before.head.backbone_)
                 head = before.copy_head()
             samples.teach(head)
-            return self._replace(head, tracker, samples, start)
+            return self._replace(head, tracker, samples, start, repeated)
 
     def forget(
         self,
@@ -227,7 +279,7 @@ class ImageClassifier:
         with self._changing:
             start = time.perf_counter()
             before = self.snapshot
-            require_identity(samples.identity, before.head.backbone_)
+            require_identity(samples.identity, before.identity)
             if len(samples.labels) >= before.head.n_samples_:
                 raise InputError(
                     f"Of {before.head.n_samples_} learnt, {len(samples.labels)} would be forgotten: "
@@ -251,82 +303,107 @@ class ImageClassifier:
         theirs = other.snapshot
         with self._changing:
             before = self.snapshot
-            require_identity(theirs.head.backbone_, before.head.backbone_)
+            require_identity(theirs.identity, before.identity)
             tracker = before.tracker.merged(theirs.tracker)
             head = before.copy_head()
             head.merge(theirs.head)
-            self._snapshot = Snapshot.of(head, tracker, before.facts)
+            self._snapshot = Snapshot.of(head, tracker, before.source)
         return self
 
-    def predict(self, sources: Sequence[Source], unknown_above: float | None = None) -> list[str]:
-        """Return the likeliest class of each image.
+    def predict(
+        self, sources: Sequence[Source], unknown_above: float | None = UNKNOWN_ABOVE
+    ) -> list[str]:
+        """Return the likeliest class of each image, or ``"unknown"``.
 
         Parameters
         ----------
-        sources : sequence of str, path-like or bytes
-            Image files, or their content.
-        unknown_above : float, optional
-            Say ``"unknown"`` beyond this novelty; by default a class is always named.
+        sources : sequence of images
+            Each a path, the content of a file, a PIL image or an array.
+        unknown_above : float or None, default=1
+            Images of a larger novelty are unknown; with None a class is always named.
         """
         return [p.label for p in self.classify(sources, 1, unknown_above)]
 
     def classify(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[Source] | Samples,
         top: int = 3,
         unknown_above: float | None = UNKNOWN_ABOVE,
         progress: ImageProgress | None = None,
+        *,
+        skip_bad: bool = False,
     ) -> list[Prediction]:
         """Return what the model says of each image.
 
         Parameters
         ----------
-        sources : sequence of str, path-like or bytes
+        sources : sequence of images, or Samples
+            Each a path, the content of a file, a PIL image or an array.
         top : int, default=3
             Number of classes to name.
         unknown_above : float or None, default=1
             Images of a larger novelty are unknown; None calls none so.
         progress : callable, optional
+        skip_bad : bool, default=False
+            Of an image that cannot be read, return a prediction that has an ``error`` and no label,
+            instead of refusing all.
         """
-        if isinstance(sources, str | os.PathLike | bytes):
+        if isinstance(sources, str | os.PathLike):
             raise InputError("Give a list of images, even for one.")
+        require_list(sources)
         if top < 1:
             raise InputError(f"top must be at least 1, got {top}.")
         snapshot = self.snapshot
-        features = embed_files(sources, self.embedder, progress=progress).features.numpy()
-        rows = snapshot.classify(features, top, unknown_above)
+        if isinstance(sources, Samples):
+            require_identity(sources.identity, snapshot.identity)
+            rows = snapshot.classify(sources.features, top, unknown_above)
+            return [Prediction(name, *row) for name, row in zip(sources.images, rows, strict=True)]
+        found = embed_files(sources, self.embedder, skip_bad, progress)
+        rows = snapshot.classify(found.features.numpy(), top, unknown_above)
+        answers = dict(zip(found.kept, rows, strict=True))
         return [
-            Prediction(name_of(source, number), *row)
-            for number, (source, row) in enumerate(zip(sources, rows, strict=True))
+            Prediction(name_of(source, i), *answers.get(i, ("", False, (), None)), found.bad.get(i))
+            for i, source in enumerate(sources)
         ]
 
     def evaluate(
         self,
-        source: Given,
+        source: Given | Samples,
         labels: str | Sequence[str] | None = None,
         *,
         unknown_above: float | None = UNKNOWN_ABOVE,
+        skip_bad: bool = False,
         progress: ImageProgress | None = None,
     ) -> Evaluation:
         """Compare predictions with the true classes of images.
 
         Parameters
         ----------
-        source, labels, progress
+        source, labels, skip_bad, progress
             As in `prepare`.
         unknown_above : float or None, default=1
         """
-        sources, names = images_and_labels(source, labels)
-        snapshot = self.snapshot
-        classes = list(snapshot.totals)
+        sources: Sequence[Source] | Samples
+        if isinstance(source, Samples):
+            sources, names = source, source.require_labels().names
+        else:
+            sources, names = images_and_labels(source, labels)
+        classes = list(self.snapshot.totals)
         if not set(names) & set(classes):
             raise InputError(
                 f"None of these classes has been learnt: {first_of(sorted(set(names)))}. Known are "
                 f"{first_of(classes)}."
             )
-        return Evaluation.of(classes, names, self.classify(sources, 1, unknown_above, progress))
+        predictions = self.classify(sources, 1, unknown_above, progress, skip_bad=skip_bad)
+        return Evaluation.of(classes, names, predictions)
 
-    def save(self, path: str | os.PathLike[str], *, inference: bool = False) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        inference: bool = False,
+        undo: bool | None = None,
+    ) -> None:
         """Write the model to one file, completely or not at all.
 
         Parameters
@@ -335,8 +412,16 @@ class ImageClassifier:
         inference : bool, default=False
             Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
             unknown.
+        undo : bool, optional
+            True keeps the state that the file has now, for `acil.images.undo`; the file is to be locked.
+            False removes all that are kept. By default neither.
         """
-        self.snapshot.save(path, inference)
+        snapshot = self.snapshot
+        if undo:
+            keep_state(path)
+        snapshot.save(path, inference)
+        if undo is False:
+            remove_states(path)
 
     @classmethod
     def load(
@@ -345,7 +430,7 @@ class ImageClassifier:
         *,
         backbone: str | Embedder | None = None,
         inference: bool = False,
-        track: bool = False,
+        track: bool | None = None,
     ) -> ImageClassifier:
         """Read a model that `save` has written.
 
@@ -357,16 +442,17 @@ class ImageClassifier:
             (``module:…``) has to be given: a file does not decide which code runs.
         inference : bool, default=False
             Read only what prediction needs.
-        track : bool, default=False
-            Track images from now on, also where the model has not done so.
+        track : bool, optional
+            Whether to track images from now on; False also drops the hashes of the file with the next
+            change. By default as the model has done.
         """
         return cls.from_head(load_head(path, inference=inference), backbone, track, os.fspath(path))
 
     @classmethod
     def from_head(
-        cls, head: ACILClassifier, backbone: str | Embedder | None, track: bool, name: str
+        cls, head: ACILClassifier, backbone: str | Embedder | None, track: bool | None, name: str
     ) -> ImageClassifier:
-        """Return the model of a head that was learnt from images.
+        """Return the model of a head that was learnt from images, or from features.
 
         Parameters
         ----------
@@ -375,15 +461,17 @@ class ImageClassifier:
         backbone, track
             As in `load`.
         name : str
-            What to call the model where it is refused.
+            Of its file, beside which the network may lie.
         """
-        facts = _facts_of(getattr(head, "images_", None), getattr(head, "backbone_", None), name)
+        stored, learnt = getattr(head, "images_", None) or {}, getattr(head, "backbone_", None) or {}
         for label in head.classes_:
             check_class_name(str(label))
-        model = cls(backbone or _located(facts.source or head.backbone_.get("name"), name), track=track)
+        source = stored.get("source")
+        model = cls(backbone or located(source or learnt.get("name"), name))
+        model._track = track
         if isinstance(backbone, str):
-            facts = replace(facts, source=_without_folder(backbone))
-        model._snapshot = Snapshot.of(head, Tracker.from_list(head.images_.get("tracked")), facts)
+            source = without_folder(backbone)
+        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked", ())), source)
         if isinstance(backbone, str):
             model._embedder = open_network(backbone)
         if backbone is not None:
@@ -398,121 +486,29 @@ class ImageClassifier:
         progress: ImageProgress | None,
     ) -> Samples:
         if isinstance(source, Samples):
-            return source
+            return source.require_labels()
         return self.prepare(source, labels, skip_bad=skip_bad, progress=progress)
 
-    def _replace(self, head: ACILClassifier, tracker: Tracker, samples: Samples, start: float) -> Report:
+    def _tracker(self, samples: Samples) -> Tracker:
+        """Return the tracker for learning these samples; equal rows of other data are no mistake."""
+        tracker = Tracker() if self._snapshot is None else self._snapshot.tracker
+        if self._track is False or samples.identity is None:
+            return Tracker()
+        if len(tracker) + len(samples.digests) > MAX_TRACKED:
+            logger.warning("More than %d images: their hashes are not kept.", MAX_TRACKED)
+            return Tracker()
+        return Tracker.new() if self._track and not tracker.active else tracker
+
+    def _replace(
+        self,
+        head: ACILClassifier,
+        tracker: Tracker,
+        samples: Samples,
+        start: float,
+        repeated: tuple[str, ...] = (),
+    ) -> Report:
         before = self._snapshot
-        facts = Facts(_without_folder(self._source)) if before is None else before.facts
-        made = Snapshot.of(head, tracker, facts)
-        self._snapshot = made
-        return Report(
-            samples.counts, made.totals, samples.skipped, samples.seconds, time.perf_counter() - start
-        )
-
-
-def _file_of(network: str) -> tuple[str, Path]:
-    """Return what comes before the path in the name of a network, and the path."""
-    kind = "onnx:" if network.startswith("onnx:") else ""
-    return kind, Path(network.removeprefix(kind))
-
-
-def _absolute(network: str) -> str:
-    """Return the name of a network with an absolute path, so that it works from any folder."""
-    kind, path = _file_of(network)
-    return f"{kind}{path.absolute()}" if names_file(network) else network
-
-
-def _without_folder(network: str | None) -> str | None:
-    """Return the name of a network as a model file has it: no file tells where others lie."""
-    if network is None or not names_file(network):
-        return network
-    kind, path = _file_of(network)
-    return f"{kind}{path.name}"
-
-
-def _located(stored: str | None, model: str | os.PathLike[str]) -> str:
-    """Return the name of a network with the place of its file: beside the model, or else here."""
-    name = _without_folder(stored) or DEFAULT
-    if names_file(name):
-        kind, path = _file_of(name)
-        beside = Path(model).absolute().parent / path
-        return f"{kind}{beside if beside.is_file() else path.absolute()}"
-    return name
-
-
-def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> tuple[Embedder, str | None]:
-    """Open the network of a model file, of which only the header is read.
-
-    Parameters
-    ----------
-    path : str or path-like
-    backbone : str, optional
-        As in `ImageClassifier.load`.
-
-    Returns
-    -------
-    embedder : Embedder
-        The network that the model was learnt with.
-    source : str or None
-        The name that it was opened by.
-    """
-    header = describe(path)
-    facts = _facts_of(header["images"], header["backbone"], os.fspath(path))
-    learnt = header["backbone"]
-    source = backbone or _located(facts.source or learnt.get("name"), path)
-    embedder = _open_network_of(source, learnt) if backbone is None else open_network(backbone)
-    require_identity(embedder.identity, learnt)
-    return embedder, source
-
-
-def _facts_of(stored: Any, identity: Any, name: str) -> Facts:
-    """Return how a model was made, or raise if it was not learnt from images."""
-    if stored is None or identity is None:
-        raise InputError(
-            f"{name} was learnt from features, not from images: it names no network. Use acil.load."
-        )
-    return Facts.read(stored)
-
-
-def _open_network_of(source: str | None, learnt: Mapping[str, Any] | None) -> Embedder:
-    """Open the network that a user, or a model file, names; ``learnt`` is its identity in a model."""
-    spec, stored = source or DEFAULT, learnt is not None
-    if stored and spec.startswith("module:"):
-        raise InputError(
-            f"This model was learnt with the network {spec!r}, which is Python code. A file does not "
-            "decide which code runs: name the network yourself (--backbone)."
-        )
-    try:
-        if names_file(spec) and not _file_of(spec)[1].is_file():
-            raise InputError(f"There is no file {_file_of(spec)[1]}.")
-        return open_network(spec)
-    except InputError as error:
-        if not stored:
-            raise
-        raise InputError(
-            f"The network of this model cannot be opened: {error} If it lies elsewhere now, name it "
-            "(--backbone)."
-        ) from error
-
-
-def require_identity(given: Mapping[str, Any], learnt: Mapping[str, Any]) -> None:
-    """Raise unless two identities are those of the same network.
-
-    Parameters
-    ----------
-    given, learnt : mapping
-        See `Embedder.identity`.
-    """
-    if given == learnt:
-        return
-    differing = [
-        key
-        for key in ("name", "weights", "preprocessing", "engine")
-        if given.get(key) != learnt.get(key)
-    ]
-    shown = "; ".join(f"{key}: {given.get(key)!r} instead of {learnt.get(key)!r}" for key in differing)
-    raise InputError(
-        f"The features come from another network than those this model has learnt ({shown}). Use the "
-        f"same network ({learnt.get('name')!r}, run by {learnt.get('engine')!r})."
-    )
+        source = before.source if before else without_folder(samples.source)
+        self._snapshot = made = Snapshot.of(head, tracker, source)
+        seconds = time.perf_counter() - start
+        return Report(samples.counts, made.totals, samples.skipped, repeated, samples.seconds, seconds)

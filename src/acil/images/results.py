@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
-from acil.vision.embedder import Source
+from acil.vision.decode import Source
 from acil.vision.listing import check_class_name, list_images
 
 #: One place of images, or several images.
@@ -31,10 +32,14 @@ class Samples:
     labels : ndarray of shape (n,), str
     digests : tuple of str
         Hash of the pixels of each image.
+    images : tuple of str
+        What each image is called.
     skipped : tuple of str
-        Messages about images that were left out.
-    identity : dict
-        Of the network that the features come from.
+        Messages about files that could not be read.
+    identity : dict or None
+        Of the network that the features come from; None if that is not known.
+    source : str or None
+        The name that the network was opened by.
     seconds : float
         Spent on decoding and features.
     """
@@ -42,8 +47,10 @@ class Samples:
     features: npt.NDArray[np.float32]
     labels: npt.NDArray[np.str_]
     digests: tuple[str, ...]
+    images: tuple[str, ...]
     skipped: tuple[str, ...]
-    identity: dict[str, Any]
+    identity: dict[str, Any] | None
+    source: str | None
     seconds: float
 
     @property
@@ -55,6 +62,24 @@ class Samples:
     def names(self) -> list[str]:
         """Class of each of the digests."""
         return [str(label) for label in self.labels]
+
+    def require_labels(self) -> Samples:
+        """Return these samples, or raise if they have no labels."""
+        if "" in self.names:
+            raise InputError("These features have no labels. Give a file with labels, or a class.")
+        return self
+
+    def without(self, places: Sequence[int]) -> Samples:
+        """Return the other samples."""
+        left_out = set(places)
+        kept = [i for i in range(len(self.digests)) if i not in left_out]
+        return replace(
+            self,
+            features=self.features[kept],
+            labels=self.labels[kept],
+            digests=tuple(self.digests[i] for i in kept),
+            images=tuple(self.images[i] for i in kept),
+        )
 
     def teach(self, head: ACILClassifier) -> None:
         """Let a head learn these samples."""
@@ -72,7 +97,10 @@ class Report:
     totals : dict of str to int
         Images of each class in the model afterwards.
     skipped : tuple of str
-        Messages about images that were left out.
+        Messages about files that could not be read.
+    repeated : tuple of str
+        Images that were left out, because the model has learnt them before. If there were no others,
+        the model is unchanged.
     feature_seconds, head_seconds : float
         Spent on decoding and features, and on the head.
     """
@@ -80,12 +108,13 @@ class Report:
     counts: dict[str, int]
     totals: dict[str, int]
     skipped: tuple[str, ...]
+    repeated: tuple[str, ...]
     feature_seconds: float
     head_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
-        return {**asdict(self), "skipped": list(self.skipped)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -95,7 +124,7 @@ class Prediction:
     Attributes
     ----------
     image : str
-        Path of the image, or its number for images given as bytes.
+        Path of the image, or its number for images given otherwise.
     label : str
         The likeliest class, or ``"unknown"``.
     unknown : bool
@@ -105,6 +134,8 @@ class Prediction:
     novelty : float or None
         How unlike everything learnt the image is: above 1 for 5 % of images of the classes learnt, and
         for others. None for models that can only predict.
+    error : str or None
+        Why the image cannot be read; then it has no label.
     """
 
     image: str
@@ -112,6 +143,7 @@ class Prediction:
     unknown: bool
     top: tuple[tuple[str, float], ...]
     novelty: float | None
+    error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -135,6 +167,12 @@ class Evaluation:
         Images of classes that the model has not learnt. They count nowhere else.
     not_learnt_unknown : int
         How many of these were called unknown.
+    wrong : tuple of (str, Prediction)
+        True class and prediction of the images whose likeliest class is another, the surest first.
+    right : tuple of (str, Prediction)
+        The same of the other images of classes that the model has learnt, the most doubtful first.
+    skipped : tuple of str
+        Messages about files that could not be read.
     """
 
     classes: tuple[str, ...]
@@ -142,6 +180,9 @@ class Evaluation:
     unknown: dict[str, int]
     not_learnt: dict[str, int]
     not_learnt_unknown: int
+    wrong: tuple[tuple[str, Prediction], ...]
+    right: tuple[tuple[str, Prediction], ...]
+    skipped: tuple[str, ...]
 
     @classmethod
     def of(
@@ -162,16 +203,32 @@ class Evaluation:
         unknown: Counter[str] = Counter()
         not_learnt: Counter[str] = Counter()
         not_learnt_unknown = 0
+        wrong: list[tuple[str, Prediction]] = []
+        right: list[tuple[str, Prediction]] = []
+        skipped: list[str] = []
         for name, prediction in zip(names, predictions, strict=True):
-            if name in place:
-                confusion[place[name], place[prediction.top[0][0]]] += 1
+            if prediction.error is not None:
+                skipped.append(prediction.error)
+            elif name in place:
+                likeliest = prediction.top[0][0]
+                confusion[place[name], place[likeliest]] += 1
                 unknown[name] += prediction.unknown
+                (right if name == likeliest else wrong).append((name, prediction))
             else:
                 not_learnt[name] += 1
                 not_learnt_unknown += prediction.unknown
-        called = {name: count for name, count in sorted(unknown.items()) if count}
-        left_out = dict(sorted(not_learnt.items()))
-        return cls(tuple(classes), confusion, called, left_out, not_learnt_unknown)
+        if not confusion.any():
+            raise InputError("No image of a class that was learnt can be read. Give other images.")
+        return cls(
+            tuple(classes),
+            confusion,
+            {name: count for name, count in sorted(unknown.items()) if count},
+            dict(sorted(not_learnt.items())),
+            not_learnt_unknown,
+            tuple(sorted(wrong, key=lambda pair: -pair[1].top[0][1])),
+            tuple(sorted(right, key=lambda pair: pair[1].top[0][1])),
+            tuple(skipped),
+        )
 
     @property
     def images(self) -> int:
@@ -204,6 +261,9 @@ class Evaluation:
             "unknown": self.unknown,
             "not_learnt": self.not_learnt,
             "not_learnt_unknown": self.not_learnt_unknown,
+            "wrong": [{"class": name, **found.to_dict()} for name, found in self.wrong],
+            "right": [{"class": name, **found.to_dict()} for name, found in self.right],
+            "skipped": list(self.skipped),
         }
 
 
@@ -211,8 +271,7 @@ def images_and_labels(
     source: Given, labels: str | Sequence[str] | None
 ) -> tuple[list[Source], list[str]]:
     """Return images and the class of each."""
-    if isinstance(source, bytes):
-        raise InputError("Give a list of images, even for one.")
+    require_list(source)
     if isinstance(source, str | os.PathLike):
         if labels is not None and not isinstance(labels, str):
             raise InputError(f"{os.fspath(source)} is one place: give one label, or a list of images.")
@@ -229,12 +288,19 @@ def images_and_labels(
     for name in set(names):
         check_class_name(name)
     if isinstance(labels, str):
-        folders = [s for s in sources if not isinstance(s, bytes) and Path(s).is_dir()]
+        folders = [s for s in sources if isinstance(s, str | os.PathLike) and Path(s).is_dir()]
         if folders:
             raise InputError(f"{folders[0]!s} is a folder. Give folders one at a time.")
     return sources, names
 
 
+def require_list(source: object) -> None:
+    """Raise if one image is given instead of a list of images."""
+    one_array = isinstance(source, np.ndarray) and source.ndim < 4
+    if one_array or isinstance(source, bytes | Image.Image):
+        raise InputError("Give a list of images, even for one.")
+
+
 def name_of(source: Source, number: int) -> str:
     """Return what an image is called in results."""
-    return f"image {number + 1}" if isinstance(source, bytes) else os.fspath(source)
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else f"image {number + 1}"

@@ -13,20 +13,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from acil.classifier import ACILClassifier
-from acil.distributed import Group, partial_fit
-from acil.distributed.collectives import scattered, share
+from acil.distributed import Group, partial_fit, scattered, share
 from acil.errors import InputError
-from acil.images.classifier import ImageClassifier, network_of, require_identity
-from acil.images.results import Report, Samples
+from acil.images.classifier import ImageClassifier
+from acil.images.network import network_of, require_identity
+from acil.images.results import Report, Samples, name_of
 from acil.modelfile import locked, pack, unpack
-from acil.vision.embedder import Embedder, ImageProgress, Source, embed_readable, require_readable
+from acil.vision.embedder import Embedder, ImageProgress, embed_readable, require_readable
 from acil.vision.networks import open_network
 
 #: Bytes of the hash of an image.
@@ -39,26 +39,42 @@ class Share(Samples):
 
     Attributes
     ----------
-    everyone : dict of str to int
-        Images of each class on all processes. Digests and messages are those of all, too.
     placed : tuple of str
-        Class of each of the digests.
+        Class of each of the digests. Digests, names and messages are those of all processes.
+    own : tuple of int
+        Which of the digests are those of the rows of ``features``.
     group : Group
     """
 
-    everyone: dict[str, int]
     placed: tuple[str, ...]
+    own: tuple[int, ...]
     group: Group
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of images of each class on all processes, by name."""
-        return self.everyone
+        return dict(sorted(Counter(self.placed).items()))
 
     @property
     def names(self) -> list[str]:
         """Class of each of the digests, which are those of all processes."""
         return list(self.placed)
+
+    def without(self, places: Sequence[int]) -> Share:
+        """Return the other samples."""
+        left_out = set(places)
+        kept = [i for i in range(len(self.digests)) if i not in left_out]
+        number = {place: i for i, place in enumerate(kept)}
+        rows = [row for row, place in enumerate(self.own) if place in number]
+        return replace(
+            self,
+            features=self.features[rows],
+            labels=self.labels[rows],
+            digests=tuple(self.digests[i] for i in kept),
+            images=tuple(self.images[i] for i in kept),
+            placed=tuple(self.placed[i] for i in kept),
+            own=tuple(number[self.own[row]] for row in rows),
+        )
 
     def teach(self, head: ACILClassifier) -> None:
         """Let a head learn the samples of all processes."""
@@ -68,11 +84,12 @@ class Share(Samples):
 
 def prepare_share(
     embedder: Embedder,
-    sources: Sequence[Source],
+    sources: Sequence[Path],
     labels: Sequence[str],
     group: Group,
     skip_bad: bool = False,
     progress: ImageProgress | None = None,
+    source: str | None = None,
 ) -> Share:
     """Turn this process's share of some images into samples: number i belongs to rank i modulo the size.
 
@@ -80,7 +97,7 @@ def prepare_share(
     ----------
     embedder : Embedder
         The same on all processes.
-    sources : sequence of str, path-like or bytes
+    sources : sequence of Path
         All images, in the same order on all processes.
     labels : sequence of str
         Class of each.
@@ -89,6 +106,8 @@ def prepare_share(
         Leave out files that cannot be read, instead of refusing all.
     progress : callable, optional
         Called with the number of this process's images done and the number of all of them.
+    source : str, optional
+        The name that the network was opened by.
     """
     start = time.perf_counter()
     places = range(group.rank, len(sources), group.size)
@@ -99,10 +118,11 @@ def prepare_share(
     kept = [i for i in range(len(sources)) if i not in bad]
     number = {place: i for i, place in enumerate(kept)}
     own = [places[i] for i in found.kept]
+    positions = [number[place] for place in own]
     digests = torch.tensor([[*bytes.fromhex(digest)] for digest in found.digests], dtype=torch.uint8)
     everyones = scattered(
         digests.reshape(len(own), _DIGEST_BYTES),
-        torch.tensor([number[place] for place in own], dtype=torch.int64),
+        torch.tensor(positions, dtype=torch.int64),
         len(kept),
         group,
     )
@@ -110,24 +130,28 @@ def prepare_share(
         found.features.numpy(),
         np.array([labels[i] for i in own], dtype=np.str_),
         tuple(bytes(row).hex() for row in everyones.tolist()),
+        tuple(name_of(sources[i], i) for i in kept),
         tuple(bad[place] for place in sorted(bad)),
         embedder.identity,
+        source,
         time.perf_counter() - start,
-        dict(sorted(Counter(labels[i] for i in kept).items())),
         tuple(labels[i] for i in kept),
+        tuple(positions),
         group,
     )
 
 
 def learn_together(
     model: Path,
-    sources: Sequence[Source],
+    sources: Sequence[Path],
     labels: Sequence[str],
     group: Group,
     *,
     new: Callable[[Embedder | None], ImageClassifier],
     load: Callable[[Embedder], ImageClassifier],
     backbone: str | None = None,
+    track: bool | None = None,
+    undo: bool = False,
     skip_bad: bool = False,
     progress: ImageProgress | None = None,
 ) -> tuple[Report, Share]:
@@ -146,6 +170,10 @@ def learn_together(
         Reads the model file, on rank 0.
     backbone : str, optional
         The network, as the user names it; by default that of the model of rank 0.
+    track : bool, optional
+        As ``load`` has it.
+    undo : bool, default=False
+        As in `ImageClassifier.save`.
 
     Raises
     ------
@@ -156,31 +184,31 @@ def learn_together(
     """
     with group.together():
         _require_same(sources, labels, group)
-        embedder = _same_network(model, new, backbone, group)
+        embedder, source = _same_network(model, new, backbone, group)
         # Before the lock: features take longest, and others may learn into the same model meanwhile.
-        samples = prepare_share(embedder, sources, labels, group, skip_bad, progress)
+        samples = prepare_share(embedder, sources, labels, group, skip_bad, progress, source)
         with locked(model) if group.leads else nullcontext():
             # The file as it is now; another process may have made it or added to it.
             if group.leads and model.exists():
                 classifier = load(embedder)
                 share(pack(classifier.snapshot.head), group)
             elif (content := share(None, group)) is not None:
-                classifier = ImageClassifier.from_head(unpack(content), embedder, False, "the model")
+                classifier = ImageClassifier.from_head(unpack(content), embedder, track, "the model")
             else:
                 classifier = new(None if group.leads else embedder)
             report = classifier.learn(samples)
             # A rank that has failed says so here: then the file is not written.
             group.exchange()
-            if group.leads:
-                classifier.save(model)
+            if group.leads and report.counts:
+                classifier.save(model, undo=undo)
     return report, samples
 
 
-def _require_same(sources: Sequence[Source], labels: Sequence[str], group: Group) -> None:
+def _require_same(sources: Sequence[Path], labels: Sequence[str], group: Group) -> None:
     """Raise unless all processes list the same images; their folders may differ."""
     digest = hashlib.sha256()
     for source, label in zip(sources, labels, strict=True):
-        name = source if isinstance(source, bytes) else os.fsencode(Path(source).name)
+        name = os.fsencode(Path(source).name)
         digest.update(hashlib.sha256(name).digest() + hashlib.sha256(label.encode()).digest())
     found = group.exchange([digest.hexdigest(), len(sources)])
     for rank, other in enumerate(found):
@@ -196,7 +224,7 @@ def _same_network(
     new: Callable[[Embedder | None], ImageClassifier],
     backbone: str | None,
     group: Group,
-) -> Embedder:
+) -> tuple[Embedder, str | None]:
     """Open the network on every process, and compare it with that of rank 0, which has a model."""
     embedder = source = None
     if group.leads and model.exists():
@@ -210,4 +238,4 @@ def _same_network(
         embedder = open_network(backbone or source or identity["name"])
     # The identity of rank 0 came as JSON.
     require_identity(json.loads(json.dumps(embedder.identity)), identity)
-    return embedder
+    return embedder, source

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +15,15 @@ import numpy.typing as npt
 
 from acil.analytic import Frozen
 from acil.classifier import ACILClassifier
-from acil.errors import InputError, ModelFileError, UnsupportedError
+from acil.errors import InputError, UnsupportedError
 from acil.modelfile import save
 from acil.vision.listing import UNKNOWN
 
 #: Relative novelty beyond which an image is unknown: that of 5 % of the images of classes learnt, as
 #: measured on the images learnt, each scored as if it had been left out.
 UNKNOWN_ABOVE = 1.0
-_HASH = re.compile(r"[0-9a-f]{32}")
+#: Images whose hashes fit into the header of a file.
+MAX_TRACKED = 1_000_000
 
 
 class SaltedHashes(NamedTuple):
@@ -35,7 +35,7 @@ class SaltedHashes(NamedTuple):
     hashes : frozenset of str
         Of images.
     placed : frozenset of str
-        Of images together with their classes. Files of earlier versions have none of these.
+        Of images together with their classes.
     """
 
     salt: str
@@ -60,8 +60,8 @@ class Tracker:
     Examples
     --------
     >>> tracker = Tracker.new().with_added(["aa", "bb"], ["cat", "dog"])
-    >>> tracker.known(["cc", "aa"])
-    [1]
+    >>> tracker.repeated(["cc", "aa", "cc"])
+    [1, 2]
     """
 
     groups: tuple[SaltedHashes, ...] = ()
@@ -79,41 +79,19 @@ class Tracker:
     def __len__(self) -> int:
         return sum(len(group.hashes) for group in self.groups)
 
-    def known(self, digests: Sequence[str]) -> list[int]:
-        """Return which of these images have been learnt."""
-        return [i for i, digest in enumerate(digests) if any(self._with(digest))]
-
     def repeated(self, digests: Sequence[str]) -> list[int]:
-        """Return which of these images have come before in the same list."""
+        """Return which of these images have been learnt, or have come before in the same list."""
         first: dict[str, int] = {}
-        return [i for i, digest in enumerate(digests) if first.setdefault(digest, i) != i]
-
-    def misplaced(self, digests: Sequence[str], names: Sequence[str]) -> list[int]:
-        """Return which of these images have been learnt, but as another class."""
         return [
             i
-            for i, (digest, name) in enumerate(zip(digests, names, strict=True))
-            for group in self._with(digest)
-            # Files of earlier versions have images without a recorded class.
-            if _placed(digest, name, group.salt) not in group.placed
-            and len(group.placed) == len(group.hashes)
+            for i, digest in enumerate(digests)
+            if self.active and (first.setdefault(digest, i) != i or any(self._with(digest)))
         ]
 
     def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
-        """Return a tracker that knows these images too, or raise if it knows one of them already.
-
-        Parameters
-        ----------
-        digests : sequence of str
-        names : sequence of str
-            Class of each image.
-        """
-        known = self.known(digests) or self.repeated(digests)
-        if known:
-            raise InputError(
-                f"{len(known)} of {len(digests)} images have been learnt already, or are given twice; "
-                f"the first is number {known[0] + 1}. This model tracks its images: leave them out."
-            )
+        """Return a tracker that knows these images and their classes too."""
+        if not self.active:
+            return self
         (salt, hashes, placed), *others = self.groups
         hashes |= {_salted(digest, salt) for digest in digests}
         placed |= {_placed(*pair, salt) for pair in zip(digests, names, strict=True)}
@@ -131,23 +109,27 @@ class Tracker:
             Whether all images of the model are tracked. If not, one that is not known may be one of
             those learnt before.
         """
-        misplaced = self.misplaced(digests, names)
+        misplaced = [
+            i
+            for i, (digest, name) in enumerate(zip(digests, names, strict=True))
+            for group in self._with(digest)
+            if _placed(digest, name, group.salt) not in group.placed
+        ]
         if misplaced:
             raise InputError(
                 f"{len(misplaced)} of {len(digests)} images were learnt as another class than "
                 f"{names[misplaced[0]]!r}; the first is number {misplaced[0] + 1}. Give the class under "
                 "which they were learnt."
             )
-        repeated = self.repeated(digests)
-        strange = len(digests) - len(self.known(digests))
+        strange = sum(not any(self._with(digest)) for digest in digests)
         if complete and strange:
             raise InputError(
                 f"{strange} of {len(digests)} images were never learnt. Give the files that were learnt."
             )
+        repeated = len(digests) - len(set(digests))
         if complete and repeated:
             raise InputError(
-                f"{len(repeated)} of {len(digests)} images are given twice; the first is number "
-                f"{repeated[0] + 1}. Give each image once."
+                f"{repeated} of {len(digests)} images are given twice. Give each image once."
             )
 
     def without(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
@@ -187,22 +169,14 @@ class Tracker:
         ]
 
     @classmethod
-    def from_list(cls, groups: Any) -> Tracker:
-        """Return the tracker of a model file, or say that the file is damaged."""
-        try:
-            read = tuple(
-                SaltedHashes(
-                    group["salt"], frozenset(group["hashes"]), frozenset(group.get("placed", ()))
-                )
+    def from_list(cls, groups: Sequence[Mapping[str, Any]]) -> Tracker:
+        """Return the tracker of a model file, whose header has been checked."""
+        return cls(
+            tuple(
+                SaltedHashes(group["salt"], frozenset(group["hashes"]), frozenset(group["placed"]))
                 for group in groups
             )
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ModelFileError(f"The hashes of tracked images are damaged ({error}).") from None
-        for salt, hashes, placed in read:
-            sound = all(isinstance(h, str) and _HASH.fullmatch(h) for h in (salt, *hashes, *placed))
-            if not sound or len(placed) > len(hashes):
-                raise ModelFileError("The hashes of tracked images are damaged. Use another copy.")
-        return cls(read)
+        )
 
     def _with(self, digest: str) -> Iterator[SaltedHashes]:
         """Yield the groups that know an image: one at most, unless models were merged."""
@@ -216,27 +190,6 @@ def _salted(text: str, salt: str) -> str:
 def _placed(digest: str, name: str, salt: str) -> str:
     # A digest is hexadecimal, so the "/" cannot be part of it: pairs are unambiguous.
     return _salted(f"{digest}/{name}", salt)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """How a model was made, beside what its head stores.
-
-    Attributes
-    ----------
-    source : str or None
-        How the network was named.
-    """
-
-    source: str | None
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Facts:
-        """Return the facts of a model file, or say that the file is damaged."""
-        source = stored.get("source")
-        if source is not None and not isinstance(source, str):
-            raise ModelFileError(f"The network of this model is named by {source!r}, not by text.")
-        return cls(source)
 
 
 @dataclass(frozen=True)
@@ -256,10 +209,20 @@ class Snapshot:
     _solved: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
 
     @classmethod
-    def of(cls, head: ACILClassifier, tracker: Tracker, facts: Facts) -> Snapshot:
-        """Make a snapshot of a head that nobody else changes from now on."""
-        head.images_ = {**asdict(facts), "tracked": tracker.to_list()}
-        return cls(head, tracker)
+    def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
+        """Make a snapshot of a head that nobody else changes from now on.
+
+        Parameters
+        ----------
+        head : ACILClassifier
+        tracker : Tracker
+        source : str or None
+            How the network was named.
+        """
+        made = cls(head, tracker)
+        if made.identity is not None:
+            head.images_ = {"source": source, "tracked": tracker.to_list()}
+        return made
 
     @property
     def can_learn(self) -> bool:
@@ -267,9 +230,14 @@ class Snapshot:
         return not isinstance(self.head._require_state().model.head, Frozen)
 
     @property
-    def facts(self) -> Facts:
-        """How the model was made."""
-        return Facts.read(self.head.images_)
+    def identity(self) -> dict[str, Any] | None:
+        """Identity of the network; None of a model that was learnt from features."""
+        return getattr(self.head, "backbone_", None)
+
+    @property
+    def source(self) -> str | None:
+        """How the network was named."""
+        return None if self.identity is None else self.head.images_["source"]
 
     def copy_head(self) -> ACILClassifier:
         """Return a copy of the head, for changing; raise if it can only predict."""
@@ -287,7 +255,7 @@ class Snapshot:
             head = ACILClassifier.__new__(ACILClassifier)
             # What was learnt is shared: neither of the two is ever changed.
             head.__dict__.update(self.head.__dict__)
-            head.images_ = {**self.head.images_, "tracked": []}
+            Snapshot.of(head, Tracker(), self.source)
         with self._solving:
             save(head, path, inference=inference)
 
@@ -305,7 +273,8 @@ class Snapshot:
     @property
     def totals(self) -> dict[str, int]:
         """Number of images of each class."""
-        return dict(zip(self.head.classes_.tolist(), self.head.class_count_.tolist(), strict=True))
+        names = map(str, self.head.classes_.tolist())
+        return dict(zip(names, self.head.class_count_.tolist(), strict=True))
 
     def classify(
         self, features: npt.NDArray[np.float32], top: int, unknown_above: float | None

@@ -9,8 +9,8 @@ map of the stage before and returns
 
     h_l = α · stable_l(h_{l−1}) + (1 − α) · plastic_l(h_{l−1}).
 
-Loss, exemplars, classifier and read-out are the host's: ``podnet+aanets``, ``lucir+aanets``. The stages
-of PODNet's network are four, those of LUCIR's three.
+Loss, exemplars, classifier and prediction are the host's: ``podnet+aanets``, ``lucir+aanets``. PODNet's
+network has four stages, LUCIR's three.
 
 Settings: ``aanets_share`` = α = 0.5; the others are the host's.
 
@@ -29,42 +29,43 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from acil.errors import InputError
-from acil.methods.base import Context, read_settings
+from acil.methods.base import Context
 from acil.methods.incremental import IncrementalNetwork
-from acil.methods.kernelscales import scale_kernels_
-from acil.training.fields import to_values
+from acil.training.convolution import ScaledConv2d
+from acil.training.fields import read_settings, require
 from acil.vision.backbones import Backbone
 
 
 @dataclass(frozen=True)
 class AANetsSettings:
-    """What can be set beside the settings of the host.
-
-    Attributes
-    ----------
-    aanets_share : float
-        α, the share of the stable branch.
-    """
+    """What can be set beside the settings of the host: α."""
 
     aanets_share: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.aanets_share <= 1:
-            raise InputError(f"aanets_share must be from 0 to 1. Got {self.aanets_share}.")
+        require(self, "from 0 to 1", "aanets_share")
+
+
+def scale_kernels_(network: nn.Module) -> None:
+    """Freeze the kernels of all convolutions of a network and give each kernel a scale, first 1.
+
+    Names of parameters stay; each convolution gets ``scale`` of shape (outputs, inputs, 1, 1) beside its
+    ``weight``. Normalisation stays as it is, and trained.
+    """
+    for module in network.modules():
+        if type(module) is nn.Conv2d:
+            module.weight.requires_grad_(False)
+            shape = (*module.weight.shape[:2], 1, 1)
+            module.scale = nn.Parameter(torch.ones(shape, device=module.weight.device))
+            module.__class__ = ScaledConv2d
 
 
 class TwoBranches(Backbone):
     """A network and its copy with frozen kernels, whose maps are mixed after each stage.
 
-    Parameters
-    ----------
-    base : Backbone
-        Both branches start as it is; it stays the caller's.
-    share : float
-        Of the stable branch.
+    Both branches start as copies of ``base``; ``share`` is that of the stable one.
     """
 
     def __init__(self, base: Backbone, share: float) -> None:
@@ -94,15 +95,11 @@ class TwoBranches(Backbone):
 class AANets(IncrementalNetwork):
     """Train a host method on two branches."""
 
+    wrapper_settings = AANetsSettings
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.share = read_settings(AANetsSettings, context.settings).aanets_share
-
-    @classmethod
-    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the host's settings and the wrapper's."""
-        own = to_values(read_settings(AANetsSettings, settings))
-        return {**super().recorded_settings(settings), **own}
 
     def student(self) -> Any:
         """Return a copy of the network, in the first increment with two branches."""
@@ -116,7 +113,6 @@ class AANets(IncrementalNetwork):
         return 2 * super().increment_images(index, sizes, seen)
 
     def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Any:
-        """Return a network that saved weights fit into."""
         if any(name.startswith("backbone.stable.") for name in weights):
             backbone = TwoBranches(backbone, self.share)
         return super().rebuilt(backbone, weights)

@@ -32,12 +32,7 @@ _JOINT_ORDER = 1
 
 
 class ACIL(FrozenMethod):
-    """The paper's method, end to end.
-
-    Parameters
-    ----------
-    context : Context
-    """
+    """The paper's method, end to end."""
 
     grouping_free = True
 
@@ -60,19 +55,9 @@ class ACIL(FrozenMethod):
         self.classifier = unpack(state, device=str(self.context.device))
 
     def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
-        """Measure how far the scores are from those of learning everything at once, in another order.
+        """Return ``joint_difference``, ``condition`` and, of the solver "gram", ``gamma_relative``.
 
-        Parameters
-        ----------
-        images, labels
-            All training data seen, for this comparison only.
-        test : ImageSet
-
-        Returns
-        -------
-        dict
-            ``joint_difference``, the relative difference of the test scores, ``condition`` and
-            ``gamma_relative`` (solver "gram").
+        The first is the relative difference of the test scores to those of learning everything at once.
         """
         group = self.context.group
         self._make_room()
@@ -114,7 +99,6 @@ class ACIL(FrozenMethod):
         return labels.cpu()
 
     def _memory(self) -> MemoryUse:
-        """Count sums (one triangle of the matrix), weights and expansion."""
         return classifier_memory(self.classifier)
 
 

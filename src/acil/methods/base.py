@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from acil.distributed import Group
-from acil.training.fields import from_values
 from acil.training.recipes import Recipe
 from acil.vision.backbones import Backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.imageset import ImageSet
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,26 +44,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes that a method carries from one phase to the next.
+    """Bytes that a method carries from one phase to the next."""
 
-    Attributes
-    ----------
-    samples : int
-        Stored samples of old classes.
-    statistics : int
-        Sums, matrices and other numbers that are needed to go on learning.
-    weights : int
-        Parameters that are needed to predict.
-    """
-
-    samples: int = 0
-    statistics: int = 0
-    weights: int = 0
-
-    @property
-    def total(self) -> int:
-        """All bytes together."""
-        return self.samples + self.statistics + self.weights
+    samples: int = 0  # stored samples of old classes
+    statistics: int = 0  # sums, matrices and other numbers that are needed to go on learning
+    weights: int = 0  # parameters that are needed to predict
 
 
 @dataclass(frozen=True)
@@ -121,18 +102,17 @@ class Method(ABC):
 
     What is not abstract has a default that suits most methods.
 
-    Parameters
-    ----------
-    context : Context
-
     Attributes
     ----------
     grouping_free : bool
         Whether the state depends only on the set of samples seen: then one run with many phases gives
         the results of every coarser grouping.
+    trains_network : bool
+        Whether it trains a network on images: then it cannot learn from features.
     """
 
     grouping_free: ClassVar[bool] = False
+    trains_network: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -162,14 +142,15 @@ class Method(ABC):
 
     @classmethod
     def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what records say of the method's own settings, defaults included.
-
-        Parameters
-        ----------
-        settings : Mapping
-            What the user set.
-        """
+        """Return what records say of the method's own settings, from what the user set and defaults."""
         return {}
+
+    @classmethod
+    def refusal(cls, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
+        """Return what keeps the method from learning such images or features; None if nothing does."""
+        if cls.trains_network and not images.has_pixels:
+            return "no images to train a network on"
+        return None
 
     @classmethod
     def takes_shards(cls, settings: Mapping[str, Any]) -> bool:
@@ -184,57 +165,21 @@ class Method(ABC):
         """Return how many images a run trains on, each as often as it is seen.
 
         The shared base network is not counted. Of jobs that run side by side, those that train most
-        begin.
-
-        Parameters
-        ----------
-        sizes : sequence of int
-            Number of images of each phase.
-        seen : sequence of int
-            Number of classes seen after each phase.
+        begin. Phases have ``sizes`` images, and ``seen`` classes are known after each.
         """
         return 0
 
     def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
-        """Measure how far the result is from learning everything at once; by default nothing.
+        """Return entries of the summary record: how far this is from learning everything at once.
 
-        Parameters
-        ----------
-        images, labels
-            All training data seen, for this comparison only.
-        test : ImageSet
-
-        Returns
-        -------
-        dict
-            Entries of the summary record.
+        Images and labels are all training data seen, for this comparison only.
         """
         return {}
 
 
-def read_settings(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Return a method's settings dataclass, filled from the settings of a run.
-
-    Parameters
-    ----------
-    cls : type
-        A frozen dataclass; every field has a default, and ``__post_init__`` may refuse a value with an
-        `acil.errors.InputError`.
-    values : Mapping
-        What the user set, such as ``context.settings``. Names that are not fields of the class are left
-        alone, since they may belong to another method of the same run; text is read as the field's type.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Settings:
-    ...     temperature: float = 2.0
-    >>> read_settings(Settings, {"temperature": "3", "gamma": 0.1})
-    Settings(temperature=3.0)
-    """
-    names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    return from_values(cls, {name: value for name, value in values.items() if name in names})
+@dataclass(frozen=True)
+class NoSettings:
+    """A method without settings of its own."""
 
 
 def derived_seed(seed: int, *parts: object) -> int:

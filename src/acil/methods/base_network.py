@@ -20,15 +20,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from acil.distributed import Group
-from acil.distributed.collectives import share
+from acil.distributed import Group, share
 from acil.errors import InputError, ModelFileError
 from acil.methods.base import Context, Phase
 from acil.methods.linear_probe import linear_probe
 from acil.modelfile.writing import locked, write_tensors
 from acil.training.checkpoint import Checkpoint
-from acil.training.loop import Objective, train
-from acil.training.network import Network
+from acil.training.loop import train
+from acil.training.network import FeatureNetwork, Network
+from acil.training.objectives import Objective
 from acil.training.settings import Training
 from acil.vision.backbones import BACKBONES, Backbone, build, fingerprint, load_backbone, save_backbone
 
@@ -39,14 +39,6 @@ _METADATA_KEY = "acil_weights"
 def base_backbone(context: Context, phase: Phase) -> Backbone:
     """Return the network that the base phase asks for: given, trained before, or trained now.
 
-    Parameters
-    ----------
-    context : Context
-    phase : Phase
-        The base phase.
-
-    Notes
-    -----
     In a group, rank 0 gives it to the others.
     """
     if context.group is not None:
@@ -57,14 +49,9 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
 def base_network(context: Context, phase: Phase) -> Network:
     """Return the base network with its classifier, the caller's own to train on.
 
-    A network that comes without a classifier for the phase's classes gets a linear one that is fitted on
-    its frozen features of the phase, with the recipe's training; that is logged.
-
-    Parameters
-    ----------
-    context : Context
-    phase : Phase
-        The base phase; with a network that was given, any first phase.
+    The phase is the base phase or, with a network that was given, any first one. A network that comes
+    without a classifier for the phase's classes gets a linear one that is fitted on its frozen features
+    of the phase, with the recipe's training; that is logged.
     """
     stored = _stored(context)
     if context.backbone is not None:
@@ -94,14 +81,7 @@ def new_network(context: Context, n_classes: int) -> Network:
 
 
 def stored_classifier(backbone_file: Path, backbone: Backbone) -> dict[str, Tensor] | None:
-    """Return the weights of the linear classifier stored beside a backbone, or None.
-
-    Parameters
-    ----------
-    backbone_file : Path
-    backbone : Backbone
-        What the file holds: a classifier that was trained with another network is not returned.
-    """
+    """Return the weights of the linear classifier stored beside this backbone, or None."""
     return read_weights(_classifier_file(backbone_file), fingerprint(backbone))
 
 
@@ -134,7 +114,7 @@ def _train_base(context: Context, phase: Phase) -> Network:
     require_base(phase)
     network = new_network(context, len(phase.classes))
     checkpoint = None if context.checkpoint is None else Checkpoint(context.checkpoint / "training")
-    _train(network, context, phase, context.recipe.training, None, checkpoint)
+    _train(network, context, phase, context.recipe.training, checkpoint=checkpoint)
     stored = _stored(context)
     if stored is None or checkpoint is None:
         return network
@@ -159,29 +139,16 @@ def own_base_network(
     context: Context,
     phase: Phase,
     name: str,
-    make: Callable[[Backbone, torch.Generator], Any],
+    make: Callable[[Backbone, torch.Generator], FeatureNetwork],
     options: dict[str, Any],
     training: Training,
     objective: Objective | None = None,
-) -> Any:
+) -> FeatureNetwork:
     """Return a method's own base network: trained before in this run, or trained now.
 
-    On a network that was given, only a classifier is fitted: it is taken as it is.
-
-    Parameters
-    ----------
-    context : Context
-    phase : Phase
-        The base phase; with a network that was given, any first phase.
-    name : str
-        Of the method; tells its files from those of others.
-    make : callable
-        (backbone, generator) → network with ``backbone`` and ``classifier``.
-    options : dict
-        Of the backbone, beyond the recipe's. A backbone that does not have one of them goes without.
-    training : Training
-    objective : Objective, optional
-        By default the cross entropy.
+    On a network that was given, only a classifier is fitted: it is taken as it is. The method's name
+    tells its files from those of others. The options of the backbone come on top of the recipe's; a
+    backbone that does not have one of them goes without.
     """
     generator = torch.Generator().manual_seed(context.seed)
     if context.backbone is not None:
@@ -194,24 +161,10 @@ def own_base_network(
     network = make(build(context.recipe.backbone, generator, **chosen), generator)
     owner = f"{name} {chosen} {training} {len(phase.classes)}"
     if context.checkpoint is None:
-        _train(network, context, phase, training, objective, None)
-    else:
-        key = hashlib.sha256(owner.encode()).hexdigest()[:16]
-        folder = context.checkpoint / f"{name}-base-{key}"
-        _train_once(network, folder, owner, context, phase, training, objective)
-    return network.to(context.device).eval()
-
-
-def _train_once(
-    network: Any,
-    folder: Path,
-    owner: str,
-    context: Context,
-    phase: Phase,
-    training: Training,
-    objective: Objective | None,
-) -> None:
-    """Train a network in place, or take the weights that a training before has left in a folder."""
+        _train(network, context, phase, training, objective)
+        return network
+    key = hashlib.sha256(owner.encode()).hexdigest()[:16]
+    folder = context.checkpoint / f"{name}-base-{key}"
     stored = folder / "network.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     # Runs with other K, side by side, wait here and then find it trained.
@@ -224,6 +177,7 @@ def _train_once(
             checkpoint.remove()
         else:
             network.load_state_dict(weights)
+    return network.to(context.device).eval()
 
 
 def _known(backbone: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -236,12 +190,12 @@ def _known(backbone: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train(
-    network: Any,
+    network: FeatureNetwork,
     context: Context,
     phase: Phase,
     training: Training,
-    objective: Objective | None,
-    checkpoint: Checkpoint | None,
+    objective: Objective | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> None:
     train(
         network,
@@ -267,16 +221,7 @@ def require_base(phase: Phase) -> None:
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], owner: str) -> None:
-    """Write tensors, completely or not at all.
-
-    Parameters
-    ----------
-    path : Path
-        Its folder is made if needed.
-    weights : Mapping of str to Tensor
-    owner : str
-        What `read_weights` must be asked for.
-    """
+    """Write tensors that `read_weights` finds again when it is asked for the same owner."""
     write_tensors(path, weights, {_METADATA_KEY: json.dumps({"owner": owner})}, make_folder=True)
 
 

@@ -29,7 +29,6 @@ Differences from the original:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -39,14 +38,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.errors import InputError
-from acil.methods.base import Context, Phase, derived_seed
-from acil.methods.exemplars import MemoryRule
+from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import classifier_scores, network_features
-from acil.methods.lwf import check_distillation
-from acil.training.loop import train
-from acil.training.objectives import Capturable, Distilling
-from acil.training.settings import Training
+from acil.training.fields import require
+from acil.training.objectives import Capturable, Distilling, Scored
 
 #: Batch size that `BiCSettings.correction_rate` is given for.
 _RATE_BATCH = 256
@@ -54,24 +50,7 @@ _RATE_BATCH = 256
 
 @dataclass(frozen=True)
 class BiCSettings:
-    """Settings of BiC.
-
-    Attributes
-    ----------
-    memory_rule : str
-        "N per class" or "N in total".
-    temperature : float
-        T of the distillation.
-    held_out : float
-        Share of the exemplars that the correction is learnt on.
-    beta_decay : float
-        Weight of β² in the loss of the correction.
-    correction_epochs : int
-    correction_rate : float
-        Learning rate for batches of 256; in proportion for others.
-    correction_milestones : tuple of int
-        Epochs at which the rate is divided by 10.
-    """
+    """Settings of BiC, see above."""
 
     memory_rule: str = "20 per class"
     temperature: float = 2.0
@@ -82,19 +61,13 @@ class BiCSettings:
     correction_milestones: tuple[int, ...] = (60, 120, 160, 180)
 
     def __post_init__(self) -> None:
-        MemoryRule.parse(self.memory_rule)
-        check_distillation(self.beta_decay, self.temperature)
-        if not 0 < self.held_out < 1:
-            raise InputError(f"held_out must be between 0 and 1. Got {self.held_out}.")
+        require(self, "at least 0", "beta_decay")
+        require(self, "positive", "temperature", "held_out")
+        require(self, "at least 0 and below 1", "held_out")
 
 
 class BiasCorrection(nn.Module):
     """Scores of the classes from ``n_old`` on become α z + β; the others stay.
-
-    Parameters
-    ----------
-    n_old : int
-    alpha, beta : float
 
     Examples
     --------
@@ -121,32 +94,16 @@ class CorrectionLoss(Capturable):
 
     decay: float
 
-    def __call__(
-        self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the corrected scores."""
-        scores: Tensor = network(x)
-        beta: Tensor = network.beta  # type: ignore[assignment]
-        return functional.cross_entropy(scores, y) + self.decay * beta.square(), scores
+    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> Scored:
+        scores = network(x)
+        return functional.cross_entropy(scores, y) + self.decay * network.beta.square(), scores
 
 
 def hold_out(labels: Tensor, n_old: int, wanted: int, generator: torch.Generator) -> Tensor:
-    """Choose as many samples of every class: of old classes the first ones, of new ones at random.
+    """Say which samples are held out, as many of every class, and never all of one.
 
-    Parameters
-    ----------
-    labels : Tensor of shape (n,), int64
-        Of new images and exemplars, those in the order of their rank.
-    n_old : int
-        Classes below it are old.
-    wanted : int
-        Samples of each class.
-    generator : torch.Generator
-
-    Returns
-    -------
-    Tensor of shape (n,), bool
-        True for what is held out: never all samples of a class.
+    Of old classes, those below ``n_old``, the first ones, since exemplars are ordered by rank; of new
+    ones at random.
     """
     counts = torch.bincount(labels)
     if int(counts[counts > 0].min()) <= wanted:
@@ -162,53 +119,6 @@ def hold_out(labels: Tensor, n_old: int, wanted: int, generator: torch.Generator
             members = members[torch.randperm(len(members), generator=generator)]
         held[members[:wanted]] = True
     return held
-
-
-def fit_correction(
-    scores: Tensor,
-    labels: Tensor,
-    n_old: int,
-    settings: BiCSettings,
-    training: Training,
-    context: Context,
-) -> BiasCorrection:
-    """Return the correction that is best on held-out scores.
-
-    Parameters
-    ----------
-    scores : Tensor of shape (n, classes), float32
-    labels : Tensor of shape (n,), int64
-    n_old : int
-    settings : BiCSettings
-    training : Training
-        Of stage 1; batch size and momentum are the same.
-    context : Context
-    """
-    correction = BiasCorrection(n_old)
-    plan = dataclasses.replace(
-        training,
-        epochs=settings.correction_epochs,
-        learning_rate=settings.correction_rate * training.batch_size / _RATE_BATCH,
-        schedule="step",
-        milestones=settings.correction_milestones,
-        decay=0.1,
-        warmup=0,
-        weight_decay=0.0,
-        augment=(),
-        precision="float32",
-        compile=False,
-    )
-    train(
-        correction,
-        scores,
-        labels,
-        plan,
-        preprocessing=None,
-        seed=derived_seed(context.seed, "bias correction", n_old),
-        device=context.device,
-        objective=CorrectionLoss(settings.beta_decay),
-    )
-    return correction
 
 
 class BiC(IncrementalNetwork):
@@ -234,21 +144,32 @@ class BiC(IncrementalNetwork):
         images, labels = self.data(phase)
         held = self._held_out(phase, labels)
         student = self.grown_student(phase)
-        share = self.n_seen / phase.n_seen
-        objective = Distilling(
-            self.teacher(),
-            self.n_seen,
-            self.settings.temperature,
-            cross_entropy=1 - share,
-            distillation=share,
-        )
+        share, temperature = self.n_seen / phase.n_seen, self.settings.temperature
+        objective = Distilling(self.teacher(), self.n_seen, temperature, 1 - share, share)
         self.fit(student, (images[~held], labels[~held]), phase, objective)
         features = network_features(student.backbone, images[held], self.context.device)
         scores = classifier_scores(student.classifier, features, self.context.device)
-        self.correction = fit_correction(
-            scores, labels[held], self.n_seen, self.settings, self.training, self.context
-        )
+        self.correction = self.fitted_correction(scores, labels[held])
         return student
+
+    def fitted_correction(self, scores: Tensor, labels: Tensor) -> BiasCorrection:
+        """Return the correction that is best on held-out scores (n, classes) and their labels."""
+        correction, settings = BiasCorrection(self.n_seen), self.settings
+        self.train_further(
+            correction,
+            (scores, labels),
+            "bias correction",
+            CorrectionLoss(settings.beta_decay),
+            epochs=settings.correction_epochs,
+            learning_rate=settings.correction_rate * self.training.batch_size / _RATE_BATCH,
+            milestones=settings.correction_milestones,
+            decay=0.1,
+            weight_decay=0.0,
+            augment=(),
+            precision="float32",
+            compile=False,
+        )
+        return correction
 
     def first_exemplars(self, phase: Phase) -> Tensor:
         """Return the images of a phase that were held out: they are kept, and never trained on."""
@@ -280,7 +201,6 @@ class BiC(IncrementalNetwork):
         return classifier_scores(self.correction, found, self.context.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return network, exemplars and correction."""
         state = super().state_dict()
         if self.correction is not None:
             state["correction"] = (
@@ -289,7 +209,6 @@ class BiC(IncrementalNetwork):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, exactly."""
         super().load_state_dict(state)
         self.correction = None
         if "correction" in state:

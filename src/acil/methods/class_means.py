@@ -1,14 +1,17 @@
-"""Count and mean of the rows of each class, and the scatter around the means."""
+"""Methods whose state is the count, the mean and perhaps the scatter of each class's features."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from acil.analytic.linalg import add_gram_, mirror_
+from acil.methods.base import Context, MemoryUse, Phase
+from acil.methods.frozen_features import FrozenMethod, highest
 from acil.modelfile.saving import pack_lower, unpack_lower_
 
 
@@ -20,19 +23,24 @@ class ClassMeans:
     Parameters
     ----------
     device : torch.device
+    with_scatter : bool
+        Keep the within-class scatter S = Σ (x − μ_y)(x − μ_y)ᵀ, too. It is summed around the means:
+        Σ x xᵀ with the means taken off at the end would lose digits.
 
     Attributes
     ----------
-    labels : Tensor of shape (classes,), int64, on the CPU
-    counts : Tensor of shape (classes,), int64, on the CPU
+    labels, counts : Tensor of shape (classes,), int64, on the CPU
     means : Tensor of shape (classes, d), float64
+    scatter : Tensor of shape (d, d), float64
+        Lower triangle of S, the upper one is unspecified; (0, 0) if it is not kept.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, with_scatter: bool = False) -> None:
+        self.device, self.with_scatter = device, with_scatter
         self.labels = torch.zeros(0, dtype=torch.int64)
         self.counts = torch.zeros(0, dtype=torch.int64)
         self.means = torch.zeros(0, 0, dtype=torch.float64, device=device)
+        self.scatter = self.means
 
     @property
     def n_samples(self) -> int:
@@ -41,21 +49,17 @@ class ClassMeans:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of counts and means."""
-        return 8 * (self.counts.numel() + self.means.numel())
+        """Bytes of counts, means and one triangle of the scatter."""
+        d = len(self.scatter)
+        return 8 * (self.counts.numel() + self.means.numel() + d * (d + 1) // 2)
 
     def position(self, label: int, width: int) -> int:
-        """Return the position of a class, which is made, with no rows, if there is none.
-
-        Parameters
-        ----------
-        label : int
-        width : int
-            Number d of features.
-        """
+        """Return the position of a class; a new one is made, with no rows yet, of this width."""
         found = torch.nonzero(self.labels == label).flatten().tolist()
         if found:
             return int(found[0])
+        if self.with_scatter and not len(self.labels):
+            self.scatter = self.means.new_zeros(width, width)
         self.labels = torch.cat([self.labels, torch.tensor([label])])
         self.counts = torch.cat([self.counts, torch.tensor([0])])
         self.means = torch.cat([self.means.reshape(-1, width), self.means.new_zeros(1, width)])
@@ -73,90 +77,70 @@ class ClassMeans:
         Returns
         -------
         Tensor of shape (k, d) or (k + 1, d)
-            Rows whose Gram matrix is what the scatter Σ (x − μ_c)(x − μ_c)ᵀ of the class grows by.
+            Rows whose Gram matrix is what the scatter of the class grows by.
         """
         at = self.position(label, rows.shape[1])
         n, k, mean = int(self.counts[at]), len(rows), rows.mean(dim=0)
-        centred, jump = rows - mean, mean - self.means[at]
+        growth, jump = rows - mean, mean - self.means[at]
         self.counts[at] += k
         self.means[at] += jump * (k / (n + k))
-        if n == 0:
-            return centred
-        # With n old rows of mean μ and k new ones of mean m, the scatter grows by
-        # Σ (x − m)(x − m)ᵀ + nk / (n + k) (m − μ)(m − μ)ᵀ: one more row.
-        return torch.cat([centred, (jump * (n * k / (n + k)) ** 0.5).unsqueeze(0)])
+        if n:
+            # With n old rows of mean μ and k new ones of mean m, the scatter grows by
+            # Σ (x − m)(x − m)ᵀ + nk / (n + k) (m − μ)(m − μ)ᵀ: one more row.
+            growth = torch.cat([growth, (jump * (n * k / (n + k)) ** 0.5).unsqueeze(0)])
+        if self.with_scatter:
+            add_gram_(self.scatter, growth)
+        return growth
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return everything, on the CPU."""
-        return {"classes": self.labels, "counts": self.counts, "means": self.means.cpu()}
+    def covariance(self) -> Tensor:
+        """Return both triangles of S / n, in new memory."""
+        return mirror_(self.scatter.clone()) / self.n_samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything, on the CPU; of the scatter one triangle."""
+        state = {"classes": self.labels, "counts": self.counts, "means": self.means.cpu()}
+        return {**state, "scatter": pack_lower(self.scatter)} if self.with_scatter else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
         self.labels, self.counts = state["classes"].clone(), state["counts"].clone()
         self.means = state["means"].clone().to(self.device)
+        if self.with_scatter:
+            d = self.means.shape[1]
+            self.scatter = unpack_lower_(state["scatter"], self.means.new_zeros(d, d))
 
 
-class ScatteredMeans(ClassMeans):
-    """Class means and the within-class scatter S = Σ (x − μ_y)(x − μ_y)ᵀ of all classes together.
+class MeansMethod(FrozenMethod):
+    """A method that goes on from class means; the class with the highest score wins."""
 
-    Sums around the means, and not Σ x xᵀ with the means taken off at the end: that would lose digits.
+    with_scatter: ClassVar[bool] = False
 
-    Attributes
-    ----------
-    scatter : Tensor of shape (d, d), float64
-        Lower triangle of S; the upper triangle is unspecified.
-    """
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.means = ClassMeans(context.device, self.with_scatter)
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.scatter = torch.zeros(0, 0, dtype=torch.float64, device=device)
+    @abstractmethod
+    def scores(self, rows: Tensor) -> Tensor:
+        """Return scores of shape (n, classes) for rows of shape (n, d), float64."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of counts, means and one triangle of the scatter."""
-        d = self.scatter.shape[0]
-        return super().nbytes + 8 * (d * (d + 1) // 2)
-
-    def position(self, label: int, width: int) -> int:
-        """Return the position of a class; see `ClassMeans.position`."""
-        if not len(self.labels):
-            self.scatter = self.scatter.new_zeros(width, width)
-        return super().position(label, width)
-
-    def add(self, label: int, rows: Tensor) -> Tensor:
-        """Add rows of one class to means and scatter; see `ClassMeans.add`."""
-        growth = super().add(label, rows)
-        add_gram_(self.scatter, growth)
-        return growth
-
-    def full_scatter(self) -> Tensor:
-        """Return both triangles of S, in new memory."""
-        return mirror_(self.scatter.clone())
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return everything, on the CPU; of the scatter one triangle."""
-        return {**super().state_dict(), "scatter": pack_lower(self.scatter)}
+    def state_dict(self) -> dict[str, Any]:
+        return self.means.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
-        super().load_state_dict(state)
-        d = self.means.shape[1]
-        self.scatter = unpack_lower_(state["scatter"], self.means.new_zeros(d, d))
+        self.means.load_state_dict(state)
+
+    def _learn(self, features: Tensor, phase: Phase) -> None:
+        for label, rows in by_class(features, phase.labels, self.context.device):
+            self.means.add(label, rows)
+
+    def _predict(self, features: Tensor) -> Tensor:
+        return highest(self.scores, self.means.labels, features, self.context.device)
+
+    def _memory(self) -> MemoryUse:
+        return MemoryUse(statistics=self.means.nbytes)
 
 
 def by_class(features: Tensor, labels: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yield each class, in the order of labels, with its rows in their own order, float64.
-
-    Parameters
-    ----------
-    features : Tensor of shape (n, d)
-    labels : Tensor of shape (n,), int64
-    device : torch.device
-    """
-    order = torch.argsort(labels, stable=True)
-    present, counts = torch.unique(labels, return_counts=True)
-    start = 0
-    for label, count in zip(present.tolist(), counts.tolist(), strict=True):
-        members = order[start : start + count]
-        yield label, features[members].to(device=device, dtype=torch.float64)
-        start += count
+    """Yield each class, in the order of labels, with its rows in their own order, float64."""
+    for label in torch.unique(labels).tolist():
+        yield label, features[labels == label].to(device=device, dtype=torch.float64)

@@ -40,60 +40,43 @@ from torch import Tensor
 from acil.analytic import AnalyticModel
 from acil.analytic.cholesky import cholesky_
 from acil.analytic.linalg import add_gram_, solve_lower
-from acil.errors import InputError
 from acil.methods.acil import classifier_memory, learn_phase, new_classifier
-from acil.methods.base import Context, MemoryUse, Phase, read_settings
+from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen_features import FrozenMethod
 from acil.modelfile import pack, unpack
 from acil.modelfile.saving import pack_lower, unpack_lower_
+from acil.training.fields import require
 
 _PREFIX = "compensation."
 
 
 @dataclass(frozen=True)
 class DSALSettings:
-    """What can be set beside the settings of ACIL.
-
-    Attributes
-    ----------
-    ds_al_compensation : float
-        C, the weight of the second stream; 0 is ACIL.
-    ds_al_gamma : float or None
-        γ of the second stream; None is that of the first, at the scale of the second.
-    """
+    """What can be set beside the settings of ACIL, see above."""
 
     ds_al_compensation: float = 0.6
     ds_al_gamma: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ds_al_compensation", "ds_al_gamma"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise InputError(f"{name} must be a number of at least 0. Got {value}.")
+        require(self, "at least 0", "ds_al_compensation", "ds_al_gamma")
 
 
 class DSAL(FrozenMethod):
-    """Dual-stream analytic learning on frozen features.
+    """Dual-stream analytic learning on frozen features."""
 
-    Parameters
-    ----------
-    context : Context
-    """
+    settings_type = DSALSettings
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.settings = read_settings(DSALSettings, context.settings)
         self.main = new_classifier(context)
         #: Σ ZᵀZ (lower triangle), Σ ZᵀỸ and V, with a column for each class of the main stream.
         self.gram = self.moment = self.coef = torch.zeros(0, 0, dtype=torch.float64)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return sums and weights of both streams, and the expansion."""
         second = {"gram": pack_lower(self.gram), "moment": self.moment.cpu(), "coef": self.coef.cpu()}
         return pack(self.main) | {_PREFIX + name: tensor for name, tensor in second.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; the network comes from the base phase's checkpoint."""
         first = {name: value for name, value in state.items() if not name.startswith(_PREFIX)}
         self.main = unpack(first, device=str(self.context.device))
         device = self._model().device

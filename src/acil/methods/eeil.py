@@ -28,8 +28,6 @@ Differences from the original:
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -37,31 +35,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from acil.errors import InputError
-from acil.methods.base import Phase, derived_seed
-from acil.methods.exemplars import MemoryRule
+from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
-from acil.methods.lwf import check_distillation
-from acil.training.loop import train
-from acil.training.objectives import Capturable, distillation
+from acil.training.fields import require
+from acil.training.objectives import Capturable, Scored, distillation
 
 
 @dataclass(frozen=True)
 class EEILSettings:
-    """Settings of EEIL.
-
-    Attributes
-    ----------
-    memory_rule : str
-        "N per class" or "N in total".
-    distillation : float
-        Weight of the distillation.
-    temperature : float
-        T of the distillation.
-    balanced_epochs : int
-        Of fine-tuning on the exemplars after each phase.
-    balanced_rate : float
-    """
+    """Settings of EEIL, see above."""
 
     memory_rule: str = "2000 in total"
     distillation: float = 1.0
@@ -70,27 +52,16 @@ class EEILSettings:
     balanced_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        MemoryRule.parse(self.memory_rule)
-        check_distillation(self.distillation, self.temperature)
-        if self.balanced_epochs < 0 or not 0 < self.balanced_rate < float("inf"):
-            raise InputError(
-                "balanced_epochs must be at least 0 and balanced_rate positive. Got "
-                f"balanced_epochs={self.balanced_epochs} and balanced_rate={self.balanced_rate}."
-            )
+        require(self, "at least 0", "distillation", "balanced_epochs")
+        require(self, "positive", "temperature", "balanced_rate")
 
 
 @dataclass(frozen=True, eq=False)
 class GroupDistilling(Capturable):
     """Cross entropy, and distillation within each group of classes.
 
-    Attributes
-    ----------
-    teacher : nn.Module
-        In evaluation mode; it has a score for each class of the groups.
-    ends : tuple of int
-        Group g has the classes from ``ends[g - 1]`` (or 0) to before ``ends[g]``.
-    temperature, weight : float
-        Of the distillation.
+    The teacher has a score for each class of the groups. Group g has the classes from ``ends[g - 1]``
+    (or 0) to before ``ends[g]``.
     """
 
     teacher: nn.Module = field(repr=False)
@@ -98,10 +69,7 @@ class GroupDistilling(Capturable):
     temperature: float
     weight: float
 
-    def __call__(
-        self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the scores."""
+    def __call__(self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor) -> Scored:
         scores = network(x).float()
         with torch.no_grad():
             before = self.teacher(x).float()
@@ -115,22 +83,13 @@ class GroupDistilling(Capturable):
 
 
 class TwoTeachers(nn.Module):
-    """Scores of old classes from one network, of new ones from another.
-
-    Parameters
-    ----------
-    old : nn.Module
-        Its scores come first.
-    new : nn.Module
-        Of its scores those after the old classes' count.
-    """
+    """Scores of old classes from one network, of new ones from another."""
 
     def __init__(self, old: nn.Module, new: nn.Module) -> None:
         super().__init__()
         self.old, self.new = old, new
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of normalised images."""
         old = self.old(x)
         return torch.cat([old, self.new(x)[:, old.shape[1] :]], dim=1)
 
@@ -143,50 +102,24 @@ class EEIL(IncrementalNetwork):
     schedules: ClassVar[Schedules] = {"paper": {"weight_decay": 1e-4}}
 
     def increment(self, phase: Phase) -> Any:
-        """Return the network after the first stage, the present one being the teacher."""
-        return self.fit(
-            self.grown_student(phase), self.data(phase), phase, self._objective(self.network)
+        student = self.grown_student(phase)
+        return self.fit(student, self.data(phase), phase, self._objective(self.network))
+
+    def balanced(self, before: Any) -> Any:
+        network, epochs = self.student(), self.settings.balanced_epochs
+        self.train_further(
+            network,
+            (self.exemplars.pixels, self.exemplars.labels),
+            "balanced",
+            self._objective(TwoTeachers(before, self.network).eval()),
+            epochs=epochs,
+            learning_rate=self.settings.balanced_rate,
+            milestones=tuple(sorted({epochs // 3, 2 * epochs // 3} - {0})),
+            decay=0.1,
         )
-
-    def learn(self, phase: Phase) -> None:
-        """Learn one phase; then fine-tune on the exemplars of all classes."""
-        before = self.network
-        super().learn(phase)
-        if before is not None and self.settings.balanced_epochs:
-            self.network = self._balanced(before)
-
-    def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        """Return how many images one increment trains on, both stages together."""
-        balanced: int = self.settings.balanced_epochs * self.kept_images(index, sizes, seen)
-        return super().increment_images(index, sizes, seen) + balanced
+        return network
 
     def _objective(self, teacher: nn.Module) -> GroupDistilling:
         """Return the loss with all classes seen so far as groups."""
         ends, settings = tuple(self.history), self.settings
         return GroupDistilling(teacher, ends, settings.temperature, settings.distillation)
-
-    def _balanced(self, before: nn.Module) -> Any:
-        """Return the network fine-tuned on the exemplars."""
-        network, epochs = self.student(), self.settings.balanced_epochs
-        thirds = sorted({epochs // 3, 2 * epochs // 3} - {0})
-        plan = dataclasses.replace(
-            self.training,
-            epochs=epochs,
-            learning_rate=self.settings.balanced_rate,
-            schedule="step",
-            milestones=tuple(thirds),
-            decay=0.1,
-            warmup=0,
-        )
-        train(
-            network,
-            self.exemplars.pixels,
-            self.exemplars.labels,
-            plan,
-            preprocessing=network.backbone.preprocessing,
-            seed=derived_seed(self.context.seed, "balanced", self.n_seen),
-            device=self.context.device,
-            objective=self._objective(TwoTeachers(before, self.network).eval()),
-            progress=self.context.progress,
-        )
-        return network

@@ -34,51 +34,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from acil.errors import InputError
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
-from acil.training.objectives import Capturable
+from acil.training.fields import require
+from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
-from acil.vision.exact import exact_inference
+from acil.vision.extract import exact_inference
 
 
 @dataclass(frozen=True)
 class EWCSettings:
-    """Settings of EWC.
-
-    Attributes
-    ----------
-    penalty : float
-        λ.
-    clip : float
-        Largest entry of the Fisher information.
-    new_only : bool
-        Whether the cross entropy is over the new classes' scores only.
-    """
+    """Settings of EWC: λ, the largest entry of F, and whether CE is over the new classes only."""
 
     penalty: float = 1000.0
     clip: float = 1e-4
     new_only: bool = True
 
     def __post_init__(self) -> None:
-        if not (0 <= self.penalty < float("inf") and self.clip > 0):
-            raise InputError(
-                "penalty must be at least 0 and clip positive. Got "
-                f"penalty={self.penalty} and clip={self.clip}."
-            )
+        require(self, "at least 0", "penalty")
+        require(self, "positive", "clip")
 
 
 @dataclass(frozen=True, eq=False)
 class Anchored(Capturable):
     """Cross entropy over the classes from ``n_old`` on, and the quadratic penalty.
 
-    Attributes
-    ----------
-    fisher, anchors : list of Tensor
-        F and θ*, in the order of the network's parameters. The class weights may have grown since: the
-        first rows are meant.
-    n_old : int
-    penalty : float
+    F and θ* are in the order of the network's parameters. The class weights may have grown since: their
+    first rows are meant.
     """
 
     fisher: list[Tensor] = field(repr=False)
@@ -86,10 +68,7 @@ class Anchored(Capturable):
     n_old: int
     penalty: float
 
-    def __call__(
-        self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the scores."""
+    def __call__(self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor) -> Scored:
         scores = network(x).float()
         ce = functional.cross_entropy(scores[:, self.n_old :], y - self.n_old)
         return ce + self.penalty_of(network), scores
@@ -116,16 +95,7 @@ def fisher_information(
 ) -> list[Tensor]:
     """Return the mean over batches of the squared gradient of the cross entropy, at most ``clip``.
 
-    Parameters
-    ----------
-    network : nn.Module
-        On the device; neither weights nor running statistics change.
-    pixels : Tensor of shape (n, channels, height, width), uint8
-    labels : Tensor of shape (n,), int64
-    preprocessing : Preprocessing
-    batch_size : int
-    clip : float
-    device : torch.device
+    The network is on the device; neither its weights nor its running statistics change.
     """
     parameters = list(network.parameters())
     sums = [torch.zeros_like(parameter) for parameter in parameters]
@@ -175,7 +145,6 @@ class EWC(IncrementalNetwork):
         self.fisher = merged(self.fisher, found, n_old / phase.n_seen) if n_old else found
 
     def increment(self, phase: Phase) -> Any:
-        """Return the network trained on new images and held by the penalty."""
         student = self.grown_student(phase)
         anchors = [parameter.detach() for parameter in self.network.parameters()]
         first = self.n_seen if self.settings.new_only else 0
@@ -187,12 +156,10 @@ class EWC(IncrementalNetwork):
         return replace(super().memory(), statistics=sum(fisher.nbytes for fisher in self.fisher))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the network and F."""
         fisher = {f"fisher.{index}": entry.cpu() for index, entry in enumerate(self.fisher)}
         return {**super().state_dict(), **fisher}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, exactly."""
         super().load_state_dict(state)
         count = len(list(self.network.parameters()))
         self.fisher = [state[f"fisher.{index}"].to(self.context.device) for index in range(count)]

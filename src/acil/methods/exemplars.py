@@ -23,21 +23,14 @@ _MOVES_PER_PICK = 50
 class MemoryRule:
     """How many exemplars are kept.
 
-    Attributes
-    ----------
-    count : int or None
-        None keeps everything, 0 nothing.
-    scope : {"per class", "in total"}
-        "in total" divides the count by the number of classes seen, rounding down.
-
     Examples
     --------
     >>> MemoryRule.parse("2000 in total").quota(60)
     33
     """
 
-    count: int | None
-    scope: Literal["per class", "in total"]
+    count: int | None  # None keeps everything, 0 nothing
+    scope: Literal["per class", "in total"]  # "in total" is divided by the classes seen, rounding down
 
     @classmethod
     def parse(cls, text: str) -> MemoryRule:
@@ -109,19 +102,9 @@ class ExemplarMemory:
     ) -> None:
         """Take exemplars of new classes and shrink the sets of the old ones to the quota.
 
-        Parameters
-        ----------
-        images : ImageSet
-            n images, of which only the chosen ones are read.
-        labels : Tensor of shape (n,), int64
-            Of classes that the memory does not hold yet.
-        features : Tensor of shape (n, features) or None
-            Of the images as the present network sees them; herding chooses by them. None only if the
-            rule keeps everything or nothing.
-        n_seen : int
-            Classes seen, the new ones included.
-        first : Tensor of shape (k,), int64, optional
-            Positions of images that get the first ranks of their classes; herding chooses the others.
+        Herding chooses by features (n, d), or by none if the rule keeps everything or nothing. Only the
+        chosen images are read. Those at the positions ``first`` get the first ranks of their classes.
+        The new classes are included in ``n_seen``.
         """
         again = sorted(set(labels.tolist()) & set(self.labels.tolist()))
         if again:
@@ -138,13 +121,7 @@ class ExemplarMemory:
         self._pixels, self.labels = kept, torch.cat([self.labels[old], labels[new]])
 
     def rewrite(self, places: Tensor, pixels: Tensor) -> None:
-        """Put other images of the same classes in the place of some exemplars.
-
-        Parameters
-        ----------
-        places : Tensor of shape (k,), int64
-        pixels : Tensor of shape (k, channels, height, width), uint8
-        """
+        """Put other images of the same classes in the place of some exemplars."""
         kept = self.pixels.clone()
         kept[places] = pixels
         self._pixels = kept
@@ -160,20 +137,10 @@ class ExemplarMemory:
 
 
 def herd(features: Tensor, count: int) -> Tensor:
-    """Return positions of images whose mean feature stays near that of all, best first.
+    """Return positions of images whose mean feature stays near that of all, best first, at most all n.
 
     With f_i the features at length 1, μ their mean and w = μ at first: pick argmax_i w · f_i, unless it
     was picked before; then w ← w + μ − f_i, also after a repeated pick.
-
-    Parameters
-    ----------
-    features : Tensor of shape (n, d)
-    count : int
-        More than n means n.
-
-    Returns
-    -------
-    Tensor of shape (min(count, n),), int64
     """
     unit = functional.normalize(features.double())
     mean = unit.mean(0)

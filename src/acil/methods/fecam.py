@@ -23,6 +23,7 @@ Differences from the original:
 3. Distances come from a Cholesky factor, not from a pseudo-inverse. A class without any variance (one
    sample) has C = I. A matrix that is not positive definite, possible for γ₁ < γ₂, is an error.
 4. All phases are treated alike; the published code measures plain distances in the base phase.
+5. Covariances are shrunk once, as in the paper's formula. The published code shrinks them twice.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ from torch.nn import functional
 
 from acil.analytic.linalg import add_gram_
 from acil.errors import InputError, NotFittedError, SingularMatrixError
-from acil.methods.base import Context, MemoryUse, Phase, read_settings
+from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.class_means import ClassMeans, by_class
 from acil.methods.frozen_features import FrozenMethod
+from acil.training.fields import read_settings, require
+from acil.vision.imageset import ImageSet
 
 #: Bytes of matrices, and of whitened rows, that are worked on together.
 _BATCH_BYTES = {"cpu": 2**22, "cuda": 2**28}
@@ -49,17 +52,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class FeCAMSettings:
-    """What can be set.
-
-    Attributes
-    ----------
-    fecam_tukey : float
-        Power λ of the features; 1 leaves them as they are.
-    fecam_gamma1, fecam_gamma2 : float
-        Shrinkage of the diagonal and of what stands beside it.
-    fecam_unit_length : bool
-        Whether transformed features and means are scaled to length 1 before their distance is measured.
-    """
+    """What can be set, see above."""
 
     fecam_tukey: float = 0.5
     fecam_gamma1: float = 1.0
@@ -67,37 +60,35 @@ class FeCAMSettings:
     fecam_unit_length: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.fecam_tukey <= 1:
-            raise InputError(f"fecam_tukey must be above 0 and at most 1. Got {self.fecam_tukey}.")
-        for name in ("fecam_gamma1", "fecam_gamma2"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be a number of at least 0. Got {getattr(self, name)}.")
+        require(self, "above 0 and at most 1", "fecam_tukey")
+        require(self, "at least 0", "fecam_gamma1", "fecam_gamma2")
 
 
 class FeCAM(FrozenMethod):
-    """Nearest class by a Mahalanobis distance of its own, on frozen features.
-
-    Parameters
-    ----------
-    context : Context
-    """
+    """Nearest class by a Mahalanobis distance of its own, on frozen features."""
 
     grouping_free = True
+    settings_type = FeCAMSettings
+
+    @classmethod
+    def refusal(cls, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
+        """Return what keeps the method from learning features: numbers that have no power."""
+        tukey = read_settings(FeCAMSettings, settings).fecam_tukey
+        if images.has_pixels or tukey == 1 or float(images.features(None).min()) >= 0:
+            return None
+        return "negative features; settings.fecam_tukey=1 takes them"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.settings = read_settings(FeCAMSettings, context.settings)
         self.means = ClassMeans(context.device)
         #: Lower triangle of Σ (x̃ − μ_c)(x̃ − μ_c)ᵀ of each class, as one vector each.
         self.scatters: list[Tensor] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counts, means and scatters."""
         scatters = {f"scatter.{i}": scatter.cpu() for i, scatter in enumerate(self.scatters)}
         return {**self.means.state_dict(), **scatters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; the network comes from the base phase's checkpoint."""
         self.means.load_state_dict(state)
         count = len(self.means.labels)
         self.scatters = [state[f"scatter.{i}"].clone().to(self.context.device) for i in range(count)]
@@ -210,8 +201,7 @@ class FeCAM(FrozenMethod):
             )
 
     def _memory(self) -> MemoryUse:
-        """Count means and one triangle a class; prediction needs nothing else."""
-        scatters = sum(scatter.numel() * scatter.element_size() for scatter in self.scatters)
+        scatters = sum(scatter.nbytes for scatter in self.scatters)
         return MemoryUse(statistics=self.means.nbytes + scatters)
 
 
@@ -223,12 +213,7 @@ def _lengths(rows: Tensor, inverse: Tensor, offsets: Tensor) -> Tensor:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the bytes that can still be had on a device; None where that is not known.
-
-    Parameters
-    ----------
-    device : torch.device
-    """
+    """Return the bytes that can still be had on a device; None where that is not known."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":

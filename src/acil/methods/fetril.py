@@ -29,18 +29,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from acil.errors import InputError
-from acil.methods.base import Context, MemoryUse, Phase, read_settings
-from acil.methods.class_means import ClassMeans, by_class
-from acil.methods.frozen_features import FrozenMethod, highest
+from acil.methods.base import Context, MemoryUse, Phase
+from acil.methods.class_means import ClassMeans, MeansMethod, by_class
+from acil.training.fields import require
 from acil.training.loop import train
+from acil.training.network import linear
 from acil.training.settings import Training
 
 logger = logging.getLogger(__name__)
@@ -55,19 +55,7 @@ _ARMIJO, _MOST_HALVINGS = 1e-4, 30
 
 @dataclass(frozen=True)
 class FeTrILSettings:
-    """What can be set.
-
-    Attributes
-    ----------
-    fetril_classifier : {"svc", "fc"}
-    fetril_similarity : {"euclidean", "cosine"}
-        How the nearest class of the phase is found.
-    fetril_C, fetril_tolerance : float
-        Of the SVC.
-    fetril_epochs : int
-    fetril_learning_rate : float
-        Of the linear layer.
-    """
+    """What can be set, see above."""
 
     fetril_classifier: Literal["svc", "fc"] = "svc"
     fetril_similarity: Literal["euclidean", "cosine"] = "euclidean"
@@ -77,46 +65,34 @@ class FeTrILSettings:
     fetril_learning_rate: float = 0.05
 
     def __post_init__(self) -> None:
-        for name in ("fetril_C", "fetril_tolerance", "fetril_learning_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be a positive number. Got {getattr(self, name)}.")
-        if self.fetril_epochs < 1:
-            raise InputError(f"fetril_epochs must be at least 1. Got {self.fetril_epochs}.")
+        require(self, "positive", "fetril_C", "fetril_tolerance", "fetril_learning_rate")
+        require(self, "at least 1", "fetril_epochs")
 
 
-class FeTrIL(FrozenMethod):
-    """Feature translation and a linear classifier, on frozen features.
+class FeTrIL(MeansMethod):
+    """Feature translation and a linear classifier, on frozen features."""
 
-    Parameters
-    ----------
-    context : Context
-    """
+    settings_type = FeTrILSettings
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.settings = read_settings(FeTrILSettings, context.settings)
-        self.means = ClassMeans(context.device)
         self.weight = torch.zeros(0, 0, dtype=torch.float64, device=context.device)
         self.bias = torch.zeros(0, dtype=torch.float64, device=context.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counts, means and the linear classifier."""
-        return {**self.means.state_dict(), "weight": self.weight.cpu(), "bias": self.bias.cpu()}
+        return {**super().state_dict(), "weight": self.weight.cpu(), "bias": self.bias.cpu()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; the network comes from the base phase's checkpoint."""
-        self.means.load_state_dict(state)
+        super().load_state_dict(state)
         self.weight = state["weight"].clone().to(self.context.device)
         self.bias = state["bias"].clone().to(self.context.device)
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Return the classifier's scores for rows of shape (n, d), (n, classes)."""
         return functional.normalize(rows) @ self.weight.mT + self.bias
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
+        super()._learn(features, phase)
         real = dict(by_class(features, phase.labels, self.context.device))
-        for label, rows in real.items():
-            self.means.add(label, rows)
         rows, targets = training_rows(self.means, real, self.settings.fetril_similarity)
         fit = self._fit_svc if self.settings.fetril_classifier == "svc" else self._fit_layer
         self.weight, self.bias = fit(functional.normalize(rows), targets)
@@ -135,10 +111,7 @@ class FeTrIL(FrozenMethod):
 
     def _fit_layer(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(self.context.seed)
-        layer = nn.Linear(rows.shape[1], len(self.means.labels))
-        bound = rows.shape[1] ** -0.5
-        for parameter in layer.parameters():
-            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+        layer = linear(rows.shape[1], len(self.means.labels), generator)
         train(
             layer,
             rows.float(),
@@ -155,33 +128,18 @@ class FeTrIL(FrozenMethod):
         )
         return layer.weight.detach().double(), layer.bias.detach().double()
 
-    def _predict(self, features: Tensor) -> Tensor:
-        return highest(self.scores, self.means.labels, features, self.context.device)
-
     def _memory(self) -> MemoryUse:
         """Count means and classifier; pseudo-features live only while a phase is learnt."""
-        weights = 8 * (self.weight.numel() + self.bias.numel())
-        return MemoryUse(statistics=self.means.nbytes, weights=weights)
+        return replace(super()._memory(), weights=self.weight.nbytes + self.bias.nbytes)
 
 
 def training_rows(
     means: ClassMeans, real: Mapping[int, Tensor], similarity: Literal["euclidean", "cosine"]
 ) -> tuple[Tensor, Tensor]:
-    """Return the rows of a phase and the pseudo-features of all other classes.
+    """Return the rows of a phase, pseudo-features of all other classes, and the positions of classes.
 
-    Parameters
-    ----------
-    means : ClassMeans
-        Of all classes, those of the phase included.
-    real : Mapping of int to Tensor of shape (n, d)
-        The rows of each class of the phase.
-    similarity : {"euclidean", "cosine"}
-
-    Returns
-    -------
-    rows : Tensor of shape (n, d)
-    targets : Tensor of shape (n,), int64, on the CPU
-        Positions of classes in ``means``.
+    ``means`` has all classes, those of the phase included; ``real`` has the rows of each class of the
+    phase. The positions are those in ``means``, int64, on the CPU.
     """
     present = torch.tensor([means.position(label, means.means.shape[1]) for label in real])
     centres = means.means[present.to(means.means.device)]
@@ -211,22 +169,9 @@ def squared_hinge(
     The problem of scikit-learn's ``LinearSVC(dual=False)``, solved for all classes together by Newton's
     method with conjugate gradients.
 
-    Parameters
-    ----------
-    rows : Tensor of shape (n, d), float64
-    targets : Tensor of shape (n,), int64
-        0 … n_classes - 1, on any device.
-    n_classes : int
-    C : float
-    tolerance : float
-        A class is done when its gradient is below this share of the gradient at zero, times the smaller
-        share of the two sides, which is liblinear's rule.
-
-    Returns
-    -------
-    weight : Tensor of shape (n_classes, d)
-    bias : Tensor of shape (n_classes,)
-    converged : bool
+    Rows have shape (n, d), float64; targets are 0 … n_classes - 1, on any device. A class is done when
+    its gradient is below ``tolerance`` times the gradient at zero, times the smaller share of the two
+    sides, which is liblinear's rule. Returns weights (n_classes, d), biases, and whether all are done.
 
     Examples
     --------
@@ -237,7 +182,7 @@ def squared_hinge(
     [0, 0, 1, 1]
     """
     Z = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
-    signs = _signs(targets.to(rows.device), n_classes, rows.dtype)
+    signs = 2.0 * functional.one_hot(targets.to(rows.device), n_classes).to(rows.dtype) - 1.0
     W = Z.new_zeros(Z.shape[1], n_classes)
     positive = (signs > 0).sum(0)
     share = torch.minimum(positive, len(rows) - positive).clamp(min=1) / len(rows)
@@ -253,12 +198,6 @@ def squared_hinge(
             return W[:-1].mT.contiguous(), W[-1].clone(), True
         W[:, open_] += _step(Z, W[:, open_], signs[:, open_], margins[:, open_], gradient[:, open_], C)
     return W[:-1].mT.contiguous(), W[-1].clone(), False
-
-
-def _signs(targets: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
-    signs = torch.full((len(targets), n_classes), -1.0, dtype=dtype, device=targets.device)
-    signs[torch.arange(len(targets), device=targets.device), targets] = 1.0
-    return signs
 
 
 def _step(Z: Tensor, W: Tensor, signs: Tensor, margins: Tensor, gradient: Tensor, C: float) -> Tensor:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from acil.distributed import Group
-from acil.distributed.collectives import scattered
+from acil.distributed import Group, scattered
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Method, Phase
+from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase
 from acil.methods.base_network import base_backbone
+from acil.training.fields import read_settings
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
@@ -29,42 +30,40 @@ class FrozenMethod(Method):
     The network is given, or trained on the base phase, or loaded from the checkpoint folder; then it
     stays as it is. Which of its features are used is the recipe's choice, the same for all methods.
     Vectors that stand for images are taken as they are.
-
-    Parameters
-    ----------
-    context : Context
     """
+
+    #: A frozen dataclass of the method's own settings.
+    settings_type: ClassVar[type[Any]] = NoSettings
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        self.settings: Any = read_settings(self.settings_type, context.settings)
         self.extractor: FeatureExtractor | None = None
         self.standardize: Standardize | None = None
 
     def learn(self, phase: Phase) -> None:
         """Train the network if this is the base phase, then add the phase to the head."""
         self.resume(phase)
-        own = own_phase(phase, self.context.group)
-        features = self.features(own.images)
-        _check(features, own, required=own is phase)
-        self._learn(features, own)
+        group = self.context.group
+        images, labels = own_images(phase.images, phase.labels, group)
+        features = self.features(images)
+        if (group is None and len(labels) == 0) or len(features) != len(labels):
+            raise InputError(
+                f"Phase {phase.index} has {len(features)} images and {len(labels)} labels. Give at "
+                "least one image, and one label for each."
+            )
+        _require_finite(features, f"phase {phase.index}")
+        self._learn(features, dataclasses.replace(phase, images=images, labels=labels))
 
     def predict(self, images: ImageSet) -> Tensor:
-        """Return the label of each image."""
-        group = self.context.group
-        if group is None:
-            return self._predict(self._finite_features(images))
-        rows = own_rows(images, group)
-        found = self._predict(self._finite_features(images.subset(rows))) if len(rows) else rows
-        return scattered(found, rows, len(images), group)
+        return self._from_all(images, self._predict_images)
 
     def memory(self) -> MemoryUse:
         """Count the head and the network."""
         head = self._memory()
-        network = 0
-        if self.extractor is not None:
-            tensors = self.extractor.backbone.state_dict().values()
-            network = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        return MemoryUse(head.samples, head.statistics, head.weights + network)
+        network = [] if self.extractor is None else self.extractor.backbone.state_dict().values()
+        weights = head.weights + sum(tensor.nbytes for tensor in network)
+        return dataclasses.replace(head, weights=weights)
 
     def resume(self, base: Phase) -> None:
         """Take up the network of the base phase, also after `load_state_dict`."""
@@ -84,7 +83,8 @@ class FrozenMethod(Method):
                     "Features are standardized by the base phase, and this run has none. Take a base of "
                     "at least one class, or set features.standardize=false."
                 )
-            self.standardize = Standardize(self._all_features(base.images))
+            found = self._from_all(base.images, lambda images: images.features(self.extractor))
+            self.standardize = Standardize(found)
 
     def features(self, images: ImageSet) -> Tensor:
         """Return features of shape (n, d), float32, on the CPU; not to be changed in place.
@@ -94,18 +94,20 @@ class FrozenMethod(Method):
         found = images.features(self.extractor)
         return found if self.standardize is None else self.standardize(found)
 
-    def _finite_features(self, images: ImageSet) -> Tensor:
+    def _predict_images(self, images: ImageSet) -> Tensor:
+        if self.context.group is not None and len(images) == 0:
+            return torch.empty(0, dtype=torch.int64)
         features = self.features(images)
         _require_finite(features, "the images to predict")
-        return features
+        return self._predict(features)
 
-    def _all_features(self, images: ImageSet) -> Tensor:
-        """Return features as the network gives them; in a group, each process extracts its share."""
+    def _from_all(self, images: ImageSet, compute: Callable[[ImageSet], Tensor]) -> Tensor:
+        """Return what is computed from images; in a group, each process computes its share."""
         group = self.context.group
         if group is None:
-            return images.features(self.extractor)
+            return compute(images)
         rows = own_rows(images, group)
-        return scattered(images.subset(rows).features(self.extractor), rows, len(images), group)
+        return scattered(compute(images.subset(rows)), rows, len(images), group)
 
     @abstractmethod
     def _learn(self, features: Tensor, phase: Phase) -> None:
@@ -123,12 +125,7 @@ class FrozenMethod(Method):
 def blocks(features: Tensor, device: torch.device, width: int = 1) -> Iterator[Tensor]:
     """Yield consecutive rows as float64 on a device; of an empty tensor, one empty block.
 
-    Parameters
-    ----------
-    features : Tensor of shape (n, d)
-    device : torch.device
-    width : int
-        Numbers that each row grows to while it is worked on, if that is more than d.
+    ``width`` is the number of values that a row grows to while it is worked on, if more than d.
     """
     size = _BLOCK_BYTES.get(device.type, 2**24) // (8 * max(1, width, features.shape[1]))
     size = max(16, size)
@@ -137,36 +134,16 @@ def blocks(features: Tensor, device: torch.device, width: int = 1) -> Iterator[T
 
 
 def highest(
-    score: Callable[[Tensor], Tensor],
-    labels: Tensor,
-    features: Tensor,
-    device: torch.device,
-    width: int = 1,
+    score: Callable[[Tensor], Tensor], labels: Tensor, features: Tensor, device: torch.device
 ) -> Tensor:
-    """Return the label with the highest score of each row.
+    """Return the label with the highest score of each row of features.
 
-    Parameters
-    ----------
-    score : callable
-        Rows of shape (n, d), float64, to scores of shape (n, classes).
-    labels : Tensor of shape (classes,), int64
-    features, device, width
-        See `blocks`.
+    ``score`` turns rows of shape (n, d), float64, into scores of shape (n, classes).
     """
     if len(labels) == 0:
         raise NotFittedError("This method has not learnt any class yet. Let it learn a phase first.")
-    width = max(width, len(labels))
-    best = [score(block).argmax(dim=1).cpu() for block in blocks(features, device, width)]
+    best = [score(block).argmax(dim=1).cpu() for block in blocks(features, device, len(labels))]
     return labels[torch.cat(best)]
-
-
-def _check(features: Tensor, phase: Phase, required: bool) -> None:
-    if (required and len(phase.labels) == 0) or len(features) != len(phase.labels):
-        raise InputError(
-            f"Phase {phase.index} has {len(features)} images and {len(phase.labels)} labels. Give at "
-            "least one image, and one label for each."
-        )
-    _require_finite(features, f"phase {phase.index}")
 
 
 def _require_finite(features: Tensor, whose: str) -> None:
@@ -212,17 +189,7 @@ class Standardize:
 
 
 def own_rows(images: ImageSet, group: Group) -> Tensor:
-    """Return which images of a set are this process's.
-
-    Parameters
-    ----------
-    images : ImageSet
-    group : Group
-
-    Returns
-    -------
-    Tensor of shape (k,), int64
-    """
+    """Return the positions of this process's images in a set, (k,), int64."""
     rows = torch.arange(len(images))
     places = rows if images.indices is None else images.indices
     return rows[places % group.size == group.rank]
@@ -234,9 +201,3 @@ def own_images(images: ImageSet, labels: Tensor, group: Group | None) -> tuple[I
         return images, labels
     rows = own_rows(images, group)
     return images.subset(rows), labels[rows]
-
-
-def own_phase(phase: Phase, group: Group | None) -> Phase:
-    """Return this process's part of a phase, which may be empty; the phase itself without a group."""
-    images, labels = own_images(phase.images, phase.labels, group)
-    return phase if group is None else dataclasses.replace(phase, images=images, labels=labels)

@@ -51,43 +51,27 @@ from torch.nn import functional
 
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.base_network import own_base_network
-from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import network_features
 from acil.methods.lwf import LwFExemplars
 from acil.training.network import Network
-from acil.training.objectives import Capturable
+from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
 from acil.vision.imageset import ImageSet
 
 
 @dataclass(frozen=True)
 class ICaRLBCESettings:
-    """Settings of the original iCaRL.
-
-    Attributes
-    ----------
-    memory_rule : str
-        "N per class" or "N in total".
-    """
+    """Settings of the original iCaRL."""
 
     memory_rule: str = "2000 in total"
 
-    def __post_init__(self) -> None:
-        MemoryRule.parse(self.memory_rule)
-
 
 def sigmoid_distillation(student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-    """Return the binary cross entropy, mean over rows and outputs, with a teacher's targets.
+    """Return the binary cross entropy of scores (n, outputs), mean over rows and outputs.
 
-    Parameters
-    ----------
-    student : Tensor of shape (n, outputs), float32
-    teacher : Tensor of shape (n, old classes), float32
-        Scores of the first outputs, whose sigmoids are their targets, whatever the label. It may have
-        no column.
-    y : Tensor of shape (n,), int64
-        Labels; the other outputs' targets are 1 for the label and 0 elsewhere.
+    The teacher's scores (n, old classes), perhaps no column, are those of the first outputs: their
+    sigmoids are the targets, whatever the label. The other targets are 1 for the label y, else 0.
     """
     n_old, outputs = teacher.shape[1], student.shape[1]
     new = torch.arange(n_old, outputs, device=y.device)
@@ -97,23 +81,12 @@ def sigmoid_distillation(student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SigmoidDistilling(Capturable):
-    """Binary cross entropy with the teacher's sigmoids as targets of old classes.
+    """Binary cross entropy with the teacher's sigmoids as targets of old classes."""
 
-    Attributes
-    ----------
-    teacher : nn.Module or None
-        None in the base phase.
-    n_old : int
-        Number of old classes.
-    """
-
-    teacher: nn.Module | None = field(repr=False)
+    teacher: nn.Module | None = field(repr=False)  # None in the base phase
     n_old: int
 
-    def __call__(
-        self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the scores."""
+    def __call__(self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor) -> Scored:
         scores = network(x).float()
         with torch.no_grad():
             before = scores if self.teacher is None else self.teacher(x).float()
@@ -126,18 +99,6 @@ def exemplar_means(
     """Return the classes and the mean of each class's exemplars and their mirror images, at length 1.
 
     μ_c = normalise(mean over the exemplars x of c of (normalise f(x) + normalise f(mirror x)) / 2)
-
-    Parameters
-    ----------
-    backbone : Backbone
-    pixels : Tensor of shape (n, channels, height, width), uint8
-    labels : Tensor of shape (n,), int64
-    device : torch.device
-
-    Returns
-    -------
-    classes : Tensor of shape (classes,), int64
-    means : Tensor of shape (classes, num_features)
     """
     views = [network_features(backbone, view, device) for view in (pixels, pixels.flip(3))]
     both = torch.stack([functional.normalize(view) for view in views]).mean(0)
@@ -147,14 +108,9 @@ def exemplar_means(
 
 
 def nearest_mean(features: Tensor, classes: Tensor, means: Tensor) -> Tensor:
-    """Return the class whose mean is nearest to each feature at length 1.
+    """Return the class whose mean is nearest to each feature (n, d) at length 1.
 
-    Parameters
-    ----------
-    features : Tensor of shape (n, d)
-    classes : Tensor of shape (k,)
-    means : Tensor of shape (k, d), rows of length 1
-        Then the nearest by distance is the one with the largest product.
+    Means (classes, d) have length 1: then the nearest by distance is the one with the largest product.
     """
     return classes[(functional.normalize(features) @ means.T).argmax(1)]
 
@@ -165,17 +121,14 @@ class NearestMeanOfExemplars(IncrementalNetwork):
     _means: tuple[Tensor, Tensor] | None = None
 
     def learn(self, phase: Phase) -> None:
-        """Learn one phase; the means follow from network and exemplars when they are asked for."""
         super().learn(phase)
         self._means = None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, exactly."""
         super().load_state_dict(state)
         self._means = None
 
     def predict(self, images: ImageSet) -> Tensor:
-        """Return the class whose mean is nearest to each image."""
         self._require_learnt()
         features = network_features(self.network.backbone, images, self.context.device)
         return nearest_mean(features, *self.means())
@@ -183,10 +136,8 @@ class NearestMeanOfExemplars(IncrementalNetwork):
     def means(self) -> tuple[Tensor, Tensor]:
         """Return classes and means of their exemplars' features, computed once a phase."""
         if self._means is None:
-            kept = self.exemplars
-            self._means = exemplar_means(
-                self.network.backbone, kept.pixels, kept.labels, self.context.device
-            )
+            kept, backbone = self.exemplars, self.network.backbone
+            self._means = exemplar_means(backbone, kept.pixels, kept.labels, self.context.device)
         return self._means
 
     def memory(self) -> MemoryUse:
@@ -241,6 +192,5 @@ class ICaRLBCE(NearestMeanOfExemplars):
         return self.training.epochs
 
     def increment(self, phase: Phase) -> Any:
-        """Return the network trained on new images and exemplars, the present one being the teacher."""
         objective = SigmoidDistilling(self.network, self.n_seen)
         return self.fit(self.student(), self.data(phase), phase, objective)

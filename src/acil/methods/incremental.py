@@ -8,21 +8,21 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Method, Phase, derived_seed, read_settings
+from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase, derived_seed
 from acil.methods.base_network import base_network
 from acil.methods.exemplars import ExemplarMemory, MemoryRule
 from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.checkpoint import Checkpoint
-from acil.training.fields import changed, to_values
-from acil.training.loop import Objective, train
+from acil.training.fields import changed, read_settings, to_values
+from acil.training.loop import train
 from acil.training.network import Network
+from acil.training.objectives import Objective
 from acil.training.recipes import RECIPES
 from acil.training.settings import Training
 from acil.vision.backbones import Backbone, Preprocessing, build
@@ -41,12 +41,6 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
     The recipe's training; then, for the recipes that the method has a schedule of its own for, that
     schedule, except where the user has changed the recipe; then what the user set as
     ``increment.NAME``.
-
-    Parameters
-    ----------
-    context : Context
-    schedules : Mapping of str to Mapping
-        By name of the recipe.
     """
     given = context.recipe.training
     usual = RECIPES[context.recipe.name].training if context.recipe.name in RECIPES else given
@@ -63,26 +57,21 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
     return changed(given, {**own, **asked})
 
 
-@dataclass(frozen=True)
-class NoSettings:
-    """A method without settings of its own."""
-
-
 class IncrementalNetwork(Method):
     """A method whose state is a network, and exemplars if its settings have a ``memory_rule``.
 
     A subclass says what an increment is: :meth:`increment` returns the new network and leaves
-    ``self.network``, the teacher, as it is. Until it returns, nothing has changed.
-
-    Parameters
-    ----------
-    context : Context
+    ``self.network``, the teacher, as it is. Until it returns, nothing has changed. With
+    ``balanced_epochs`` in its settings, :meth:`balanced` is a second stage of an increment.
     """
 
+    trains_network = True
     #: Registry name, for the names of checkpoints.
     name: ClassVar[str]
     #: A frozen dataclass of the method's own settings.
     settings_type: ClassVar[type[Any]] = NoSettings
+    #: The same of a wrapper, beside those of its host, see `acil.methods.registry`.
+    wrapper_settings: ClassVar[type[Any]] = NoSettings
     #: What the method's authors train with, by recipe.
     schedules: ClassVar[Schedules] = {}
 
@@ -99,14 +88,20 @@ class IncrementalNetwork(Method):
     def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the method's own settings, defaults included, for the records of a run."""
         values = to_values(cls.own_settings(settings))
-        return {cls._setting(name): value for name, value in values.items()}
+        recorded = {cls._setting(name): value for name, value in values.items()}
+        for part in reversed(cls.__mro__):
+            kind = vars(part).get("wrapper_settings", NoSettings)
+            recorded |= to_values(read_settings(kind, settings))
+        return recorded
 
     @classmethod
     def own_settings(cls, settings: Mapping[str, Any]) -> Any:
         """Return the method's settings from those of a run, where they are named after the method."""
         names = {field.name: cls._setting(field.name) for field in dataclasses.fields(cls.settings_type)}
         found = {field: settings[name] for field, name in names.items() if name in settings}
-        return read_settings(cls.settings_type, found)
+        made = read_settings(cls.settings_type, found)
+        _memory_rule(made)  # refuses what is no rule
+        return made
 
     @classmethod
     def _setting(cls, field: str) -> str:
@@ -125,8 +120,7 @@ class IncrementalNetwork(Method):
 
     def memory_rule(self) -> MemoryRule:
         """Return how many exemplars are kept: none, unless the settings have a ``memory_rule``."""
-        rule = getattr(self.settings, "memory_rule", None)
-        return MemoryRule(0, "per class") if rule is None else MemoryRule.parse(rule)
+        return _memory_rule(self.settings)
 
     def base(self, phase: Phase) -> Any:
         """Return the network of the base phase, by default the shared one."""
@@ -141,15 +135,27 @@ class IncrementalNetwork(Method):
         """Epochs of a base training of the method's own; 0 if it takes the shared network."""
         return 0
 
+    @property
+    def balanced_epochs(self) -> int:
+        """Epochs of the second stage of an increment; 0 without one."""
+        return int(getattr(self.settings, "balanced_epochs", 0))
+
+    def balanced(self, before: Any) -> Any:
+        """Return the network after the second stage, on the exemplars of all classes.
+
+        ``before`` is the network before the phase. Exemplars are chosen already.
+        """
+        return self.network
+
     def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        """Return how many images a run trains on, each as often as it is seen."""
         base_epochs = self.own_base_epochs if self.context.backbone is None else 0
         increments = range(1, len(sizes))
         return base_epochs * sizes[0] + sum(self.increment_images(k, sizes, seen) for k in increments)
 
     def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images one increment trains on, each as often as it is seen."""
-        return self.training.epochs * (sizes[index] + self.kept_images(index - 1, sizes, seen))
+        main = self.training.epochs * (sizes[index] + self.kept_images(index - 1, sizes, seen))
+        return main + self.balanced_epochs * self.kept_images(index, sizes, seen)
 
     def kept_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many exemplars there are after a phase."""
@@ -159,7 +165,8 @@ class IncrementalNetwork(Method):
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its own data, and from the exemplars."""
         self._check(phase)
-        network = self.base(phase) if self.network is None else self.increment(phase)
+        before = self.network
+        network = self.base(phase) if before is None else self.increment(phase)
         # Features are for choosing: there is no choice where everything or nothing is kept.
         features = None
         if self.exemplars.rule.count:
@@ -168,6 +175,8 @@ class IncrementalNetwork(Method):
         self.exemplars.update(phase.images, phase.labels, features, phase.n_seen, first)
         self.network = network
         self.history.append(phase.n_seen)
+        if before is not None and self.balanced_epochs:
+            self.network = self.balanced(before)
 
     def first_exemplars(self, phase: Phase) -> Tensor | None:
         """Return positions of images that become exemplars of first rank; None leaves all to herding."""
@@ -185,12 +194,10 @@ class IncrementalNetwork(Method):
 
     def memory(self) -> MemoryUse:
         """Count exemplars and network; the teacher of the next phase is that same network."""
-        tensors = self.network.state_dict().values()
-        weights = sum(tensor.nbytes for tensor in tensors)
+        weights = sum(tensor.nbytes for tensor in self.network.state_dict().values())
         return MemoryUse(samples=self.exemplars.nbytes, weights=weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return network, exemplars and history."""
         backbone = self.network.backbone
         state = {f"network.{name}": tensor.cpu() for name, tensor in self.network.state_dict().items()}
         kept = self.exemplars.state_dict()
@@ -203,7 +210,6 @@ class IncrementalNetwork(Method):
         return {**state, "backbone": described, "history": list(self.history)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, exactly."""
         described = state["backbone"]
         backbone = build(described["name"], **described["options"])
         backbone.preprocessing = Preprocessing.from_dict(described["preprocessing"])
@@ -264,6 +270,26 @@ class IncrementalNetwork(Method):
                 checkpoint.path.parent.rmdir()
         return network
 
+    def train_further(
+        self,
+        network: nn.Module,
+        data: tuple[Tensor, Tensor],
+        purpose: str,
+        objective: Objective | None = None,
+        **changes: Any,
+    ) -> None:
+        """Train in place, in a short stage without checkpoints, with changes of the settings."""
+        train(
+            network,
+            *data,
+            dataclasses.replace(self.training, **{"schedule": "step", "warmup": 0, **changes}),
+            preprocessing=self.network.backbone.preprocessing,
+            seed=derived_seed(self.context.seed, purpose, self.n_seen),
+            device=self.context.device,
+            objective=objective,
+            progress=self.context.progress,
+        )
+
     def _digest(self, phase: Phase) -> str:
         """Tell the trainings of this run from those of other K and settings in the same folder."""
         settings = self.recorded_settings(self.context.settings)
@@ -288,6 +314,11 @@ class IncrementalNetwork(Method):
                 f"{self.name} trains a network on images, and this data set has only vectors. Use a "
                 "data set with images, or a method that works on features."
             )
+
+
+def _memory_rule(settings: Any) -> MemoryRule:
+    rule = getattr(settings, "memory_rule", None)
+    return MemoryRule(0, "per class") if rule is None else MemoryRule.parse(rule)
 
 
 def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:

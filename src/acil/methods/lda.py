@@ -25,127 +25,82 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from acil.errors import InputError
-from acil.methods.base import Context, MemoryUse, Phase, read_settings
-from acil.methods.class_means import ScatteredMeans, by_class
-from acil.methods.frozen_features import FrozenMethod, highest
+from acil.methods.base import MemoryUse, Phase
+from acil.methods.class_means import MeansMethod
+from acil.training.fields import require
 
 
 @dataclass(frozen=True)
 class LDASettings:
-    """What can be set.
-
-    Attributes
-    ----------
-    lda_shrinkage : float
-        Share of the mean variance in the covariance, from 0 to 1.
-    lda_priors : {"equal", "empirical"}
-    """
+    """What can be set, see above."""
 
     lda_shrinkage: float = 1e-4
     lda_priors: Literal["equal", "empirical"] = "equal"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lda_shrinkage <= 1:
-            raise InputError(f"lda_shrinkage must be from 0 to 1. Got {self.lda_shrinkage}.")
+        require(self, "from 0 to 1", "lda_shrinkage")
 
 
 def linear_discriminant(covariance: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weights and intercepts that rank classes by their Gaussian density.
+    """Return weights (classes, d) and intercepts (classes,) that rank classes by their Gaussian density.
 
-    Parameters
-    ----------
-    covariance : Tensor of shape (d, d), float64
-        Σ, both triangles. Directions without variance do not count.
-    means : Tensor of shape (classes, d), float64
-        μ_c.
-
-    Returns
-    -------
-    W : Tensor of shape (classes, d)
-    b : Tensor of shape (classes,)
+    The covariance Σ of shape (d, d) has both triangles; directions without variance do not count. The
+    means μ_c have shape (classes, d).
     """
     # w_c = Λ μ_c and b_c = −½ μ_cᵀ Λ μ_c with Λ = pinv(Σ)
     W = means @ torch.linalg.pinv(covariance, hermitian=True)
     return W, (W * means).sum(dim=1).mul_(-0.5)
 
 
-class DiscriminantMethod(FrozenMethod):
-    """A method whose state is class means and one scatter, from which linear scores are solved.
+class DiscriminantMethod(MeansMethod):
+    """A method with one scatter for all classes, from which linear scores are solved."""
 
-    Parameters
-    ----------
-    context : Context
-    """
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.sums = ScatteredMeans(context.device)
-        #: What `solve` returned; None when the sums have changed since.
-        self.solved: tuple[Tensor, Tensor] | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return counts, means and scatter; the weights follow from them."""
-        return {**self.sums.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; the network comes from the base phase's checkpoint."""
-        self.sums.load_state_dict(state)
-        self.solved = None
+    with_scatter = True
+    #: What `solve` returned; None when the sums have changed since.
+    solved: tuple[Tensor, Tensor] | None = None
 
     @abstractmethod
     def solve(self) -> tuple[Tensor, Tensor]:
         """Return W of shape (classes, d) and b of shape (classes,)."""
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Return w_c·x + b_c for rows of shape (n, d), (n, classes)."""
         if self.solved is None:
             self.solved = self.solve()
         W, b = self.solved
         return rows @ W.mT + b
 
-    def _predict(self, features: Tensor) -> Tensor:
-        return highest(self.scores, self.sums.labels, features, self.context.device)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.solved = None
+
+    def _learn(self, features: Tensor, phase: Phase) -> None:
+        super()._learn(features, phase)
+        self.solved = None
 
     def _memory(self) -> MemoryUse:
         """Count means, one triangle of the scatter, and the weights solved from them."""
-        weights = 8 * (self.sums.means.numel() + len(self.sums.labels))
-        return MemoryUse(statistics=self.sums.nbytes, weights=weights)
+        weights = 8 * (self.means.means.numel() + len(self.means.labels))
+        return replace(super()._memory(), weights=weights)
 
 
 class LDA(DiscriminantMethod):
-    """Linear discriminant analysis on frozen features, from sums.
-
-    Parameters
-    ----------
-    context : Context
-    """
+    """Linear discriminant analysis on frozen features, from sums."""
 
     grouping_free = True
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.settings = read_settings(LDASettings, context.settings)
+    settings_type = LDASettings
 
     def solve(self) -> tuple[Tensor, Tensor]:
-        """Return W of shape (classes, d) and b of shape (classes,)."""
-        share = self.settings.lda_shrinkage
-        covariance = self.sums.full_scatter() / self.sums.n_samples
+        share, covariance = self.settings.lda_shrinkage, self.means.covariance()
         # 1 where there is no variance at all: then the nearest mean is the best guess.
         unit = float(covariance.diagonal().mean()) or 1.0
         covariance.mul_(1 - share).diagonal().add_(share * unit)
-        W, b = linear_discriminant(covariance, self.sums.means)
+        W, b = linear_discriminant(covariance, self.means.means)
         if self.settings.lda_priors == "empirical":
-            b = b + torch.log(self.sums.counts.to(b) / self.sums.n_samples)
+            b = b + torch.log(self.means.counts.to(b) / self.means.n_samples)
         return W, b
-
-    def _learn(self, features: Tensor, phase: Phase) -> None:
-        self.solved = None
-        for label, rows in by_class(features, phase.labels, self.context.device):
-            self.sums.add(label, rows)

@@ -27,52 +27,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from acil.errors import InputError
 from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork
-from acil.training.network import Network
-from acil.training.objectives import Capturable
+from acil.training.fields import require
+from acil.training.network import Network, linear_of
+from acil.training.objectives import Capturable, Scored
 
 
 @dataclass(frozen=True)
 class LFLSettings:
-    """Settings of LFL.
-
-    Attributes
-    ----------
-    distance : float
-        λ, weight of the distance between features.
-    """
+    """Settings of LFL: λ."""
 
     distance: float = 3.9e-4
 
     def __post_init__(self) -> None:
-        if not 0 <= self.distance < float("inf"):
-            raise InputError(f"distance must be at least 0. Got {self.distance}.")
+        require(self, "at least 0", "distance")
 
 
 @dataclass(frozen=True, eq=False)
 class HeldFeatures(Capturable):
-    """Cross entropy with frozen weights of old classes, and the distance to old features.
+    """Cross entropy with frozen weights of old classes, and λ times the distance to old features.
 
-    The network's own classifier has the new classes alone, and labels count from the first of them.
-
-    Attributes
-    ----------
-    teacher : Network
-        Of the phase before, in evaluation mode; its classifier scores the old classes.
-    distance : float
-        λ.
+    The teacher's classifier scores the old classes. The network's own has the new ones alone, and labels
+    count from the first of them.
     """
 
     teacher: Network = field(repr=False)
     distance: float
 
-    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the scores of the new classes."""
+    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> Scored:
         features = network.features(x).float()
         with torch.no_grad():
             before = self.teacher.features(x).float()
@@ -90,29 +76,17 @@ class LFL(IncrementalNetwork):
     settings_type = LFLSettings
 
     def increment(self, phase: Phase) -> Any:
-        """Return the network trained on new images, the present one being the teacher."""
         student = self.grown_student(phase)
         grown = student.classifier
         # Only the rows of new classes are a parameter of the training.
-        student.classifier = _linear(grown.weight[self.n_seen :], grown.bias[self.n_seen :])
+        student.classifier = linear_of(grown.weight[self.n_seen :], grown.bias[self.n_seen :])
         for parameter in self.network.classifier.parameters():
             parameter.requires_grad_(False)
         images, labels = self.data(phase)
         objective = HeldFeatures(self.network, self.settings.distance)
         self.fit(student, (images, labels - self.n_seen), phase, objective)
         old, new = self.network.classifier, student.classifier
-        student.classifier = _linear(
+        student.classifier = linear_of(
             torch.cat([old.weight, new.weight]), torch.cat([old.bias, new.bias])
         )
         return student
-
-
-def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Return a linear layer with copies of these weights."""
-    made: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
-        nn.Linear, weight.shape[1], weight.shape[0], device=weight.device
-    )
-    with torch.no_grad():
-        made.weight.copy_(weight)
-        made.bias.copy_(bias)
-    return made

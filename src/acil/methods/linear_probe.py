@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from acil.methods.base import Context, derived_seed
-from acil.training.auxiliary import Auxiliary
-from acil.training.loop import Objective, train
-from acil.training.settings import Training
+from acil.training.loop import train
+from acil.training.network import FeatureNetwork
+from acil.training.objectives import Objective
+from acil.training.settings import Auxiliary, Training
 from acil.vision.backbones import Backbone
-from acil.vision.exact import exact_inference
-from acil.vision.extract import FeatureExtractor
+from acil.vision.extract import FeatureExtractor, exact_inference
 from acil.vision.imageset import ImageSet
 
 
 def network_features(backbone: Backbone, images: ImageSet | Tensor, device: torch.device) -> Tensor:
-    """Return the features of images as the network sees them now, float32 on the CPU.
+    """Return features of images, or of uint8 pixels, as the network sees them now: float32, on the CPU.
 
-    Parameters
-    ----------
-    backbone : Backbone
-        Moves to the device.
-    images : ImageSet or Tensor of shape (n, channels, height, width), uint8
-    device : torch.device
+    The network moves to the device.
     """
     if isinstance(images, Tensor):
         images = ImageSet(images, None, "")
@@ -42,7 +36,7 @@ def classifier_scores(classifier: nn.Module, features: Tensor, device: torch.dev
 
 
 def linear_probe(
-    network: Any,
+    network: FeatureNetwork,
     images: ImageSet | Tensor,
     labels: Tensor,
     context: Context,
@@ -51,25 +45,15 @@ def linear_probe(
 ) -> None:
     """Train a network's classifier in place, on features of images that are not augmented.
 
-    Parameters
-    ----------
-    network : Network or CosineNetwork
-    images : ImageSet or Tensor of shape (n, channels, height, width), uint8
-    labels : Tensor of shape (n,), int64
-    context : Context
-    settings : Training, optional
-        By default the recipe's. Its augmentation and auxiliary tasks are left out.
-    objective : Objective, optional
-        Of the classifier, which takes features.
+    The settings are by default the recipe's; augmentation and auxiliary tasks are left out. The
+    objective is one of the classifier, which takes features.
     """
-    features = network_features(network.backbone, images, context.device)
+    plan = settings or context.recipe.training
     train(
         network.classifier,
-        features,
+        network_features(network.backbone, images, context.device),
         labels,
-        dataclasses.replace(
-            settings or context.recipe.training, augment=(), compile=False, auxiliary=Auxiliary()
-        ),
+        dataclasses.replace(plan, augment=(), compile=False, auxiliary=Auxiliary()),
         preprocessing=None,
         seed=derived_seed(context.seed, "classifier on frozen features"),
         device=context.device,

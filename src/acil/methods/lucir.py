@@ -30,23 +30,22 @@ Differences from the original:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from acil.errors import InputError
 from acil.methods.base import Phase
 from acil.methods.base_network import own_base_network
-from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import linear_probe, network_features
-from acil.training.objectives import Capturable
+from acil.training.fields import require
+from acil.training.network import FeatureNetwork
+from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
 
 #: λ₀ where the authors give another value than 5, by recipe.
@@ -55,24 +54,7 @@ _DISTILLATION = {"imagenet": 10.0}
 
 @dataclass(frozen=True)
 class LUCIRSettings:
-    """Settings of LUCIR.
-
-    Attributes
-    ----------
-    memory_rule : str
-        "N per class" or "N in total".
-    distillation : float or None
-        λ₀; None is the authors' value for the recipe.
-    margin : float
-        Between the cosine of the label and those of new classes, for images of old classes.
-    candidates : int
-        K, how many new classes an image of an old class is held apart from.
-    ranking : float
-        ρ, weight of the margin loss.
-    balanced_epochs : int
-        Of fine-tuning on the exemplars after each phase.
-    balanced_rate : float
-    """
+    """Settings of LUCIR, see above; a distillation of None is the authors' value for the recipe."""
 
     memory_rule: str = "20 per class"
     distillation: float | None = None
@@ -83,51 +65,26 @@ class LUCIRSettings:
     balanced_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        MemoryRule.parse(self.memory_rule)
-        if self.candidates < 1 or self.balanced_epochs < 0:
-            raise InputError(
-                "candidates must be at least 1 and balanced_epochs at least 0. Got "
-                f"candidates={self.candidates} and balanced_epochs={self.balanced_epochs}."
-            )
-        weights = (self.distillation or 0.0, self.ranking)
-        if not all(0 <= weight < float("inf") for weight in weights):
-            raise InputError(
-                "distillation and ranking must be at least 0. Got "
-                f"distillation={self.distillation} and ranking={self.ranking}."
-            )
+        require(self, "at least 1", "candidates")
+        require(self, "at least 0", "distillation", "ranking", "balanced_epochs")
 
 
 @dataclass(frozen=True, eq=False)
 class Rebalancing(Capturable):
-    """Cross entropy of η cos, direction of features, and margin.
+    """Cross entropy of η cos, direction of features, and margin."""
 
-    Attributes
-    ----------
-    teacher : nn.Module
-        Backbone of the phase before, in evaluation mode.
-    n_old : int
-    distillation : float
-        λ.
-    margin : float
-    candidates : int
-        At most the number of new classes.
-    ranking : float
-        ρ.
-    """
-
-    teacher: nn.Module = field(repr=False)
+    teacher: nn.Module = field(repr=False)  # backbone of the phase before, in evaluation mode
     n_old: int
     distillation: float
     margin: float
-    candidates: int
+    candidates: int  # at most the number of new classes
     ranking: float
 
-    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss and the scores."""
+    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> Scored:
         features = network.features(x).float()
         with torch.no_grad():
             before = self.teacher(x).float()
-        cosines = network.classifier.cosines(features)
+        cosines = network.classifier.similarities(features)
         scores = network.classifier.eta * cosines
         loss = (
             functional.cross_entropy(scores, y)
@@ -140,15 +97,8 @@ class Rebalancing(Capturable):
 def margin_ranking(cosines: Tensor, y: Tensor, n_old: int, margin: float, candidates: int) -> Tensor:
     """Return the mean of max(0, margin − cos_y + cos_k) over images of old classes; 0 without any.
 
-    Parameters
-    ----------
-    cosines : Tensor of shape (n, classes)
-    y : Tensor of shape (n,), int64
-    n_old : int
-        Classes below it are old.
-    margin : float
-    candidates : int
-        How many new classes k with the largest cosine are looked at.
+    The cosines have shape (n, classes). Classes below ``n_old`` are old; of the others those with the
+    largest cosine are the candidates k.
     """
     own = cosines.gather(1, y[:, None])
     nearest = cosines[:, n_old:].topk(candidates).values
@@ -158,127 +108,81 @@ def margin_ranking(cosines: Tensor, y: Tensor, n_old: int, margin: float, candid
     return (old * each).sum() / old.sum().clamp(min=1)
 
 
-class CosineClassifier(nn.Module):
-    """Scores η · cos(f, w_c) with one learned η, which starts at 1.
+class SplitClassifier(nn.Module):
+    """Scores η · similarity of features and class weights, with one learned η, which starts at 1.
 
     The weights of old classes are a parameter of their own that is not trained: neither gradient nor
     weight decay moves it.
 
     Parameters
     ----------
-    n_features : int
-    n_old, n_new : int
-        Numbers of classes whose weights are frozen and trained.
-    generator : torch.Generator, optional
-        On the CPU; draws the weights, uniform in ± 1/√(number of features).
+    weight : Tensor of shape (classes, …)
+    n_old : int
+        Number of classes, the first ones, whose weights are frozen.
     """
 
-    def __init__(
-        self, n_features: int, n_old: int, n_new: int, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, weight: Tensor, n_old: int = 0) -> None:
         super().__init__()
-        if n_old < 0 or n_new < 1:
-            raise InputError(f"A classifier needs at least one new class. Got {n_old} old, {n_new} new.")
-        bound = 1 / math.sqrt(n_features)
-        drawn = torch.empty(n_old + n_new, n_features).uniform_(-bound, bound, generator=generator)
-        self.old = nn.Parameter(drawn[:n_old].clone(), requires_grad=False)
-        self.new = nn.Parameter(drawn[n_old:].clone())
-        self.eta = nn.Parameter(torch.ones(()))
+        self.old = nn.Parameter(weight[:n_old].detach().clone(), requires_grad=False)
+        self.new = nn.Parameter(weight[n_old:].detach().clone())
+        self.eta = nn.Parameter(torch.ones((), device=weight.device))
 
     @property
     def weight(self) -> Tensor:
-        """Weights of all classes, (n_classes, n_features)."""
+        """Weights of all classes."""
         return torch.cat([self.old, self.new])
 
-    def cosines(self, features: Tensor) -> Tensor:
-        """Return cos(f, w_c) of each feature and class, (n, n_classes), in float32."""
+    def similarities(self, features: Tensor) -> Tensor:
+        """Return the similarity of each feature to each class, (n, classes), in float32."""
+        raise NotImplementedError
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the scores of features, (n, classes)."""
+        return self.eta * self.similarities(features)
+
+    def grown(self, weight: Tensor) -> SplitClassifier:
+        """Return a classifier with more classes; those of this one are frozen, and η stays."""
+        old = self.weight
+        return self._like(torch.cat([old, weight.to(old.device)]), len(old))
+
+    def thawed(self) -> SplitClassifier:
+        """Return a classifier in which the weights of all classes are trained."""
+        return self._like(self.weight, 0)
+
+    def _like(self, weight: Tensor, n_old: int) -> SplitClassifier:
+        made = type(self)(weight, n_old)
+        made.eta.data.copy_(self.eta)
+        return made
+
+
+class CosineClassifier(SplitClassifier):
+    """Scores η · cos(f, w_c).
+
+    Examples
+    --------
+    >>> import torch
+    >>> classifier = CosineClassifier(torch.eye(2)).grown(torch.tensor([[3.0, 4.0]]))
+    >>> classifier(torch.tensor([[2.0, 0.0]])).tolist()
+    [[1.0, 0.0, 0.6000000238418579]]
+    """
+
+    @classmethod
+    def drawn(cls, n_features: int, n_classes: int, generator: torch.Generator) -> CosineClassifier:
+        """Return one with weights that are uniform in ± 1/√(number of features)."""
+        bound = 1 / math.sqrt(n_features)
+        return cls(torch.empty(n_classes, n_features).uniform_(-bound, bound, generator=generator))
+
+    def similarities(self, features: Tensor) -> Tensor:
         # A cosine of bfloat16 has three digits, and η multiplies what is lost.
         with torch.autocast(features.device.type, enabled=False):
             unit = functional.normalize(features.float())
             return functional.linear(unit, functional.normalize(self.weight))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return η · cos(f, w_c), (n, n_classes)."""
-        return self.eta * self.cosines(features)
-
-
-class CosineNetwork(nn.Module):
-    """A backbone and a cosine classifier on its features.
-
-    Parameters
-    ----------
-    backbone : Backbone
-    n_old, n_new : int
-        Classes whose weights are frozen and trained.
-    generator : torch.Generator, optional
-        On the CPU; draws the class weights.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from acil.methods.lucir import CosineNetwork, imprinted
-    >>> from acil.vision.backbones import build
-    >>> network = CosineNetwork(build("smallcnn"), n_old=0, n_new=3)
-    >>> features, labels = torch.rand(8, 64), torch.tensor([3, 3, 4, 4, 3, 4, 3, 4])
-    >>> network.grow(imprinted(features, labels, [3, 4], network.classifier.weight))
-    >>> network.n_classes, network.classifier.old.shape[0]
-    (5, 3)
-    """
-
-    def __init__(
-        self, backbone: Backbone, n_old: int, n_new: int, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.classifier = CosineClassifier(backbone.num_features, n_old, n_new, generator)
-
-    @property
-    def n_classes(self) -> int:
-        """Number of outputs."""
-        return len(self.classifier.old) + len(self.classifier.new)
-
-    def features(self, x: Tensor) -> Tensor:
-        """Return the backbone's features of normalised images, (n, num_features)."""
-        found: Tensor = self.backbone(x)
-        return found
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of normalised images, (n, n_classes)."""
-        scores: Tensor = self.classifier(self.features(x))
-        return scores
-
-    def grow(self, weights: Tensor) -> None:
-        """Freeze the weights of all classes so far and add new ones; η stays.
-
-        Parameters
-        ----------
-        weights : Tensor of shape (new classes, num_features)
-        """
-        head = self.classifier
-        grown = CosineClassifier(self.backbone.num_features, self.n_classes, len(weights))
-        with torch.no_grad():
-            grown.old.copy_(head.weight)
-            grown.new.copy_(weights)
-            grown.eta.copy_(head.eta)
-        self.classifier = grown.to(head.new.device)
-
 
 def imprinted(features: Tensor, labels: Tensor, classes: list[int], old_weights: Tensor) -> Tensor:
-    """Return first weights of new classes from their features.
+    """Return first weights of new classes from their features, (classes, features).
 
     w_c = ‖old‖ · normalise(mean over class c of normalise(f)), ‖old‖ the mean norm of the old weights.
-
-    Parameters
-    ----------
-    features : Tensor of shape (n, num_features)
-    labels : Tensor of shape (n,)
-    classes : list of int
-        Each must have at least one row.
-    old_weights : Tensor of shape (old classes, num_features)
-
-    Returns
-    -------
-    Tensor of shape (len(classes), num_features), on the features' device
     """
     unit = functional.normalize(features)
     means = torch.stack([unit[labels == label].mean(0) for label in classes])
@@ -292,28 +196,27 @@ class LUCIR(IncrementalNetwork):
     name = "lucir"
     settings_type = LUCIRSettings
 
-    def base(self, phase: Phase) -> Any:
+    def base(self, phase: Phase) -> FeatureNetwork:
         """Return the method's own base network, with cosine scores."""
-        return own_base_network(
-            self.context,
-            phase,
-            self.host(),
-            lambda backbone, generator: CosineNetwork(backbone, 0, len(phase.classes), generator),
-            {"option": "B", "last_relu": False},
-            self.context.recipe.training,
-        )
+
+        def make(backbone: Backbone, generator: torch.Generator) -> FeatureNetwork:
+            n_classes = len(phase.classes)
+            head = CosineClassifier.drawn(backbone.num_features, n_classes, generator)
+            return FeatureNetwork(backbone, head)
+
+        options, training = {"option": "B", "last_relu": False}, self.context.recipe.training
+        return own_base_network(self.context, phase, self.host(), make, options, training)
 
     @property
     def own_base_epochs(self) -> int:
-        """Epochs of the base training."""
         return self.context.recipe.training.epochs
 
     def increment(self, phase: Phase) -> Any:
-        """Return the network trained on new images and exemplars, the present one being the teacher."""
         settings, classes = self.settings, list(phase.classes)
         features = network_features(self.network.backbone, phase.images, self.context.device)
-        student: CosineNetwork = self.student()
-        student.grow(imprinted(features, phase.labels, classes, student.classifier.weight))
+        student: FeatureNetwork = self.student()
+        head = student.classifier
+        student.classifier = head.grown(imprinted(features, phase.labels, classes, head.weight))
         strength = settings.distillation
         if strength is None:
             strength = _DISTILLATION.get(self.context.recipe.name, 5.0)
@@ -328,24 +231,15 @@ class LUCIR(IncrementalNetwork):
         )
         return self.fit(student, self.data(phase), phase, objective)
 
-    def learn(self, phase: Phase) -> None:
-        """Learn one phase; then, if asked for, fine-tune all class weights on a balanced set."""
-        super().learn(phase)
-        if self.settings.balanced_epochs and len(self.history) > 1:
-            self.network = self._balanced()
+    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> FeatureNetwork:
+        old, new = weights["classifier.old"], weights["classifier.new"]
+        return FeatureNetwork(backbone, CosineClassifier(torch.cat([old, new]), len(old)))
 
-    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> CosineNetwork:
-        """Return a network that saved weights fit into."""
-        return CosineNetwork(backbone, len(weights["classifier.old"]), len(weights["classifier.new"]))
-
-    def _balanced(self) -> CosineNetwork:
+    def balanced(self, before: Any) -> FeatureNetwork:
         """Return the network with all class weights and η trained on the exemplars."""
-        before, epochs, kept = self.network.classifier, self.settings.balanced_epochs, self.exemplars
-        network = CosineNetwork(self.network.backbone, 0, self.n_seen)
-        network.classifier.load_state_dict(
-            {"old": before.old[:0], "new": before.weight.detach(), "eta": before.eta.detach()}
-        )
-        plan = dataclasses.replace(
+        epochs, kept = self.settings.balanced_epochs, self.exemplars
+        network = FeatureNetwork(self.network.backbone, self.network.classifier.thawed())
+        plan = replace(
             self.training,
             epochs=epochs,
             learning_rate=self.settings.balanced_rate,

@@ -32,62 +32,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from acil.errors import InputError
 from acil.methods.base import Phase
-from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork, Schedules
+from acil.training.fields import require
 from acil.training.objectives import Distilling
 
 
 @dataclass(frozen=True)
 class LwFSettings:
-    """Settings of LwF.
-
-    Attributes
-    ----------
-    distillation : float
-        λ, weight of the distillation.
-    temperature : float
-        T of the distillation.
-    """
+    """Settings of LwF: λ and T."""
 
     distillation: float = 3.0
     temperature: float = 2.0
 
     def __post_init__(self) -> None:
-        check_distillation(self.distillation, self.temperature)
+        require(self, "at least 0", "distillation")
+        require(self, "positive", "temperature")
 
 
 @dataclass(frozen=True)
-class ReplaySettings:
-    """Settings of methods with exemplars and distillation.
+class ReplaySettings(LwFSettings):
+    """The same, with exemplars."""
 
-    Attributes
-    ----------
-    memory_rule : str
-        "N per class" or "N in total".
-    distillation : float
-        Weight of the distillation.
-    temperature : float
-        T of the distillation.
-    """
-
-    memory_rule: str = "20 per class"
     distillation: float = 1.0
-    temperature: float = 2.0
-
-    def __post_init__(self) -> None:
-        MemoryRule.parse(self.memory_rule)
-        check_distillation(self.distillation, self.temperature)
-
-
-def check_distillation(weight: float, temperature: float) -> None:
-    """Raise unless a weight is at least 0 and a temperature positive."""
-    if not (0 <= weight < float("inf") and 0 < temperature < float("inf")):
-        raise InputError(
-            "distillation must be at least 0 and temperature positive. Got "
-            f"distillation={weight} and temperature={temperature}."
-        )
+    memory_rule: str = "20 per class"
 
 
 class LwF(IncrementalNetwork):
@@ -95,35 +63,27 @@ class LwF(IncrementalNetwork):
 
     name = "lwf"
     settings_type = LwFSettings
+    #: Whether the cross entropy is over the new classes' scores alone.
+    new_only: ClassVar[bool] = True
     schedules: ClassVar[Schedules] = {
         "paper": {"epochs": 250, "milestones": (60, 120, 180, 220), "weight_decay": 2e-4},
     }
 
     def increment(self, phase: Phase) -> Any:
-        """Return the network trained on new images, the present one being the teacher."""
-        student = self.grown_student(phase)
-        objective = Distilling(
-            self.network,
-            self.n_seen,
-            self.settings.temperature,
-            distillation=self.settings.distillation,
-            new_only=True,
+        return self.fit(self.grown_student(phase), self.data(phase), phase, self._distilling())
+
+    def _distilling(self) -> Distilling:
+        """Return the loss, the present network being the teacher."""
+        weight, temperature = self.settings.distillation, self.settings.temperature
+        return Distilling(
+            self.network, self.n_seen, temperature, distillation=weight, new_only=self.new_only
         )
-        return self.fit(student, self.data(phase), phase, objective)
 
 
-class LwFExemplars(IncrementalNetwork):
+class LwFExemplars(LwF):
     """Distil the old network on new images and exemplars."""
 
     name = "lwf-exemplars"
     settings_type = ReplaySettings
-
-    def increment(self, phase: Phase) -> Any:
-        """Return the network trained on new images and exemplars, the present one being the teacher."""
-        objective = Distilling(
-            self.network,
-            self.n_seen,
-            self.settings.temperature,
-            distillation=self.settings.distillation,
-        )
-        return self.fit(self.grown_student(phase), self.data(phase), phase, objective)
+    new_only = False
+    schedules: ClassVar[Schedules] = {}

@@ -35,15 +35,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from acil.errors import InputError
-from acil.methods.base import Context, Phase, derived_seed, read_settings
+from acil.methods.aanets import scale_kernels_
+from acil.methods.base import Context, Phase, derived_seed
 from acil.methods.incremental import IncrementalNetwork
-from acil.methods.kernelscales import has_scales, scale_kernels_
 from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
-from acil.training.fields import to_values
+from acil.training.convolution import ScaledConv2d
+from acil.training.fields import read_settings, require
 from acil.vision.backbones import Backbone, Preprocessing, normalise
-from acil.vision.exact import full_float32
+from acil.vision.extract import full_float32
 
 logger = logging.getLogger(__name__)
 
@@ -53,43 +53,31 @@ _WEIGHT_DECAY = 5e-4
 
 @dataclass(frozen=True)
 class MnemonicsSettings:
-    """What can be set beside the settings of the host.
+    """What can be set beside the settings of the host."""
 
-    Attributes
-    ----------
-    mnemonics_rate : float
-        Learning rate of normalised pixels; 0 leaves the exemplars as they are.
-    """
-
-    mnemonics_rate: float = 1e-5
+    mnemonics_rate: float = 1e-5  # of normalised pixels; 0 leaves the exemplars as they are
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mnemonics_rate < float("inf"):
-            raise InputError(f"mnemonics_rate must be at least 0. Got {self.mnemonics_rate}.")
+        require(self, "at least 0", "mnemonics_rate")
 
 
 class Mnemonics(IncrementalNetwork):
     """Train the exemplars of a host method."""
 
+    wrapper_settings = MnemonicsSettings
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.rate = read_settings(MnemonicsSettings, context.settings).mnemonics_rate
 
-    @classmethod
-    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the host's settings and the wrapper's."""
-        own = to_values(read_settings(MnemonicsSettings, settings))
-        return {**super().recorded_settings(settings), **own}
-
     def student(self) -> Any:
         """Return a copy of the network, from the first increment on with scaled kernels."""
         network = super().student()
-        if not has_scales(network.backbone):
+        if not any(isinstance(module, ScaledConv2d) for module in network.backbone.modules()):
             scale_kernels_(network.backbone)
         return network
 
     def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Any:
-        """Return a network that saved weights fit into."""
         scaled = any(name.endswith(".scale") for name in weights)
         if scaled and not any(name.startswith("backbone.stable.") for name in weights):
             scale_kernels_(backbone)
@@ -137,24 +125,11 @@ def trained_exemplars(
     batches: Batches,
     rate: float,
 ) -> Tensor:
-    """Return exemplars moved along the gradient of the loss of batches, one step for each.
+    """Return exemplars moved along the gradient of the loss of batches, one step for each of an epoch.
 
-    Parameters
-    ----------
-    backbone : Backbone
-        In evaluation mode; it is not changed.
-    exemplars : Tensor of shape (n, channels, height, width), float32
-        Normalised, on the device of the backbone.
-    labels : Tensor of shape (n,), int64
-        Each class that the batches have and ``old_means`` does not, in rising order.
-    old_means : Tensor of shape (old classes, features) or None
-    batches : Batches
-        Their first epoch is used.
-    rate : float
-
-    Returns
-    -------
-    Tensor of the same shape, float32, not rounded
+    Exemplars are normalised, float32, on the device of the backbone, and come back so, not rounded. They
+    belong to each class that the batches have and ``old_means`` does not. The backbone is in evaluation
+    mode and not changed.
     """
     pixels = nn.Parameter(exemplars.clone())
     optimizer = torch.optim.SGD([pixels], lr=rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)

@@ -1,7 +1,7 @@
 """PODNet: maps inside the network are held by their sums over rows and columns; proxies classify.
 
 Paper: Douillard et al., *PODNet: Pooled Outputs Distillation for Small-Tasks Incremental Learning*,
-ECCV 2020; its configuration with the classifier as the read-out.
+ECCV 2020; its configuration in which the classifier decides.
 
 With s_c the similarity of an image to the proxies of class c (`ProxyClassifier`), one learned η
 (first 1), z = η s less its largest entry, maps h_l of the stages and features f, ĥ_l and f̂ those of the
@@ -48,17 +48,17 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from acil.errors import InputError
 from acil.methods.base import Phase, derived_seed
 from acil.methods.base_network import own_base_network
-from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork, Schedules, increment_training
 from acil.methods.linear_probe import network_features
-from acil.training.loop import train
-from acil.training.objectives import Capturable
+from acil.methods.lucir import SplitClassifier
+from acil.training.fields import require
+from acil.training.network import FeatureNetwork
+from acil.training.objectives import Capturable, Scored
 from acil.training.settings import Training
 from acil.vision.backbones import Backbone
 
@@ -71,25 +71,7 @@ _OTHER = {"imagenet": (8.0, 10.0, 0.01)}
 
 @dataclass(frozen=True)
 class PODNetSettings:
-    """Settings of PODNet.
-
-    Attributes
-    ----------
-    memory_rule : str
-        "N per class" or "N in total".
-    proxies : int
-        Of each class.
-    spatial : float or None
-        λ_c, weight of the distance between maps; None is the authors' value for the recipe.
-    flat : float or None
-        λ_f, weight of the distance between features; None as above.
-    gradient_limit : float
-        Each entry of a gradient is clamped to ± this number.
-    balanced_epochs : int
-        Of training the proxies on the exemplars after each phase.
-    balanced_rate : float or None
-        None is the authors' value for the recipe.
-    """
+    """Settings of PODNet, see above; None is the authors' value for the recipe."""
 
     memory_rule: str = "20 per class"
     proxies: int = 10
@@ -100,40 +82,21 @@ class PODNetSettings:
     balanced_rate: float | None = None
 
     def __post_init__(self) -> None:
-        MemoryRule.parse(self.memory_rule)
-        if self.proxies < 1 or self.balanced_epochs < 0:
-            raise InputError(
-                "proxies must be at least 1 and balanced_epochs at least 0. Got "
-                f"proxies={self.proxies} and balanced_epochs={self.balanced_epochs}."
-            )
-        numbers = (self.spatial or 0.0, self.flat or 0.0)
-        if not (all(0 <= n < float("inf") for n in numbers) and self.gradient_limit > 0):
-            raise InputError(
-                "spatial and flat must be at least 0 and gradient_limit positive. Got "
-                f"spatial={self.spatial}, flat={self.flat}, gradient_limit={self.gradient_limit}."
-            )
+        require(self, "at least 1", "proxies")
+        require(self, "at least 0", "spatial", "flat", "balanced_epochs")
+        require(self, "positive", "gradient_limit")
 
 
 @dataclass(frozen=True, eq=False)
 class PooledOutputs(Capturable):
-    """Loss of the proxies' scores, distance of pooled maps, direction of features.
+    """Loss of the proxies' scores, distance of pooled maps, direction of features."""
 
-    Attributes
-    ----------
-    teacher : Backbone or None
-        Of the phase before, in evaluation mode; None trains with the first part alone.
-    spatial, flat : float
-        Weights of the distance between maps and of that between features.
-    gradient_limit : float
-    """
-
-    teacher: Backbone | None = field(repr=False)
+    teacher: Backbone | None = field(repr=False)  # None trains with the first part alone
     spatial: float
     flat: float
     gradient_limit: float
 
-    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss and the scores."""
+    def __call__(self, network: Any, x: Tensor, y: Tensor, indices: Tensor) -> Scored:
         if self.teacher is None:
             scores = network(x)
             return neighbourhood_loss(scores, y), scores
@@ -154,11 +117,6 @@ def neighbourhood_loss(scores: Tensor, y: Tensor) -> Tensor:
     """Return the mean of log(1 + Σ_{i≠y} e^{z_i}) − z_y, z the scores less their largest.
 
     Where the label has the largest score, this is the cross entropy.
-
-    Parameters
-    ----------
-    scores : Tensor of shape (n, classes)
-    y : Tensor of shape (n,), int64
     """
     z = scores - scores.amax(1, keepdim=True)
     # exp(0) = 1 stands for the label itself.
@@ -167,12 +125,7 @@ def neighbourhood_loss(scores: Tensor, y: Tensor) -> Tensor:
 
 
 def pooled_distance(maps: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
-    """Return the distance of pooled maps of two networks, mean over images and maps.
-
-    Parameters
-    ----------
-    maps, before : sequence of Tensor of shape (n, channels, height, width)
-    """
+    """Return the distance of pooled maps (n, channels, height, width), mean over images and maps."""
     distances = [
         torch.linalg.vector_norm(_pooled(a) - _pooled(b), dim=1).mean()
         for a, b in zip(maps, before, strict=True)
@@ -187,50 +140,22 @@ def _pooled(values: Tensor) -> Tensor:
     return functional.normalize(torch.cat([squares.sum(3), squares.sum(2)], dim=2).flatten(1))
 
 
-class ProxyClassifier(nn.Module):
+class ProxyClassifier(SplitClassifier):
     """Scores η · s_c, s_c the similarity of a feature to the proxies of class c.
 
     With f̂ and ŵ the feature and a proxy at length 1, s_k = −‖f̂ − ŵ_k‖² = 2 cos − 2, and
 
         s_c = Σ_k softmax_k(s) · s_k     over the proxies k of c.
 
-    One learned η, which starts at 1. The proxies of old classes are a parameter of their own that is
-    not trained.
-
-    Parameters
-    ----------
-    n_features : int
-    n_old, n_new : int
-        Numbers of classes whose proxies are frozen and trained.
-    n_proxies : int
-        Of each class.
-    generator : torch.Generator, optional
-        On the CPU; draws the proxies from N(0, 1 / number of features).
+    The weight has shape (classes, proxies, features).
     """
 
-    def __init__(
-        self,
-        n_features: int,
-        n_old: int,
-        n_new: int,
-        n_proxies: int,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        deviation = 1 / math.sqrt(n_features)
-        drawn = torch.empty(n_old + n_new, n_proxies, n_features)
-        drawn.normal_(0.0, deviation, generator=generator)
-        self.old = nn.Parameter(drawn[:n_old].clone(), requires_grad=False)
-        self.new = nn.Parameter(drawn[n_old:].clone())
-        self.eta = nn.Parameter(torch.ones(()))
-
-    @property
-    def weight(self) -> Tensor:
-        """Proxies of all classes, (n_classes, n_proxies, n_features)."""
-        return torch.cat([self.old, self.new])
+    @classmethod
+    def drawn(cls, shape: tuple[int, int, int], generator: torch.Generator) -> ProxyClassifier:
+        """Return one with proxies from N(0, 1 / number of features)."""
+        return cls(torch.empty(shape).normal_(0.0, 1 / math.sqrt(shape[2]), generator=generator))
 
     def similarities(self, features: Tensor) -> Tensor:
-        """Return s_c of each feature and class, (n, n_classes), in float32."""
         # Half precision would leave three digits of a distance.
         with torch.autocast(features.device.type, enabled=False):
             weight = self.weight
@@ -240,94 +165,14 @@ class ProxyClassifier(nn.Module):
             found: Tensor = (each.softmax(2) * each).sum(2)
         return found
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return η · s_c, (n, n_classes)."""
-        return self.eta * self.similarities(features)
-
-
-class ProxyNetwork(nn.Module):
-    """A backbone and a classifier by proxies on its features.
-
-    Parameters
-    ----------
-    backbone : Backbone
-    n_old, n_new : int
-        Classes whose proxies are frozen and trained.
-    n_proxies : int
-    generator : torch.Generator, optional
-        On the CPU; draws the proxies.
-    """
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        n_old: int,
-        n_new: int,
-        n_proxies: int,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.classifier = ProxyClassifier(backbone.num_features, n_old, n_new, n_proxies, generator)
-
-    @property
-    def n_classes(self) -> int:
-        """Number of outputs."""
-        return len(self.classifier.old) + len(self.classifier.new)
-
-    def features(self, x: Tensor) -> Tensor:
-        """Return the backbone's features of normalised images, (n, num_features)."""
-        found: Tensor = self.backbone(x)
-        return found
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of normalised images, (n, n_classes)."""
-        scores: Tensor = self.classifier(self.features(x))
-        return scores
-
-    def grow(self, proxies: Tensor) -> None:
-        """Freeze the proxies of all classes so far and add new ones; η stays.
-
-        Parameters
-        ----------
-        proxies : Tensor of shape (new classes, n_proxies, num_features)
-        """
-        self._replace(self.classifier.weight, proxies)
-
-    def thaw(self) -> None:
-        """Let the proxies of all classes be trained."""
-        self._replace(self.classifier.old[:0], self.classifier.weight)
-
-    def _replace(self, old: Tensor, new: Tensor) -> None:
-        head = self.classifier
-        made = ProxyClassifier(new.shape[2], len(old), len(new), new.shape[1])
-        with torch.no_grad():
-            made.old.copy_(old)
-            made.new.copy_(new)
-            made.eta.copy_(head.eta)
-        self.classifier = made.to(head.new.device)
-
 
 def imprinted_proxies(
-    features: Tensor, labels: Tensor, classes: list[int], old: Tensor, seed: int
+    features: Tensor, labels: Tensor, classes: Sequence[int], old: Tensor, seed: int
 ) -> Tensor:
-    """Return first proxies of new classes: centres of k-means on their features.
+    """Return first proxies of new classes: centres of k-means on their features, float32.
 
     w_ck = ‖old‖ · centre k of normalise(f) over class c, ‖old‖ the mean norm of the old proxies. A
     class with fewer images than proxies repeats its centres.
-
-    Parameters
-    ----------
-    features : Tensor of shape (n, num_features)
-    labels : Tensor of shape (n,)
-    classes : list of int
-        Each must have at least one row.
-    old : Tensor of shape (old classes, n_proxies, num_features)
-    seed : int
-
-    Returns
-    -------
-    Tensor of shape (len(classes), n_proxies, num_features), float32
     """
     n_proxies = old.shape[1]
     unit = functional.normalize(features)
@@ -357,15 +202,18 @@ class PODNet(IncrementalNetwork):
         },
     }
 
-    def base(self, phase: Phase) -> Any:
+    def base(self, phase: Phase) -> FeatureNetwork:
         """Return the method's own base network, with proxies."""
+
+        def make(backbone: Backbone, generator: torch.Generator) -> FeatureNetwork:
+            shape = len(phase.classes), self.settings.proxies, backbone.num_features
+            return FeatureNetwork(backbone, ProxyClassifier.drawn(shape, generator))
+
         return own_base_network(
             self.context,
             phase,
             self.host(),
-            lambda backbone, generator: ProxyNetwork(
-                backbone, 0, len(phase.classes), self.settings.proxies, generator
-            ),
+            make,
             {"option": "A", "last_relu": False, "plain_sums": True},
             self._base_training(),
             self._without_teacher(),
@@ -373,16 +221,15 @@ class PODNet(IncrementalNetwork):
 
     @property
     def own_base_epochs(self) -> int:
-        """Epochs of the base training."""
         return self._base_training().epochs
 
     def increment(self, phase: Phase) -> Any:
-        """Return the network after the main stage, the present one being the teacher."""
         features = network_features(self.network.backbone, phase.images, self.context.device)
-        student: ProxyNetwork = self.student()
+        student: FeatureNetwork = self.student()
+        head = student.classifier
         seed = derived_seed(self.context.seed, "proxies", phase.n_seen)
-        old = student.classifier.weight
-        student.grow(imprinted_proxies(features, phase.labels, list(phase.classes), old, seed))
+        proxies = imprinted_proxies(features, phase.labels, phase.classes, head.weight, seed)
+        student.classifier = head.grown(proxies)
         # √(N/m)
         growth = math.sqrt(phase.n_seen / len(phase.classes))
         spatial, flat, _ = self._weights()
@@ -391,21 +238,31 @@ class PODNet(IncrementalNetwork):
         )
         return self.fit(student, self.data(phase), phase, objective)
 
-    def learn(self, phase: Phase) -> None:
-        """Learn one phase; then balance the proxies on the exemplars of all classes."""
-        super().learn(phase)
-        if self.settings.balanced_epochs and len(self.history) > 1:
-            self.network = self._balanced()
-
-    def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        """Return how many images one increment trains on, both stages together."""
-        balanced: int = self.settings.balanced_epochs * self.kept_images(index, sizes, seen)
-        return super().increment_images(index, sizes, seen) + balanced
-
-    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> ProxyNetwork:
-        """Return a network that saved weights fit into."""
+    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> FeatureNetwork:
         old, new = weights["classifier.old"], weights["classifier.new"]
-        return ProxyNetwork(backbone, len(old), len(new), new.shape[1])
+        return FeatureNetwork(backbone, ProxyClassifier(torch.cat([old, new]), len(old)))
+
+    def balanced(self, before: Any) -> FeatureNetwork:
+        """Return the network with the proxies of all classes trained on the exemplars."""
+        network: FeatureNetwork = copy.deepcopy(self.network)
+        network.classifier = network.classifier.thawed()
+        frozen = [*network.backbone.parameters(), network.classifier.eta]
+        trained = [parameter for parameter in frozen if parameter.requires_grad]
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        self.train_further(
+            network,
+            (self.exemplars.pixels, self.exemplars.labels),
+            "balanced",
+            self._without_teacher(),
+            epochs=self.settings.balanced_epochs,
+            learning_rate=self._weights()[2],
+            milestones=(),
+            compile=False,  # too short to pay for a compilation
+        )
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        return network
 
     def _base_training(self) -> Training:
         """Return the training of the base network, which ``increment.NAME`` does not change."""
@@ -420,36 +277,3 @@ class PODNet(IncrementalNetwork):
         asked = (self.settings.spatial, self.settings.flat, self.settings.balanced_rate)
         spatial, flat, rate = (u if a is None else a for a, u in zip(asked, usual, strict=True))
         return spatial, flat, rate
-
-    def _balanced(self) -> ProxyNetwork:
-        """Return the network with the proxies of all classes trained on the exemplars."""
-        network: ProxyNetwork = copy.deepcopy(self.network)
-        network.thaw()
-        frozen = [*network.backbone.parameters(), network.classifier.eta]
-        trained = [parameter for parameter in frozen if parameter.requires_grad]
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        plan = dataclasses.replace(
-            self.training,
-            epochs=self.settings.balanced_epochs,
-            learning_rate=self._weights()[2],
-            schedule="step",
-            milestones=(),
-            warmup=0,
-            # Too short to pay for a compilation.
-            compile=False,
-        )
-        train(
-            network,
-            self.exemplars.pixels,
-            self.exemplars.labels,
-            plan,
-            preprocessing=network.backbone.preprocessing,
-            seed=derived_seed(self.context.seed, "balanced", self.n_seen),
-            device=self.context.device,
-            objective=self._without_teacher(),
-            progress=self.context.progress,
-        )
-        for parameter in trained:
-            parameter.requires_grad_(True)
-        return network

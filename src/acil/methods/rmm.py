@@ -24,17 +24,16 @@ Differences from the original:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from acil.errors import InputError
-from acil.methods.base import Context, Phase, read_settings
+from acil.methods.base import Context, Phase
 from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork
-from acil.training.fields import to_values
+from acil.training.fields import read_settings, require
 
 #: Published actions of phases 0 … K, by K: for CIFAR-100, and for the recipe of ImageNet-Subset.
 ACTIONS: dict[int, tuple[float, ...]] = {
@@ -51,31 +50,18 @@ IMAGENET_ACTIONS: dict[int, tuple[float, ...]] = {
 
 @dataclass(frozen=True)
 class RMMSettings:
-    """What can be set beside the settings of the host.
+    """What can be set beside the settings of the host."""
 
-    Attributes
-    ----------
-    rmm_actions : tuple of float
-        One for each phase, the base phase first, each from 0 to below 1; empty: the published ones.
-    """
-
-    rmm_actions: tuple[float, ...] = ()
+    rmm_actions: tuple[
+        float, ...
+    ] = ()  # one for each phase, the base phase first; empty: published ones
 
     def __post_init__(self) -> None:
-        if not all(0 <= action < 1 for action in self.rmm_actions):
-            raise InputError(f"rmm_actions must be from 0 to below 1. Got {self.rmm_actions}.")
+        require(self, "at least 0 and below 1", "rmm_actions")
 
 
 def split(action: float, n_new: int, memory: int) -> tuple[int, int]:
-    """Return how many exemplars of old classes and how many new images a phase has, by its action.
-
-    Parameters
-    ----------
-    action : float
-    n_new : int
-        New images of the phase.
-    memory : int
-        B, the exemplars without any new images.
+    """Return how many exemplars of old classes and how many of n_new images a phase has, by its action.
 
     Examples
     --------
@@ -90,17 +76,13 @@ def split(action: float, n_new: int, memory: int) -> tuple[int, int]:
 class RMM(IncrementalNetwork):
     """Split one memory between the exemplars and the new images of a host method."""
 
+    wrapper_settings = RMMSettings
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         rule = self.exemplars.rule
         self.budget = (rule.count or 0) * (context.n_classes if rule.scope == "per class" else 1)
         self.actions = self._actions(context)
-
-    @classmethod
-    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the host's settings and the wrapper's."""
-        own = to_values(read_settings(RMMSettings, settings))
-        return {**super().recorded_settings(settings), **own}
 
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its share of the memory, and keep exemplars for the next one's."""
@@ -117,7 +99,6 @@ class RMM(IncrementalNetwork):
         return super().increment_images(index, cut, seen)
 
     def kept_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        """Return how many exemplars there are after a phase."""
         quota = self._old_images(index + 1) // seen[index]
         return min(sum(sizes[: index + 1]), quota * seen[index])
 

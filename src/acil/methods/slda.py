@@ -31,108 +31,80 @@ import torch
 from torch import Tensor
 
 from acil.analytic.linalg import add_gram_
-from acil.errors import InputError
-from acil.methods.base import Context, Phase, read_settings
-from acil.methods.class_means import by_class
+from acil.methods.base import Phase
 from acil.methods.frozen_features import blocks
 from acil.methods.lda import DiscriminantMethod, linear_discriminant
+from acil.training.fields import require
 
 
 @dataclass(frozen=True)
 class SLDASettings:
-    """What can be set.
-
-    Attributes
-    ----------
-    slda_shrinkage : float
-        ε, the share of I in the matrix that is inverted, above 0 and at most 1.
-    """
+    """What can be set, see above."""
 
     slda_shrinkage: float = 1e-4
 
     def __post_init__(self) -> None:
-        if not 0 < self.slda_shrinkage <= 1:
-            raise InputError(f"slda_shrinkage must be above 0 and at most 1. Got {self.slda_shrinkage}.")
+        require(self, "above 0 and at most 1", "slda_shrinkage")
 
 
 class SLDA(DiscriminantMethod):
-    """Streaming linear discriminant analysis on frozen features; ``sums.scatter`` is t Σ.
+    """Streaming linear discriminant analysis on frozen features; ``means.scatter`` is t Σ."""
 
-    Parameters
-    ----------
-    context : Context
-    """
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.settings = read_settings(SLDASettings, context.settings)
-
-    def covariance(self) -> Tensor:
-        """Return Σ of shape (d, d)."""
-        return self.sums.full_scatter() / self.sums.n_samples
+    settings_type = SLDASettings
 
     def solve(self) -> tuple[Tensor, Tensor]:
-        """Return W of shape (classes, d) and b of shape (classes,)."""
         share = self.settings.slda_shrinkage
-        matrix = self.covariance().mul_(1 - share)
+        matrix = self.means.covariance().mul_(1 - share)
         matrix.diagonal().add_(share)
-        return linear_discriminant(matrix, self.sums.means)
+        return linear_discriminant(matrix, self.means.means)
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
-        self.solved = None
-        if phase.index == 0 and self.sums.n_samples == 0:
-            self._learn_base(features, phase.labels)
+        if phase.index == 0 and self.means.n_samples == 0:
+            super()._learn(features, phase)
+            n = self.means.n_samples
+            self.means.scatter = oas_covariance(self.means.covariance(), n) * n
             return
+        self.solved = None
         start = 0
         for rows in blocks(features, self.context.device):
             self._stream(rows, phase.labels[start : start + len(rows)])
             start += len(rows)
 
-    def _learn_base(self, features: Tensor, labels: Tensor) -> None:
-        for label, rows in by_class(features, labels, self.context.device):
-            self.sums.add(label, rows)
-        n = self.sums.n_samples
-        self.sums.scatter = oas_covariance(self.sums.full_scatter(), n) * n
-
     def _stream(self, rows: Tensor, labels: Tensor) -> None:
         """Take one block of samples through the recursion, all at once."""
-        t = self.sums.n_samples + torch.arange(len(rows), dtype=torch.float64, device=rows.device)
+        t = self.means.n_samples + torch.arange(len(rows), dtype=torch.float64, device=rows.device)
         deltas = torch.empty_like(rows)
         for label in torch.unique(labels).tolist():
             members = torch.nonzero(labels == label).flatten().to(rows.device)
             deltas[members] = self._follow_mean(label, rows[members])
         # t Σ grows by t/(t+1) δ δᵀ a sample
-        add_gram_(self.sums.scatter, deltas * (t / (t + 1)).sqrt().unsqueeze(1))
+        add_gram_(self.means.scatter, deltas * (t / (t + 1)).sqrt().unsqueeze(1))
 
     def _follow_mean(self, label: int, rows: Tensor) -> Tensor:
         """Add rows to the mean of their class; return their distances to the mean before each."""
-        at = self.sums.position(label, rows.shape[1])
-        n, mean = int(self.sums.counts[at]), self.sums.means[at]
+        at = self.means.position(label, rows.shape[1])
+        n, mean = int(self.means.counts[at]), self.means.means[at]
         seen = n + torch.arange(len(rows), dtype=torch.float64, device=rows.device).unsqueeze(1)
         totals = n * mean + rows.cumsum(dim=0)
         # The class's total before each sample; 0 before its first one, whose mean counts as 0.
         before = torch.cat([(n * mean).unsqueeze(0), totals[:-1]]) / seen.clamp(min=1)
-        self.sums.counts[at] += len(rows)
-        self.sums.means[at] = totals[-1] / (n + len(rows))
+        self.means.counts[at] += len(rows)
+        self.means.means[at] = totals[-1] / (n + len(rows))
         return rows - before
 
 
-def oas_covariance(scatter: Tensor, n: int) -> Tensor:
+def oas_covariance(empirical: Tensor, n: int) -> Tensor:
     """Return the covariance shrunk to a multiple of I by the oracle approximation of Chen et al. (2010).
 
-    Parameters
-    ----------
-    scatter : Tensor of shape (d, d), float64
-        Σ x xᵀ of n centred rows, both triangles.
-    n : int
+    ``empirical`` is (1/n) Σ x xᵀ of n centred rows, both triangles.
 
     Examples
     --------
     >>> import torch
-    >>> oas_covariance(torch.diag(torch.tensor([99.0, 0.0], dtype=torch.float64)), 99).diagonal()
+    >>> oas_covariance(torch.diag(torch.tensor([1.0, 0.0], dtype=torch.float64)), 99).diagonal()
     tensor([0.9800, 0.0200], dtype=torch.float64)
     """
-    d, empirical = scatter.shape[0], scatter / n
+    d = len(empirical)
     mu, alpha = float(empirical.trace()) / d, float(empirical.square().mean())
     # ρ = min(1, (α + μ²) / ((n + 1)(α − μ²/d))), Σ = (1 − ρ) E + ρ μ I
     excess = (n + 1) * (alpha - mu**2 / d)

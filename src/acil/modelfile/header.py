@@ -41,7 +41,6 @@ MAX_HEADER_BYTES = 100_000_000
 Layout = tuple[str, tuple[int, ...]]
 
 _NOT_OURS = "Give a file that acil.save has written."
-_CUT = "Use another copy of it."
 _ITEM_BYTES = {"F32": 4, "F64": 8}
 
 
@@ -74,30 +73,17 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], dict[str, Layout]]]:
-    """Open a model file and check its header; whatever is wrong with it is a `ModelFileError`.
+    """Open a model file, check it, and yield it with its header and the layouts of its tensors.
 
-    Parameters
-    ----------
-    path : str or path-like
-
-    Yields
-    ------
-    file : safe_open
-        Its tensors are read as NumPy arrays: all from the file that was checked, even when another
-        process puts a new one in its place.
-    header : dict
-    layouts : dict of str to Layout
-        Type and shape of each tensor, which agree with the header.
+    Whatever is wrong with it is a `ModelFileError`. Tensors are those of the file that was checked, even
+    when another process puts a new one in its place.
     """
     try:
         _check_envelope(path)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if METADATA_KEY not in metadata:
-                raise InvalidFileError(
-                    f"it is a safetensors file without the entry {METADATA_KEY!r}, so not an acil model",
-                    _NOT_OURS,
-                )
+                raise InvalidFileError(f"it has no entry {METADATA_KEY!r}, so it is no model", _NOT_OURS)
             header = parse_header(metadata[METADATA_KEY])
             if metadata.get(CHECKSUM_KEY) != str(checksum(metadata[METADATA_KEY].encode())):
                 raise InvalidFileError("its header does not have the checksum that it was written with")
@@ -109,7 +95,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], 
         raise ModelFileError(f"Cannot read {path}: {error}. {error.advice}") from None
     except SafetensorError as error:
         raise ModelFileError(
-            f"Cannot read {path}: it is truncated, damaged or not an acil model ({error}). {_CUT}"
+            f"Cannot read {path}: it is truncated or damaged ({error}). Use another copy of it."
         ) from None
     except OSError as error:
         raise ModelFileError(
@@ -123,14 +109,7 @@ def checksum(data: Any) -> int:
 
 
 def parse_header(text: str, packed: bool = False) -> dict[str, Any]:
-    """Return the checked header of its JSON text, or raise `InvalidFileError`.
-
-    Parameters
-    ----------
-    text : str
-    packed : bool
-        Of a model that is kept inside something else: the temperature may be missing.
-    """
+    """Return the checked header of its JSON text; that of a packed model may lack the temperature."""
     try:
         header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -245,36 +224,24 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
                 f"{shown(found[1])}"
             )
     if "projection" not in layouts and header["n_features"] != d:
-        raise InvalidFileError(
-            f"it has {header['n_features']} features and width {d}, but no projection from one to the "
-            "other"
-        )
+        raise InvalidFileError(f"it has no projection of {header['n_features']} features to {d}")
 
 
 def _check_envelope(path: str | os.PathLike[str]) -> None:
     """Say in plain words what is wrong with files that are no safetensors files at all."""
     try:
-        status = Path(path).stat()
+        mode = Path(path).stat().st_mode
     except FileNotFoundError:
         raise InvalidFileError("there is no such file", "Check the path.") from None
     except ValueError as error:
         raise InvalidFileError(f"it is not a usable path ({error})", "Check the path.") from None
-    if not stat.S_ISREG(status.st_mode):
-        what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+    if not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
         raise InvalidFileError(f"it is {what}", "Give the path of a model file.")
     with Path(path).open("rb") as file:
         start = file.read(9)
-    if not start:
-        raise InvalidFileError("it is empty", _CUT)
-    length = int.from_bytes(start[:8], "little")
-    if start[8:9] != b"{" or length > MAX_HEADER_BYTES:
-        raise InvalidFileError(
-            "it does not start like a safetensors file, so it is not an acil model", _NOT_OURS
-        )
-    if 8 + length > status.st_size:
-        raise InvalidFileError(
-            f"its header has {length} bytes, but the file only {status.st_size}: it is truncated", _CUT
-        )
+    if start[8:] != b"{" or int.from_bytes(start[:8], "little") > MAX_HEADER_BYTES:
+        raise InvalidFileError("it does not start like a model file", _NOT_OURS)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -26,7 +26,6 @@ from acil.modelfile.header import (
     CHECKSUM_KEY,
     MAX_HEADER_BYTES,
     METADATA_KEY,
-    Layout,
     check_header,
     check_layouts,
     checksum,
@@ -122,18 +121,12 @@ def pack(clf: ACILClassifier) -> dict[str, Any]:
 
 
 def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassifier:
-    """Make the model again that `pack` described.
-
-    Parameters
-    ----------
-    content : Mapping
-    device : str, optional
-        Where to put the model, instead of the ``device`` it was made with.
-    """
+    """Make the model again that `pack` described, on its device or another."""
     tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
     try:
         header = parse_header(content[_HEADER], packed=True)
-        check_layouts(header, _layouts(tensors))
+        layouts = {n: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for n, t in tensors.items()}
+        check_layouts(header, layouts)
         get = lambda name: tensors[name].cpu().numpy()  # noqa: E731
         return _assembled(get, header, tensors, False, device, "a packed model")
     except (InvalidFileError, KeyError) as error:
@@ -192,16 +185,13 @@ def _content(
         for name, tensor in tensors.items():
             _require_finite(name, tensor)
         check_header(header, packed)
-        check_layouts(header, _layouts(tensors))
         text = json.dumps(header, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"This model cannot be saved, because it could not be loaded: {error}"
-        ) from None
+        raise InputError(f"This model cannot be saved, for it could not be loaded: {error}") from None
     if len(json.dumps(text)) + 10_000 > MAX_HEADER_BYTES:
         raise InputError(
-            f"The names of classes, features and backbone take {len(text)} bytes, but a file can hold "
-            f"{MAX_HEADER_BYTES}. Use shorter names."
+            f"The header of this model, with the names of classes and the hashes of images, has "
+            f"{len(text)} bytes, but a file can hold {MAX_HEADER_BYTES}. Use shorter names."
         )
     return text, tensors
 
@@ -214,7 +204,9 @@ def _header(
     names = getattr(clf, "feature_names_in_", None)
     classes, classes_dtype = _storable(state.classes)
     gamma = None if inference else float(model.gamma())
-    unit = None if ridge is None else float(ridge.sums.gram.diagonal().mean())
+    relative = math.inf
+    if ridge is not None and gamma is not None:
+        relative = gamma / (float(ridge.sums.gram.diagonal().mean()) or math.nan)
     temperature = None if packed else float(state.temperature())
     if inference and temperature is not None:
         # γ follows from all its digits, the weights and the counts.
@@ -239,7 +231,7 @@ def _header(
         "weights": None if inference else model.learner.weights.tolist(),
         "gamma": gamma,
         "gamma_chosen": ridge is not None and ridge.gamma is None,
-        "gamma_relative": None if unit is None or gamma is None else _finite(gamma, unit),
+        "gamma_relative": _finite(relative),
         "condition": None if packed or ridge is None else _finite(ridge.condition()),
         "temperature": temperature,
         "calibration": state.calibration and state.calibration.to_dict(inference),
@@ -251,10 +243,9 @@ def _header(
     }
 
 
-def _finite(value: float, unit: float = 1.0) -> float | None:
-    """Return value / unit, or None where that is not a number for JSON."""
-    ratio = value / unit if unit else math.inf
-    return ratio if math.isfinite(ratio) else None
+def _finite(value: float) -> float | None:
+    """Return a number, or None for one that JSON does not have."""
+    return value if math.isfinite(value) else None
 
 
 def _parameters(clf: ACILClassifier, seed: int, inference: bool) -> dict[str, Any]:
@@ -409,11 +400,6 @@ def _learning_head(get: Get, header: dict[str, Any], device: torch.device) -> Ri
 def _weights(get: Get, header: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Read W of shape (d, classes), in memory column by column as it comes from solving; intercept."""
     return _read(get, "coef", header).clone().mT, _read(get, "intercept", header).clone()
-
-
-def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, Layout]:
-    """Return type and shape of tensors, as a model file names them."""
-    return {name: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for name, t in tensors.items()}
 
 
 def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:

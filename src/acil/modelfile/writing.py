@@ -52,20 +52,8 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file, whole or not at all: every one that the package writes.
 
-    Parameters
-    ----------
-    path : str or path-like
-        A file there is replaced.
-    tensors : mapping of str to Tensor
-        On any device.
-    metadata : mapping of str to str
-    make_folder : bool, default=False
-        Make the folder of the file if there is none.
-
-    Raises
-    ------
-    ModelFileError
-        If the file cannot be written; a file that was there is unchanged.
+    Tensors may be on any device. With ``make_folder`` the folder of the file is made if there is none.
+    Raises a `ModelFileError` if the file cannot be written; a file that was there is unchanged.
     """
     from safetensors.torch import save_file
 
@@ -83,24 +71,10 @@ def write_tensors(
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write a file so that other processes see the old one or the new one, never a part.
 
-    The new file is written in a private folder beside the old one, flushed to the disk and renamed.
-    On any failure the folder goes and the old file stays. A killed process leaves its folder behind;
-    the next one that writes in the same directory removes it.
-
-    Parameters
-    ----------
-    path : str or path-like
-        File to replace or create. A symbolic link is followed. An existing file keeps its mode.
-
-    Yields
-    ------
-    Path
-        Where to write the new file.
-
-    Raises
-    ------
-    ModelFileError
-        If the file cannot be written.
+    Yields where to write the new file: in a private folder beside the old one. It is flushed to the disk
+    and renamed. A symbolic link is followed, and an existing file keeps its mode. On any failure, which
+    is a `ModelFileError`, the folder goes and the old file stays. A killed process leaves its folder
+    behind; the next one that writes in the same directory removes it.
     """
     target = _resolved(path)
     try:

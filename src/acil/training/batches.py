@@ -56,10 +56,8 @@ class Batches:
         self._labels = labels.to(device)
         self._preprocessing = preprocessing
         self._augment = Augmentation(settings.augment, preprocessing.size if preprocessing else None)
-        self._seed = seed
-        self._device = device
-        self._views = views
-        self._draws = draws
+        self._seed, self._device = seed, device
+        self._views, self._draws = views, draws
         n = len(images)
         self._size = min(settings.batch_size, n)
         self.steps = settings.steps_per_epoch(n)

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from acil.errors import InputError, ModelFileError
 from acil.modelfile.writing import write_tensors
-from acil.training.auxiliary import Auxiliary
-from acil.training.settings import Training
+from acil.training.objectives import Objective
+from acil.training.settings import Auxiliary, Training
 from acil.vision.backbones import Preprocessing
 
 logger = logging.getLogger(__name__)
@@ -34,21 +34,11 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Position:
-    """The place in a training after which a checkpoint was written.
+    """The place in a training after which a checkpoint was written."""
 
-    Attributes
-    ----------
-    epoch : int
-        Counted from 0.
-    step : int
-        Steps of this epoch that are done.
-    seen : int
-        Images of this epoch that are done.
-    """
-
-    epoch: int
-    step: int
-    seen: int
+    epoch: int  # counted from 0
+    step: int  # steps of this epoch that are done
+    seen: int  # images of this epoch that are done
 
 
 class Checkpoint:
@@ -88,21 +78,11 @@ class Checkpoint:
     def save(
         self, identity: Mapping[str, Any], position: Position, tensors: Mapping[str, Tensor]
     ) -> None:
-        """Replace the file by the present state.
-
-        Parameters
-        ----------
-        identity : Mapping
-            What makes this training different from others; JSON-able.
-        position : Position
-        tensors : Mapping
-            On any device.
-        """
-        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        """Replace the file by the present state of the training that has this identity (JSON-able)."""
         content = {"format": _FORMAT, "identity": dict(identity), "position": vars(position)}
         text = json.dumps(content)
-        metadata = {_METADATA_KEY: text, _DIGEST_KEY: digest(stored, text)}
-        write_tensors(self.path, stored, metadata, make_folder=True)
+        metadata = {_METADATA_KEY: text, _DIGEST_KEY: digest(tensors, text)}
+        write_tensors(self.path, tensors, metadata, make_folder=True)
         self._last = time.monotonic()
 
     def load(
@@ -110,20 +90,9 @@ class Checkpoint:
     ) -> tuple[Position, dict[str, Tensor]] | None:
         """Return position and tensors of the file, or None when there is nothing to go on from.
 
-        A damaged file is logged and left aside: the training starts anew and replaces it.
-
-        Parameters
-        ----------
-        identity : Mapping
-            Of the training that wants to go on.
-        like : Mapping
-            Tensors of the names and shapes that the file must have.
-
-        Raises
-        ------
-        InputError
-            If the file belongs to a training with other settings, seed, data or network, unless this
-            checkpoint was made with ``other="restart"``.
+        A damaged file is logged and left aside: the training starts anew and replaces it. So is one that
+        has other tensors than those in ``like``. One of another training is an InputError, unless this
+        checkpoint was made with ``other="restart"``.
         """
         self._last = time.monotonic()
         try:
@@ -140,17 +109,19 @@ class Checkpoint:
         except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             logger.warning("The checkpoint %s is damaged (%s). Training starts anew.", self.path, error)
             return None
-        try:
-            self._require_same(before, json.loads(json.dumps(dict(identity))))
-        except InputError as error:
-            if self.other == "refuse":
-                raise
-            logger.warning("Training starts anew. %s", error)
-            return None
-        if {name: t.shape for name, t in stored.items()} != {name: t.shape for name, t in like.items()}:
-            logger.warning(
-                "The checkpoint %s does not fit the network. Training starts anew.", self.path
+        now = json.loads(json.dumps(dict(identity)))
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if differing:
+            what = "; ".join(f"{name} was {before.get(name)}, now {now.get(name)}" for name in differing)
+            if self.other == "restart":
+                logger.warning("Training starts anew: %s, in the checkpoint %s.", what, self.path)
+                return None
+            raise InputError(
+                f"The checkpoint {self.path} belongs to another training: {what}. Go on with the same "
+                "settings, seed and data, or choose another folder, or remove the file to start anew."
             )
+        if {name: t.shape for name, t in stored.items()} != {name: t.shape for name, t in like.items()}:
+            logger.warning("The checkpoint %s is of another network. Training starts anew.", self.path)
             return None
         return position, stored
 
@@ -178,15 +149,6 @@ class Checkpoint:
             raise ValueError(f"it has format {content['format']}, not {_FORMAT}")
         return content, stored
 
-    def _require_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        if differing:
-            what = "; ".join(f"{name} was {before.get(name)}, now {now.get(name)}" for name in differing)
-            raise InputError(
-                f"The checkpoint {self.path} belongs to another training: {what}. Go on with the same "
-                "settings, seed and data, or choose another folder, or remove the file to start anew."
-            )
-
 
 def training_identity(
     network: nn.Module,
@@ -195,10 +157,9 @@ def training_identity(
     settings: Training,
     preprocessing: Preprocessing | None,
     seed: int,
-    objective: Any,
+    objective: Objective,
 ) -> dict[str, Any]:
     """Return what a checkpoint must have in common with the training that goes on from it; JSON-able."""
-    name = getattr(objective, "__qualname__", type(objective).__qualname__)
     told = dataclasses.asdict(settings)
     if settings.auxiliary == Auxiliary():
         del told["auxiliary"]  # so that checkpoints of earlier versions are known again
@@ -207,14 +168,14 @@ def training_identity(
         **{f"training.{key}": value for key, value in told.items()},
         "seed": seed,
         "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
-        "objective": getattr(objective, "identity", name),
+        "objective": objective.identity,
         "images": digest({"": images}),
         "labels": digest({"": labels}),
         "network at the start": digest(state),
     }
 
 
-def digest(tensors: dict[str, Tensor], text: str = "") -> str:
+def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
     """Return a hash of names, types, shapes and contents of tensors, and of a text."""
     hasher = hashlib.sha256(text.encode())
     for name in sorted(tensors):

@@ -38,15 +38,9 @@ def _map(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("acil::convolution", mutates_args=())
 def convolution(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Return the 3 x 3 convolution with padding 1 of a map, channels last.
+    """Return the 3 x 3 convolution with padding 1 of a map (n, c, h, w), channels last.
 
-    Parameters
-    ----------
-    x : Tensor of shape (n, c, h, w)
-        In half precision.
-    weight : Tensor of shape (outputs, c, 3, 3)
-        Of the same type.
-    stride : int
+    The weight has shape (outputs, c, 3, 3); both are of the same half precision.
     """
     from acil.training import kernels
 
@@ -111,10 +105,39 @@ class FastConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the map; a float32 input is cast, as autocast would."""
-        if not (x.is_cuda and suits(x, self.weight)):
-            return super().forward(x)
-        made: Tensor = convolution(x.to(self.weight.dtype), self.weight, self.stride[0])
+        return _fast(self, x, self.weight)
+
+
+class ScaledConv2d(nn.Conv2d):
+    """A convolution with frozen kernels w and one trained scale for each: w_oi · scale_oi."""
+
+    scale: nn.Parameter
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the map."""
+        made: Tensor = self._conv_forward(x, self.weight * self.scale, self.bias)
         return made
+
+
+class FastScaledConv2d(ScaledConv2d):
+    """The same by our kernels, where they fit."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the map; a float32 input is cast, as autocast would."""
+        return _fast(self, x, self.weight * self.scale)
+
+
+#: What half-precision training on a GPU runs instead.
+_FAST: dict[type[nn.Module], type[nn.Conv2d]] = {nn.Conv2d: FastConv2d, ScaledConv2d: FastScaledConv2d}
+
+
+def _fast(module: nn.Conv2d, x: Tensor, weight: Tensor) -> Tensor:
+    made: Tensor
+    if x.is_cuda and suits(x, weight):
+        made = convolution(x.to(weight.dtype), weight, module.stride[0])
+    else:
+        made = module._conv_forward(x, weight, module.bias)
+    return made
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
@@ -128,8 +151,8 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 def eligible(module: nn.Module) -> bool:
     """Return whether a module is a 3 x 3 convolution of the kind that the kernels compute."""
     return (
-        (type(module) is nn.Conv2d or getattr(module, "fast_class", None) is not None)
-        and isinstance(module, nn.Conv2d)
+        isinstance(module, nn.Conv2d)
+        and type(module) in _FAST
         and module.kernel_size == (3, 3)
         and module.stride in ((1, 1), (2, 2))
         and module.padding == (1, 1)
@@ -144,20 +167,10 @@ def eligible(module: nn.Module) -> bool:
 
 
 def use_fast_convolutions(network: nn.Module, device: torch.device) -> int:
-    """Let the eligible convolutions of a half-precision copy run our kernels.
+    """Let the eligible convolutions of a half-precision copy run our kernels; return their number.
 
-    Modules keep their parameters, names and hooks; only their class changes.
-
-    Parameters
-    ----------
-    network : nn.Module
-        On the device. A copy made for training: nothing here is undone.
-    device : torch.device
-
-    Returns
-    -------
-    int
-        How many convolutions were changed: none without Triton or on a device that cannot run it.
+    Modules keep their parameters, names and hooks; only their class changes, and nothing is undone.
+    Without Triton, or on a device that cannot run it, there are none.
     """
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return 0
@@ -165,6 +178,5 @@ def use_fast_convolutions(network: nn.Module, device: torch.device) -> int:
         return 0
     chosen = [module for module in network.modules() if eligible(module)]
     for module in chosen:
-        # A kind of convolution of its own brings the class that runs it fast.
-        module.__class__ = getattr(module, "fast_class", None) or FastConv2d
+        module.__class__ = _FAST[type(module)]
     return len(chosen)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from acil.errors import InputError
@@ -20,32 +21,23 @@ def to_values(settings: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
 
 
-def from_values(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """Return the dataclass that a mapping from :func:`to_values` describes.
+def read_settings(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return a dataclass with defaults, filled from what the user set; text is read as the field's type.
 
-    Parameters
-    ----------
-    kind : type
-        The dataclass.
-    values : Mapping
-        Fields with a default may be missing.
-    where : str
-        What stands before the names in messages, such as ``"training."``.
+    Names that are not its fields are left alone, since they may belong to another method of a run.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Settings:
+    ...     temperature: float = 2.0
+    >>> read_settings(Settings, {"temperature": "3", "gamma": 0.1})
+    Settings(temperature=3.0)
     """
-    if not isinstance(values, Mapping):
-        raise InputError(
-            f"{where.rstrip('.') or kind.__name__} must be a table of values, got {values!r}."
-        )
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for name in values:
-        if name not in names:
-            raise InputError(f"There is no setting {where}{name}. Known: {', '.join(names)}.")
-    given = {name: convert(value, hints[name], where + name) for name, value in values.items()}
-    try:
-        return kind(**given)
-    except TypeError as error:
-        raise InputError(f"{where.rstrip('.') or kind.__name__} is not complete: {error}.") from None
+    names = [field.name for field in dataclasses.fields(kind) if field.name in values]  # type: ignore[arg-type]
+    return kind(**{name: convert(values[name], hints[name], name) for name in names})
 
 
 def changed(settings: T, changes: Mapping[str, Any]) -> T:
@@ -56,21 +48,29 @@ def changed(settings: T, changes: Mapping[str, Any]) -> T:
     settings : dataclass
         It may hold other dataclasses and mappings; a mapping takes any key.
     changes : Mapping
-        Such as ``{"training.epochs": "3"}``; text is read as the field's type.
+        Such as ``{"training.epochs": "3"}``; text is read as the field's type, lists by commas.
     """
-    values = to_values(settings)
-    for key, value in changes.items():
-        place: Any = values
-        owner: Any = settings
-        *path, last = key.split(".")
-        for name in path:
-            owner = getattr(owner, name, None) if dataclasses.is_dataclass(owner) else None
-            place = place.get(name) if isinstance(place, dict) else None
-        known = isinstance(owner, Mapping) or (dataclasses.is_dataclass(owner) and last in place)
-        if not known or dataclasses.is_dataclass(getattr(owner, last, None)):
-            raise InputError(f"There is no setting {key!r}. Known: {', '.join(sorted(keys(settings)))}.")
-        place[last] = value
-    return from_values(type(settings), values)
+    known = sorted(keys(settings))
+    for key in changes:
+        if not {key, f"{key}.KEY", f"{key.rpartition('.')[0]}.KEY"} & set(known):
+            raise InputError(f"There is no setting {key!r}. Known: {', '.join(known)}.")
+    made: T = _changed(settings, changes, "")
+    return made
+
+
+def _changed(settings: Any, changes: Mapping[str, Any], where: str) -> Any:
+    hints, new = get_type_hints(type(settings)), {}
+    for name in dict.fromkeys(key.partition(".")[0] for key in changes):
+        value = getattr(settings, name)
+        if name in changes:
+            value = convert(changes[name], hints[name], where + name)
+        inner = {key[len(name) + 1 :]: v for key, v in changes.items() if key.startswith(f"{name}.")}
+        if inner and isinstance(value, Mapping):
+            value = {**value, **{key: _guess(entry) for key, entry in inner.items()}}
+        elif inner:
+            value = _changed(value, inner, f"{where}{name}.")
+        new[name] = value
+    return dataclasses.replace(settings, **new)
 
 
 def keys(settings: Any, where: str = "") -> Iterator[str]:
@@ -83,11 +83,35 @@ def keys(settings: Any, where: str = "") -> Iterator[str]:
             yield f"{where}{field.name}" + (".KEY" if isinstance(value, Mapping) else "")
 
 
+#: What a number may have to be.
+_RULES: dict[str, Callable[[float], bool]] = {
+    "at least 0": lambda number: 0 <= number < math.inf,
+    "at least 1": lambda number: 1 <= number < math.inf,
+    "positive": lambda number: 0 < number < math.inf,
+    "from 0 to 1": lambda number: 0 <= number <= 1,
+    "above 0 and at most 1": lambda number: 0 < number <= 1,
+    "at least 0 and below 1": lambda number: 0 <= number < 1,
+}
+
+
+def require(settings: Any, rule: str | Collection[Any], *names: str, where: str = "") -> None:
+    """Raise unless the named values of settings, where they are not None, keep to a rule.
+
+    A rule is a key of ``_RULES``, or the collection of all allowed values. Of a tuple, each entry must
+    keep to it. In the message ``where`` stands before the name.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        parts = value if isinstance(value, tuple) else (value,)
+        holds = _RULES[rule] if isinstance(rule, str) else rule.__contains__
+        if not all(part is None or holds(part) for part in parts):
+            told = rule if isinstance(rule, str) else f"one of {', '.join(map(str, rule))}"
+            raise InputError(f"{where}{name} must be {told}. Got {value!r} instead.")
+
+
 def convert(value: Any, kind: Any, where: str) -> Any:
     """Return a value, which may be text, as a field's type, or say what was expected."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return value if isinstance(value, kind) else from_values(kind, value, f"{where}.")  # type: ignore[arg-type]
     if origin in (Union, types.UnionType):
         return _convert_union(value, arguments, where)
     if origin is Literal:
@@ -95,14 +119,11 @@ def convert(value: Any, kind: Any, where: str) -> Any:
             return value
         raise _mismatch(where, f"one of {', '.join(map(str, arguments))}", value)
     if origin is tuple:
-        parts = (
-            [part.strip() for part in value.split(",") if part.strip()]
-            if isinstance(value, str)
-            else value
-        )
-        if not isinstance(parts, list | tuple):
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, list | tuple):
             raise _mismatch(where, "a list", value)
-        return tuple(convert(part, arguments[0], where) for part in parts)
+        return tuple(convert(part, arguments[0], where) for part in value)
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _mismatch(where, "a table of values", value)

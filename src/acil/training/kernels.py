@@ -27,43 +27,23 @@ _SUM_POSITIONS, _SUM_PARTS = 32, 128
 class Tiling:
     """Cut of a product of patches and weights, of a map or of the gradient of its input.
 
-    Attributes
-    ----------
-    pixels : int
-        Pixels of the result for one program; a power of two, at least 16.
-    depth : int
-        How many of the 9 · channels terms of a sum are loaded at once; a power of two, at least 16.
-    columns : int
-        Channels of the result for one program; a power of two, at least 16.
-    warps, stages : int
-        Groups of 32 threads for one program; loads that are under way at once.
+    Pixels, depth and columns are powers of two, at least 16.
     """
 
-    pixels: int
-    depth: int
-    columns: int
-    warps: int = 4
-    stages: int = 3
+    pixels: int  # of the result for one program
+    depth: int  # how many of the 9 · channels terms of a sum are loaded at once
+    columns: int  # channels of the result for one program
+    warps: int = 4  # groups of 32 threads for one program
+    stages: int = 3  # loads that are under way at once
 
 
 @dataclass(frozen=True)
 class SplitTiling:
-    """Cut of the gradient of a weight, which is a sum over all pixels.
+    """Cut of the gradient of a weight, a sum over all pixels; pixels and rows as above."""
 
-    Attributes
-    ----------
-    pixels : int
-        Pixels loaded at once; a power of two, at least 16.
-    rows : int
-        How many of the 9 · channels rows belong to one program; a power of two, at least 16.
-    splits : int
-        Parts of the sum that are computed side by side and added at the end.
-    warps, stages : int
-    """
-
-    pixels: int
-    rows: int
-    splits: int
+    pixels: int  # loaded at once
+    rows: int  # how many of the 9 · channels rows belong to one program
+    splits: int  # parts of the sum that are computed side by side and added at the end
     warps: int = 4
     stages: int = 3
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import ACILError, InputError
-from acil.training.assisted import Assisted, AssistedLoss, MeanScores
 from acil.training.batches import Batches, start_of
 from acil.training.checkpoint import Checkpoint, Position, training_identity
+from acil.training.objectives import Assisted, AssistedLoss, CrossEntropy, MeanScores, Objective
 from acil.training.settings import Training
-from acil.training.step import CrossEntropy, Objective, Step
+from acil.training.step import Step
 from acil.vision.backbones import Preprocessing
-from acil.vision.exact import full_float32
+from acil.vision.extract import full_float32
 
 #: Seconds between two reports: reading the loss makes a GPU wait.
 REPORT_SECONDS = 0.2
@@ -30,72 +30,36 @@ REPORT_SECONDS = 0.2
 class Progress:
     """How far a training is.
 
-    Attributes
-    ----------
-    epoch : int
-        The present one, counted from 1.
-    epochs : int
-    loss : float
-        Mean over the images of this epoch so far.
-    accuracy : float or None
-        Training accuracy in percent over the same images, as augmented; None if the objective does
-        not return scores.
-    images_per_second : float
-    seconds_left : float
+    Loss and accuracy are means over the images of this epoch so far, as augmented.
     """
 
-    epoch: int
+    epoch: int  # the present one, counted from 1
     epochs: int
     loss: float
-    accuracy: float | None
+    accuracy: float | None  # in percent; None if the objective does not return scores
     images_per_second: float
     seconds_left: float
 
 
-class Clock:
-    """Decides when to report and how fast it goes.
-
-    Parameters
-    ----------
-    images_left : int
-        Images that this run still has to go through, epochs counted.
-    """
+class _Clock:
+    """Decides when to report, and how fast it goes."""
 
     def __init__(self, images_left: int) -> None:
-        self._started = self._reported = time.monotonic()
-        self._left = images_left
-        self._done = 0
+        self.started = self.reported = time.monotonic()
+        self.left = images_left
+        self.done = 0
 
     def add(self, n_images: int) -> None:
-        """Count the images of one step."""
-        self._done += n_images
-        self._left -= n_images
-
-    @property
-    def moved(self) -> bool:
-        """Whether this run has done a step."""
-        return self._done > 0
+        self.done += n_images
+        self.left -= n_images
 
     def due(self) -> bool:
-        """Say whether it is time for a report."""
-        return time.monotonic() - self._reported >= REPORT_SECONDS
+        return time.monotonic() - self.reported >= REPORT_SECONDS
 
-    def report(
-        self,
-        callback: Callable[[Progress], None],
-        epoch: int,
-        epochs: int,
-        loss: float,
-        accuracy: float | None,
-    ) -> None:
-        """Call back with what was measured."""
-        self._reported = time.monotonic()
-        rate = self._done / max(self._reported - self._started, 1e-9)
-        left = self._left / rate if rate else 0.0
-        callback(Progress(epoch, epochs, loss, accuracy, rate, left))
-
-
-__all__ = ["DivergedError", "Objective", "Progress", "train"]
+    def progress(self, epoch: int, epochs: int, loss: float, accuracy: float | None) -> Progress:
+        self.reported = time.monotonic()
+        rate = self.done / max(self.reported - self.started, 1e-9)
+        return Progress(epoch, epochs, loss, accuracy, rate, self.left / rate if rate else 0.0)
 
 
 class DivergedError(ACILError, ArithmeticError):
@@ -111,7 +75,7 @@ def train(
     preprocessing: Preprocessing | None,
     seed: int,
     device: torch.device | str,
-    objective: Objective | None = None,
+    objective: Objective | Callable[..., Any] | None = None,
     checkpoint: Checkpoint | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> None:
@@ -131,10 +95,9 @@ def train(
     seed : int
         Draws orders and augmentation. The network's first weights are the caller's.
     device : torch.device or str
-    objective : Objective, optional
+    objective : Objective or callable, optional
         (network, x, y, indices) → loss, or (loss, scores); ``indices`` are positions in ``images``. By
-        default the cross entropy of ``network(x)`` and the auxiliary tasks of the settings. See
-        :data:`acil.training.step.Objective`.
+        default the cross entropy of ``network(x)`` and the auxiliary tasks of the settings.
     checkpoint : Checkpoint, optional
         If it holds a state of this very training, that is where it goes on: same network as first
         built, same data, settings, seed. The last checkpoint stays; the caller removes it.
@@ -164,23 +127,24 @@ def train(
     if objective is None and settings.auxiliary.active:
         teacher = None
         if settings.auxiliary.distillation:
-            teacher = _teacher(
-                network, images, labels, settings, preprocessing, seed, device, checkpoint, progress
-            )
+            options = {"preprocessing": preprocessing, "device": device, "progress": progress}
+            teacher = _teacher(network, images, labels, settings, seed, checkpoint, **options)
         generator = torch.Generator().manual_seed(start_of(seed, "auxiliary layers"))
         # The layers of auxiliary tasks live here alone: what is trained in place is the network.
         trained = Assisted(network, settings.auxiliary, generator)
         objective = AssistedLoss(settings.auxiliary, settings.label_smoothing, teacher)
     objective = objective or CrossEntropy(settings.label_smoothing)
+    if not isinstance(objective, Objective):
+        objective = Objective(objective)
     identity: dict[str, Any] = {}
     if checkpoint is not None:
         identity = training_identity(trained, images, labels, settings, preprocessing, seed, objective)
     # Channels last is the faster layout on CPUs too (ResNet-32 on two cores: by a quarter).
     trained.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     trained.train()
-    views, draws = getattr(objective, "views", 1), getattr(objective, "draws", 0)
+    parts = objective.views, objective.draws
     with _numerics(device, settings), _own_stream(device):
-        batches = Batches(images, labels, settings, preprocessing, seed, device, views, draws)
+        batches = Batches(images, labels, settings, preprocessing, seed, device, *parts)
         step = Step(trained, objective, settings, device)
         try:
             _run(step, batches, settings, checkpoint, identity, progress)
@@ -195,32 +159,21 @@ def _teacher(
     images: Tensor,
     labels: Tensor,
     settings: Training,
-    preprocessing: Preprocessing | None,
     seed: int,
-    device: torch.device,
     checkpoint: Checkpoint | None,
-    progress: Callable[[Progress], None] | None,
+    **options: Any,
 ) -> MeanScores:
     """Train the networks that a training with distillation follows.
 
     They start from the same weights and see other batches. Their last checkpoints stay until the whole
     training is over: a killed one finds its teachers again.
     """
-    tasks = settings.auxiliary
-    alone = replace(settings, auxiliary=replace(tasks, distillation=0.0))
-    teachers = [copy.deepcopy(network) for _ in range(tasks.teachers)]
+    alone = replace(settings, auxiliary=replace(settings.auxiliary, distillation=0.0))
+    teachers = [copy.deepcopy(network) for _ in range(settings.auxiliary.teachers)]
     for number, teacher in enumerate(teachers):
-        train(
-            teacher,
-            images,
-            labels,
-            alone,
-            preprocessing=preprocessing,
-            seed=start_of(seed, "teacher", number),
-            device=device,
-            checkpoint=None if checkpoint is None else checkpoint.part(f"teacher-{number}"),
-            progress=progress,
-        )
+        part = None if checkpoint is None else checkpoint.part(f"teacher-{number}")
+        own_seed = start_of(seed, "teacher", number)
+        train(teacher, images, labels, alone, seed=own_seed, checkpoint=part, **options)
     return MeanScores(teachers).eval()
 
 
@@ -238,7 +191,7 @@ def _run(
         position, tensors = saved
         step.load(tensors)
     done = position.epoch * batches.images_per_epoch + position.seen
-    clock = Clock(settings.epochs * batches.images_per_epoch - done)
+    clock = _Clock(settings.epochs * batches.images_per_epoch - done)
     loss, accuracy = math.nan, None
     for epoch in range(position.epoch, settings.epochs):
         if position.epoch < epoch or position.step == 0:
@@ -256,12 +209,12 @@ def _run(
                 checkpoint.save(identity, position, step.tensors())
             if progress is not None and clock.due():
                 loss, accuracy = _measure(step, position, settings, rate)
-                clock.report(progress, epoch + 1, settings.epochs, loss, accuracy)
+                progress(clock.progress(epoch + 1, settings.epochs, loss, accuracy))
         loss, accuracy = _measure(step, position, settings, rate)
-    if checkpoint is not None and clock.moved:
+    if checkpoint is not None and clock.done:
         checkpoint.save(identity, position, step.tensors())
     if progress is not None:
-        clock.report(progress, settings.epochs, settings.epochs, loss, accuracy)
+        progress(clock.progress(settings.epochs, settings.epochs, loss, accuracy))
 
 
 def _measure(
@@ -321,6 +274,15 @@ def _numerics(device: torch.device, settings: Training) -> Iterator[None]:
         yield
 
 
+def _allow_tf32() -> None:
+    """Allow TF32 in products and convolutions; :func:`full_float32` takes it back."""
+    backends: Any = torch.backends
+    if hasattr(backends.cudnn, "conv"):  # from torch 2.9 on
+        backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
+    else:
+        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
+
+
 @contextmanager
 def _own_stream(device: torch.device) -> Iterator[None]:
     """Send all work to one stream of its own: graphs cannot be recorded on the default one."""
@@ -334,12 +296,3 @@ def _own_stream(device: torch.device) -> Iterator[None]:
             yield
     finally:
         outer.wait_stream(own)
-
-
-def _allow_tf32() -> None:
-    """Allow TF32 in products and convolutions; :func:`full_float32` takes it back."""
-    backends: Any = torch.backends
-    if hasattr(backends.cudnn, "conv"):
-        backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
-    else:
-        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from acil.errors import InputError
-from acil.training.auxiliary import Auxiliary
-from acil.training.fields import changed, from_values, to_values
-from acil.training.settings import Training
+from acil.training.fields import changed, require, to_values
+from acil.training.settings import Auxiliary, Training
 from acil.vision.extract import FeatureSettings
 
 
@@ -17,39 +16,24 @@ from acil.vision.extract import FeatureSettings
 class Recipe:
     """Everything between images and the analytic head.
 
-    Attributes
-    ----------
-    name : str
-    backbone : str
-        A name of :data:`acil.vision.backbones.BACKBONES`; "none" for data that are features already.
-    training : Training
-        Of the base network.
-    features : FeatureSettings
-        What the head sees of the frozen network.
-    expansion_size : int or None
-        Width d of the random expansion; None for no expansion.
-    gamma : float
-        Ridge strength γ.
-    backbone_options : Mapping
-        Given to the backbone's constructor; JSON-able.
-    dtype : {"float64", "float32", "mixed"}
-        Of the head.
+    The backbone is a name of :data:`acil.vision.backbones.BACKBONES`; or, of a network that is trained
+    already, a name that :func:`acil.vision.networks.open_network` takes; or "none" for data that are
+    features. Its options go to its constructor, and are JSON-able.
     """
 
     name: str
     backbone: str
-    training: Training
+    training: Training  # of the base network
     features: FeatureSettings = field(default_factory=FeatureSettings)
-    expansion_size: int | None = 8000
-    gamma: float = 0.1
+    expansion_size: int | None = 8000  # width d of the random expansion; None for no expansion
+    gamma: float | Literal["auto"] = 0.1  # "auto": the classifier's own choice, at any scale
     backbone_options: Mapping[str, Any] = field(default_factory=dict)
-    dtype: Literal["float64", "float32", "mixed"] = "float64"
+    dtype: Literal["float64", "float32", "mixed"] = "float64"  # of the head
 
     def __post_init__(self) -> None:
-        if self.expansion_size is not None and self.expansion_size < 1:
-            raise InputError(f"expansion_size must be at least 1, or None. Got {self.expansion_size}")
-        if not 0 <= self.gamma < float("inf"):
-            raise InputError(f"gamma must be a number of at least 0. Got {self.gamma}.")
+        require(self, "at least 1", "expansion_size")
+        if self.gamma != "auto":
+            require(self, "at least 0", "gamma")
 
 
 #: The paper's CIFAR-100 rows: its network, its training, its width and γ.
@@ -145,8 +129,8 @@ _QUICK = Recipe(
     backbone_options={"option": "A"},
 )
 
-#: Scikit-learn's digits in seconds. γ is about 1e-4 of trace(gram)/d: the head's condition number stays
-#: far below 1e9, so that phased and joint learning agree to more than nine digits.
+#: Scikit-learn's digits in seconds. γ is about 1e-4 of trace(gram)/d, so the condition number κ of the
+#: head stays small: phased and joint learning agree to ε·κ.
 _DIGITS = Recipe(
     name="digits",
     backbone="smallcnn",
@@ -174,14 +158,18 @@ _IMAGENET = Recipe(
     gamma=0.1,
 )
 
-#: For files of embeddings: nothing is trained.
+#: For files of embeddings: nothing is trained, and features may have any scale.
 _FEATURES = Recipe(
-    name="features", backbone="none", training=Training(epochs=0), expansion_size=2048, gamma=1.0
+    name="features", backbone="none", training=Training(epochs=0), expansion_size=2048, gamma="auto"
 )
+
+#: A frozen network that others have trained, by name; --backbone names another. Its width is that which
+#: work on random projections of pre-trained features uses.
+_PRETRAINED = replace(_FEATURES, name="pretrained", backbone="efficientnet-lite0", expansion_size=10_000)
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (_PAPER, _AUTHORS, _STRONG, _BEST, _QUICK, _DIGITS, _IMAGENET, _FEATURES)
+    for recipe in (_PAPER, _AUTHORS, _STRONG, _BEST, _QUICK, _DIGITS, _IMAGENET, _FEATURES, _PRETRAINED)
 }
 
 
@@ -201,15 +189,7 @@ def recipe(name: str) -> Recipe:
 
 
 def override(chosen: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with some values replaced.
-
-    Parameters
-    ----------
-    chosen : Recipe
-    changes : Mapping
-        Dotted keys to values: ``{"training.epochs": "3", "backbone_options.option": "B"}``. Text is read
-        as the type of the setting; lists may be comma-separated.
-    """
+    """Return a recipe with some values replaced, see :func:`acil.training.fields.changed`."""
     return changed(chosen, changes)
 
 
@@ -220,8 +200,3 @@ def to_dict(chosen: Recipe) -> dict[str, Any]:
         # Runs and networks of earlier versions are found by a hash of these values.
         del values["training"]["auxiliary"]
     return values
-
-
-def from_dict(values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe that :func:`to_dict` wrote."""
-    return from_values(Recipe, values)

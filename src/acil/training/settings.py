@@ -1,13 +1,13 @@
-"""What a training is told: length, optimiser, schedule, augmentation, precision."""
+"""What a training is told: length, optimiser, schedule, augmentation, precision, auxiliary tasks."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from acil.errors import InputError
-from acil.training.auxiliary import Auxiliary
+from acil.training.fields import require
 from acil.vision.augment import check_names
 
 Schedule = Literal["step", "cosine"]
@@ -15,6 +15,95 @@ TrainingPrecision = Literal["float32", "tf32", "bf16", "fp16"]
 
 #: Where the cosine ends, so that the last epoch still moves.
 COSINE_END = 1e-6
+#: Whole turns of a copy, in quarters, for each number of angles.
+ANGLES = {1: (0,), 2: (0, 2), 4: (0, 1, 2, 3)}
+#: Orders of the channels of a copy, the usual one first: rotated, then with two channels swapped.
+COLOURS = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0))
+
+
+@dataclass(frozen=True)
+class Auxiliary:
+    """Tasks that shape the features and are gone when training ends; by default there is none.
+
+    They act in the default objective, on networks that have features and a classifier.
+
+    Attributes
+    ----------
+    copies : int
+        Copies of each image, augmented anew, turned and recoloured at random. A linear layer of its own
+        tells class, angle and colours of a copy; 0 leaves this task out. Each copy costs as much as the
+        image itself.
+    angles : {1, 2, 4}
+        Angles of a copy: 0; 0 and 180; 0, 90, 180 and 270 degrees.
+    colours : {1, 2, 3, 4, 5, 6}
+        Orders of the colour channels of a copy; 1 is the usual one alone.
+    crossed : bool
+        Whether a copy has any angle with any colours (``angles * colours`` labels a class), or is either
+        turned or recoloured (``angles + colours - 1``).
+    weight : float
+        Of the loss of the copies; the classification of images has 1.
+    mixup : float
+        Share of images that are mixed with another one of the batch, λ x + (1 - λ) x', with λ uniform
+        between 0 and 1; their losses are mixed in the same way.
+    contrast : float
+        Weight of the supervised contrastive loss over all copies; without any, over two augmentations of
+        each image.
+    distillation : float
+        Share w of the loss that follows teachers: (1 - w) · cross entropy + w · T² · distillation.
+    teachers : int
+        Networks that are trained first, with the same settings but no distillation; their mean score
+        is what ``distillation`` follows.
+
+    Examples
+    --------
+    >>> rotation = Auxiliary(copies=1)
+    >>> rotation.transformations, rotation.views, rotation.inputs_per_image
+    (4, 2, 2)
+    """
+
+    copies: int = 0
+    angles: int = 4
+    colours: int = 1
+    crossed: bool = False
+    weight: float = 1.0
+    mixup: float = 0.0
+    contrast: float = 0.0
+    distillation: float = 0.0
+    teachers: int = 3
+
+    def __post_init__(self) -> None:
+        where = "Training setting auxiliary."
+        require(self, "at least 0", "copies", "contrast", where=where)
+        require(self, "at least 1", "teachers", where=where)
+        require(self, "positive", "weight", where=where)
+        require(self, "from 0 to 1", "mixup", "distillation", where=where)
+        require(self, ANGLES, "angles", where=where)
+        require(self, range(1, len(COLOURS) + 1), "colours", where=where)
+
+    @property
+    def active(self) -> bool:
+        """Whether there is any task."""
+        return self.copies > 0 or self.mixup > 0 or self.contrast > 0 or self.distillation > 0
+
+    @property
+    def transformations(self) -> int:
+        """Labels that each class is split into for its copies."""
+        return self.angles * self.colours if self.crossed else self.angles + self.colours - 1
+
+    @property
+    def views(self) -> int:
+        """Augmentations of an image that a step sees."""
+        return 1 + max(self.copies, 1 if self.contrast else 0)
+
+    @property
+    def draws(self) -> int:
+        """Random numbers that a step needs for each image."""
+        return self.copies + (1 if self.mixup else 0)
+
+    @property
+    def inputs_per_image(self) -> int:
+        """Network inputs that one image costs in an epoch, teachers' training included."""
+        return self.views * (1 + (self.teachers if self.distillation else 0))
 
 
 @dataclass(frozen=True)
@@ -37,8 +126,7 @@ class Training:
     decay : float
     warmup : int
         Epochs over which the rate grows linearly to its peak, which the last of them reaches.
-    momentum : float
-    weight_decay : float
+    momentum, weight_decay : float
     decay_all : bool
         Whether the weight decay acts on normalisation and biases, too, as the papers have it; False
         leaves them (parameters of one dimension) alone.
@@ -81,22 +169,17 @@ class Training:
     auxiliary: Auxiliary = field(default=Auxiliary(), repr=False)
 
     def __post_init__(self) -> None:
-        _require("epochs", self.epochs, self.epochs >= 0, "at least 0")
-        _require("batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
-        for name in ("learning_rate", "decay"):
-            value = getattr(self, name)
-            _require(name, value, 0 < value < math.inf, "positive")
-        _require("warmup", self.warmup, self.warmup >= 0, "at least 0")
-        for name in ("momentum", "label_smoothing"):
-            value = getattr(self, name)
-            _require(name, value, 0 <= value < 1, "at least 0 and below 1")
-        _require("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0")
-        _require("schedule", self.schedule, self.schedule in get_args(Schedule), "step or cosine")
-        known = get_args(TrainingPrecision)
-        _require("precision", self.precision, self.precision in known, f"one of {', '.join(known)}")
-        rising = all(a < b for a, b in zip(self.milestones, self.milestones[1:], strict=False))
-        _require("milestones", self.milestones, rising, "in rising order")
-        _require("nesterov", self.nesterov, not self.nesterov or self.momentum > 0, "used with momentum")
+        where = "Training setting "
+        require(self, "at least 0", "epochs", "warmup", "weight_decay", where=where)
+        require(self, "at least 1", "batch_size", where=where)
+        require(self, "positive", "learning_rate", "decay", where=where)
+        require(self, "at least 0 and below 1", "momentum", "label_smoothing", where=where)
+        require(self, get_args(Schedule), "schedule", where=where)
+        require(self, get_args(TrainingPrecision), "precision", where=where)
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise InputError(f"{where}milestones must be in rising order. Got {self.milestones}.")
+        if self.nesterov and not self.momentum:
+            raise InputError(f"{where}nesterov must be used with momentum. Got momentum 0.")
         check_names(self.augment)
 
     def learning_rate_at(self, epoch: int) -> float:
@@ -115,8 +198,3 @@ class Training:
             return 1
         whole, rest = divmod(n_images, self.batch_size)
         return whole + bool(rest and self.keep_last_batch)
-
-
-def _require(name: str, value: Any, holds: bool, what: str) -> None:
-    if not holds:
-        raise InputError(f"Training setting {name} must be {what}. Got {value!r} instead.")

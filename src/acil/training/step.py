@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from acil.errors import InputError
 from acil.training.convolution import use_fast_convolutions
-from acil.training.half_precision import HalfPrecisionCopy, halved
+from acil.training.objectives import Objective
 from acil.training.settings import Training
 from acil.vision.backbones import Backbone
-
-#: (network, inputs, labels, positions in the data set) → loss, or (loss, scores). These attributes are
-#: looked at: ``capturable`` (True allows a CUDA graph: no shape and no branch may depend on values, and
-#: nothing but the network may keep state), ``identity`` (a text that a checkpoint remembers), ``views``
-#: and ``draws`` (see :class:`acil.training.batches.Batches`; draws come as a fifth argument), and
-#: ``gradient_limit`` (each entry of a gradient is clamped to ± this number).
-Objective = Callable[..., "Tensor | tuple[Tensor, Tensor]"]
 
 #: cuDNN chooses its algorithms and the optimiser makes its state before a graph is recorded.
 _WARMUP_STEPS = 3
@@ -33,22 +25,12 @@ _WARMUP_STEPS = 3
 _FIRST_LOSS_SCALE = 1024.0
 #: Forms of blocks that a process may compile.
 _COMPILED_FORMS = 128
-
-
-@dataclass(frozen=True)
-class CrossEntropy:
-    """Mean cross entropy of the network's scores, the default objective."""
-
-    label_smoothing: float = 0.0
-    capturable = True
-    identity = "cross entropy"
-
-    def __call__(
-        self, network: nn.Module, x: Tensor, y: Tensor, indices: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the scores, from which the training accuracy is counted."""
-        scores = network(x).float()
-        return functional.cross_entropy(scores, y, label_smoothing=self.label_smoothing), scores
+#: torch.compile makes GPU kernels with Triton, which some builds of torch leave out.
+_CAN_COMPILE = importlib.util.find_spec("triton") is not None
+#: What autocast computes in; float16 is for GPUs only, CPUs have no fast arithmetic for it.
+_AUTOCAST = {"bf16": torch.bfloat16}
+#: Layers whose weights are kept in half precision; all others share the network's own tensors.
+_HALVED = (nn.Conv2d, nn.Linear)
 
 
 def make_optimizer(network: nn.Module, settings: Training, device: torch.device) -> torch.optim.SGD:
@@ -59,13 +41,10 @@ def make_optimizer(network: nn.Module, settings: Training, device: torch.device)
     trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not trainable:
         raise InputError("The network has no trainable parameter. Unfreeze some, or do not train it.")
-    on_gpu = device.type == "cuda"
-    rate: Any = settings.learning_rate
-    groups: list[dict[str, Any]] = [{"params": trainable}]
-    if not settings.decay_all:
-        matrices = [parameter for parameter in trainable if parameter.ndim > 1]
-        vectors = [parameter for parameter in trainable if parameter.ndim <= 1]
-        groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    on_gpu, rate = device.type == "cuda", settings.learning_rate
+    spared = [] if settings.decay_all else [p for p in trainable if p.ndim <= 1]
+    decayed = trainable if settings.decay_all else [p for p in trainable if p.ndim > 1]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(
         [group for group in groups if group["params"]],
         lr=torch.tensor(rate, device=device) if on_gpu else rate,
@@ -79,12 +58,6 @@ def make_optimizer(network: nn.Module, settings: Training, device: torch.device)
         for parameter in trainable:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
-
-
-#: torch.compile makes GPU kernels with Triton, which some builds of torch leave out.
-_CAN_COMPILE = importlib.util.find_spec("triton") is not None
-#: What autocast computes in; float16 is for GPUs only, CPUs have no fast arithmetic for it.
-_AUTOCAST = {"bf16": torch.bfloat16}
 
 
 def compile_parts(network: nn.Module) -> None:
@@ -107,18 +80,79 @@ def compile_parts(network: nn.Module) -> None:
         module.compile(dynamic=False)
 
 
+def halved(network: nn.Module) -> tuple[nn.Module, list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Return a copy to be run under autocast, and each float32 weight with its half.
+
+    Whatever is not the weight or bias of a convolution or a linear layer is shared with the copy.
+    """
+    shared = [*network.parameters(), *network.buffers()]
+    made = copy.deepcopy(network, memo={id(tensor): tensor for tensor in shared})
+    pairs = []
+    for module in made.modules():
+        if isinstance(module, _HALVED):
+            for name, weight in list(module.named_parameters(recurse=False)):
+                half = nn.Parameter(weight.detach().half(), requires_grad=weight.requires_grad)
+                setattr(module, name, half)
+                pairs.append((weight, half))
+    return made, pairs
+
+
+class HalfPrecisionCopy:
+    """Run a network with float16 weights, and train its float32 weights with the gradients.
+
+    Autocast alone casts every weight and every gradient in a kernel of its own, some hundred a step for
+    ResNet-32. Here one call casts all weights after a step, and one call all gradients before it.
+
+    ``network`` is the copy, to be run under autocast.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network, pairs = halved(network)
+        self._weights: list[Tensor] = [weight for weight, _ in pairs]
+        self._halves: list[Tensor] = [half for _, half in pairs]
+        self._counters: list[Tensor] = []
+        for module in self.network.modules():
+            if isinstance(module, nn.BatchNorm2d) and module.num_batches_tracked is not None:
+                # Counted together, instead of by one kernel for each layer.
+                self._counters.append(module.num_batches_tracked)
+                module.num_batches_tracked = None
+        self._pairs = [(weight, half) for weight, half in pairs if weight.requires_grad]
+        for weight, _ in self._pairs:
+            weight.grad = torch.zeros_like(weight)
+
+    def clear(self) -> None:
+        """Forget the gradients of the last step."""
+        for parameter in self.network.parameters():
+            parameter.grad = None
+
+    def collect(self) -> None:
+        """Hand the gradients of the copy to the float32 weights."""
+        own = [weight.grad for weight, half in self._pairs if half.grad is not None]
+        new = [half.grad for _, half in self._pairs if half.grad is not None]
+        if new:
+            torch._foreach_copy_(own, new)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over the float32 weights."""
+        if self._halves:
+            torch._foreach_copy_(self._halves, self._weights)
+
+    @torch.no_grad()
+    def count(self) -> None:
+        """Count the batch in the layers that normalise."""
+        if self._counters:
+            torch._foreach_add_(self._counters, 1)
+
+
 def _with_fast_teacher(
     objective: Objective, half: bool, compiled: bool, device: torch.device
 ) -> Objective:
-    """Return an objective whose teacher, if it has one, runs as fast as the network it teaches.
-
-    The teacher is a copy: the objective that was given keeps its own.
-    """
-    teacher = getattr(objective, "teacher", None)
-    if not (half and isinstance(teacher, nn.Module) and dataclasses.is_dataclass(objective)):
+    """Return an objective whose teacher, if it has one, is a copy that runs as fast as the network."""
+    if not half or objective.teacher is None or not dataclasses.is_dataclass(objective):
         return objective
     # What autocast would do to its weights at every step is done once.
-    fast, _ = halved(teacher)
+    fast, _ = halved(objective.teacher)
     if compiled:
         use_fast_convolutions(fast, device)
         compile_parts(fast)
@@ -147,22 +181,12 @@ def _scaler_state(scaler: torch.amp.GradScaler) -> tuple[Tensor, Tensor]:
 
 
 class Step:
-    """Runs steps and sums loss and hits on the device.
-
-    Parameters
-    ----------
-    network : nn.Module
-        On the device, in training mode.
-    objective : Objective
-    settings : Training
-    device : torch.device
-    """
+    """Runs steps of a network on the device, in training mode, and sums loss and hits there."""
 
     def __init__(
         self, network: nn.Module, objective: Objective, settings: Training, device: torch.device
     ) -> None:
-        self._network = network
-        self._device = device
+        self._network, self._device = network, device
         on_gpu = device.type == "cuda"
         half = settings.precision == "fp16" and on_gpu
         self._autocast = torch.float16 if half else _AUTOCAST.get(settings.precision)
@@ -180,12 +204,10 @@ class Step:
                 use_fast_convolutions(self._model, device)
             compile_parts(self._model)
         self._objective = _with_fast_teacher(objective, half, self._compiled_size is not None, device)
-        self._limit: float | None = getattr(objective, "gradient_limit", None)
+        self._limit = objective.gradient_limit
         self._totals = torch.zeros(2, device=device)
         self._scored = False
-        self._graphs: dict[int, _Graph] | None = None
-        if on_gpu and getattr(objective, "capturable", False):
-            self._graphs = {}
+        self._graphs: dict[int, _Graph] | None = {} if on_gpu and objective.capturable else None
 
     def __call__(self, *batch: Tensor) -> None:
         """Do one step on what :meth:`acil.training.batches.Batches.epoch` yields."""

@@ -6,8 +6,7 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -54,11 +53,6 @@ class SmallCNN(Backbone):
         self.stage2 = nn.Sequential(convolution(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
         draw_weights_(self, generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the average of the last map over all places, (n, 64)."""
-        last: Tensor = self.stage2(self.pool(self.stage1(x)))
-        return last.mean(dim=(2, 3))
-
     def taps(self) -> dict[str, nn.Module]:
         """Return "stage1" (8 x 8 places) and "stage2" (4 x 4)."""
         return {"stage1": self.stage1, "stage2": self.stage2}
@@ -100,13 +94,9 @@ def build(name: str, generator: torch.Generator | None = None, **options: Any) -
     """
     if name not in BACKBONES:
         raise InputError(f"There is no backbone {name!r}. Choose one of {', '.join(BACKBONES)}.")
-    try:
-        inspect.signature(BACKBONES[name]).bind(generator, **options)
-    except TypeError as error:
-        raise InputError(
-            f"The backbone {name!r} cannot be built with the options {options}: {error}. "
-            f"It takes {inspect.signature(BACKBONES[name])}."
-        ) from None
+    takes = inspect.signature(BACKBONES[name])
+    if not options.keys() <= takes.parameters.keys():
+        raise InputError(f"The backbone {name!r} has other options than {options}. It takes {takes}.")
     return BACKBONES[name](generator, **options)
 
 
@@ -161,9 +151,13 @@ def save_backbone(
             "could not be built again on loading. Add it to acil.vision.backbones.BACKBONES."
         )
     state = {name: _stored(tensor) for name, tensor in backbone.state_dict().items()}
-    if half:
-        for name, _ in backbone.named_parameters():
-            state[name] = _halved(name, state[name])
+    for name, _ in backbone.named_parameters() if half else ():
+        full, state[name] = state[name], state[name].to(torch.float16)
+        if bool((state[name].isinf() & full.isfinite()).any()):
+            raise InputError(
+                f"{name} has values up to {float(full.abs().max()):g}, more than float16 holds (65504). "
+                "Save this backbone with half=False."
+            )
     facts = {
         **metadata,
         "format_version": FORMAT_VERSION,
@@ -180,16 +174,6 @@ def save_backbone(
             f"The metadata of a backbone must be JSON ({error}). Got {metadata!r}."
         ) from None
     write_tensors(path, state, {METADATA_KEY: text})
-
-
-def _halved(name: str, tensor: Tensor) -> Tensor:
-    rounded = tensor.to(torch.float16)
-    if bool((rounded.isinf() & tensor.isfinite()).any()):
-        raise InputError(
-            f"{name} has values up to {float(tensor.abs().max()):g}, more than float16 holds (65504). "
-            "Save this backbone with half=False."
-        )
-    return rounded
 
 
 def load_backbone(
@@ -209,53 +193,37 @@ def load_backbone(
     ModelFileError
         If the file is missing, damaged, not a backbone or written by a newer version.
     """
-    with _reading(path), safe_open(path, framework="pt") as file:
-        facts = _facts((file.metadata() or {}).get(METADATA_KEY))
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = _facts((file.metadata() or {}).get(METADATA_KEY))
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         backbone = build(facts["name"], **facts["options"])
         backbone.preprocessing = Preprocessing.from_dict(facts["preprocessing"])
         backbone.load_state_dict(state)
         if fingerprint(backbone) != facts["fingerprint"]:
             raise InputError("its weights do not have the fingerprint it names")
-    backbone.eval()
-    return _placed(backbone, device), facts
-
-
-def _placed(backbone: Backbone, device: str | torch.device) -> Backbone:
-    try:
-        return backbone.to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f'Cannot put the backbone on the device {str(device)!r}: {error}. Use device="cpu".'
+    except OSError as error:
+        raise ModelFileError(
+            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
+        ) from error
+    except (SafetensorError, InputError, ValueError, RecursionError) as error:
+        raise ModelFileError(
+            f"Cannot read {path} as a backbone: {error}. Give a file that acil has written as a "
+            "backbone, or another copy of it."
         ) from None
+    return backbone.eval().to(device), facts
 
 
 def _facts(text: str | None) -> dict[str, Any]:
     if text is None:
         raise InputError(f"it is a safetensors file without the entry {METADATA_KEY!r}")
     facts = json.loads(text)
-    if not isinstance(facts, dict):
-        raise InputError("its metadata is not an object")
-    if facts.get("format_version") != FORMAT_VERSION:
+    version = facts.get("format_version") if isinstance(facts, dict) else None
+    if version != FORMAT_VERSION:
         raise InputError(
-            f"it has the format version {facts.get('format_version')!r}, this version of acil reads "
-            f"{FORMAT_VERSION}"
+            f"it has the format version {version!r}, this version of acil reads {FORMAT_VERSION}"
         )
     missing = {"name", "options", "preprocessing", "fingerprint"} - facts.keys()
     if missing or not isinstance(facts["options"], dict) or not isinstance(facts["name"], str):
         raise InputError(f"its metadata is incomplete (missing: {sorted(missing)})")
-    return facts
-
-
-@contextmanager
-def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn whatever is wrong with a file into one error that names it."""
-    advice = "Give a file that acil has written as a backbone, or another copy of it."
-    try:
-        yield
-    except OSError as error:
-        raise ModelFileError(
-            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
-        ) from error
-    except (SafetensorError, InputError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"Cannot read {path} as a backbone: {error}. {advice}") from None
+    return dict(facts)

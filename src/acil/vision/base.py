@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,8 +18,6 @@ Init = Literal["fan_out", "fan_in"]
 
 #: What a message lists of a state dict that does not fit.
 _SHOWN = 4
-#: Counters that no output depends on; files of old torch versions lack them.
-_COUNTER = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
@@ -44,21 +42,18 @@ class Preprocessing:
     size: int
 
     def __post_init__(self) -> None:
-        if not self.mean or len(self.mean) != len(self.std):
+        finite = all(map(math.isfinite, self.mean)) and all(0 < s < math.inf for s in self.std)
+        if not self.mean or len(self.mean) != len(self.std) or not finite:
             raise InputError(
-                "A preprocessing needs one mean and one std for each channel. "
+                "A preprocessing needs a finite mean and a positive std for each channel. "
                 f"Got mean={self.mean} and std={self.std}."
-            )
-        if not all(map(math.isfinite, self.mean)) or not all(0 < s < math.inf for s in self.std):
-            raise InputError(
-                f"mean must be finite and std positive. Got mean={self.mean}, std={self.std}."
             )
         if self.size < 1:
             raise InputError(f"The size of an image must be at least 1 pixel. Got {self.size}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
-        return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
+        return {"mean": list(self.mean), "std": list(self.std), "size": self.size}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
@@ -137,23 +132,18 @@ class Backbone(nn.Module):
         self.options = dict(options or {})
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features of normalised images.
-
-        Returns
-        -------
-        Tensor of shape (n, num_features)
-        """
-        raise NotImplementedError
+        """Return the features of normalised images, (n, num_features): the mean of the last map."""
+        for stage in self.stages():
+            for module in stage:
+                x = module(x)
+        return x.mean(dim=(2, 3))
 
     def taps(self) -> dict[str, nn.Module]:
         """Return, from input to output, the modules whose output maps may be tapped, by name."""
         return {}
 
     def stages(self) -> list[list[nn.Module]]:
-        """Return, from input to output, the modules of each stage; all of them in turn are the network.
-
-        The features are the mean of the last stage's map over all places.
-        """
+        """Return, from input to output, the modules of each stage; all in turn are the network."""
         raise InputError(f"The backbone {self.name!r} has no stages. Take a ResNet.")
 
     def maps(self, x: Tensor) -> list[Tensor]:
@@ -168,28 +158,20 @@ class Backbone(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Copy weights into this network, or change nothing and say what does not fit.
+        """Copy weights into this network, or change nothing and say what does not fit (InputError).
 
-        Parameters
-        ----------
-        state_dict : mapping of str to Tensor
-            Entries of a classifier on top (``ignored_prefixes``) are left out.
-        strict : bool, default=True
-            Whether missing and unknown entries are errors.
-        assign : bool, default=False
-            As in `torch.nn.Module.load_state_dict`.
-
-        Raises
-        ------
-        InputError
-            If an entry is missing, unknown or has another shape.
+        As `torch.nn.Module.load_state_dict`, but entries of a classifier on top (``ignored_prefixes``)
+        are left out, and counters of batches, which files of old torch versions lack, may be missing.
         """
-        given = {
-            name: value
-            for name, value in state_dict.items()
-            if not name.startswith(self.ignored_prefixes)
-        }
-        faults = list(_misfits(self.state_dict(), given, strict))
+        given = {n: value for n, value in state_dict.items() if not n.startswith(self.ignored_prefixes)}
+        own = self.state_dict()
+        faults = [f"{name} is not known" for name in given if strict and name not in own]
+        for name, tensor in own.items():
+            shape = tuple(given[name].shape) if name in given else None
+            if shape is None and strict and not name.endswith("num_batches_tracked"):
+                faults.append(f"{name} is missing")
+            elif shape is not None and shape != tensor.shape:
+                faults.append(f"{name} has shape {shape}, not {tuple(tensor.shape)}")
         if faults:
             more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
             raise InputError(
@@ -199,24 +181,9 @@ class Backbone(nn.Module):
         return super().load_state_dict(given, strict=False, assign=assign)
 
 
-def _misfits(own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool) -> Iterator[str]:
-    for name, tensor in own.items():
-        if name not in given:
-            if strict and not name.endswith(_COUNTER):
-                yield f"{name} is missing"
-        elif not isinstance(given[name], Tensor):
-            yield f"{name} is {type(given[name]).__name__}, not a tensor"
-        elif given[name].shape != tensor.shape:
-            yield f"{name} has shape {tuple(given[name].shape)}, not {tuple(tensor.shape)}"
-    if strict:
-        yield from (f"{name} is not known" for name in given if name not in own)
-
-
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """Make a convolution without bias whose weights are still to be drawn (`draw_weights_`).
-
-    The constructor of `torch.nn.Conv2d` would draw them from the global generator.
-    """
+    """Make a convolution without bias whose weights are still to be drawn (`draw_weights_`)."""
+    # Its constructor would draw them from the global generator.
     with torch.device("meta"):
         empty = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return empty.to_empty(device="cpu")
@@ -225,13 +192,7 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.C
 def draw_weights_(network: nn.Module, generator: torch.Generator | None, mode: Init = "fan_out") -> None:
     """Draw all convolutions from N(0, 2 / fan), fan the number of outputs or inputs of a weight.
 
-    Parameters
-    ----------
-    network : nn.Module
-        Its other layers keep the values they have.
-    generator : torch.Generator or None
-        On the CPU. None means one with seed 0: nothing depends on the global generator.
-    mode : {"fan_out", "fan_in"}
+    Without a generator, one with seed 0 draws: nothing depends on the global one.
     """
     if mode not in get_args(Init):
         raise InputError(f"init must be 'fan_out' or 'fan_in'. Got {mode!r}.")
@@ -273,13 +234,11 @@ class WrappedBackbone(Backbone):
         preprocessing: Preprocessing,
         taps: Sequence[str] = (),
     ) -> None:
+        known = dict(module.named_modules())
         # Layers without parameters change the features, too, but are not in the weights.
-        layers = "\n".join(
-            f"{path} {type(layer).__qualname__}" for path, layer in module.named_modules()
-        )
+        layers = "\n".join(f"{path} {type(layer).__qualname__}" for path, layer in known.items())
         options = {"layers": hashlib.sha256(layers.encode()).hexdigest()}
         super().__init__(name, num_features, preprocessing, options)
-        known = dict(module.named_modules())
         unknown = [tap for tap in taps if tap not in known]
         if unknown:
             raise InputError(
@@ -287,7 +246,7 @@ class WrappedBackbone(Backbone):
                 "Choose one of the names in module.named_modules()."
             )
         self.module = module
-        self._tap_names = tuple(taps)
+        self._taps = tuple(taps)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the module returns."""
@@ -296,5 +255,4 @@ class WrappedBackbone(Backbone):
 
     def taps(self) -> dict[str, nn.Module]:
         """Return the chosen submodules."""
-        known = dict(self.module.named_modules())
-        return {name: known[name] for name in self._tap_names}
+        return {name: self.module.get_submodule(name) for name in self._taps}

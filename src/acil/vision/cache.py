@@ -58,17 +58,8 @@ class FeatureCache:
     def get(self, key: str, compute: Callable[[], Tensor]) -> Tensor:
         """Return the tensor of a key, computing it if neither memory nor folder has it.
 
-        Parameters
-        ----------
-        key : str
-            Says everything that decides the values.
-        compute : callable
-            Returns the tensor.
-
-        Returns
-        -------
-        Tensor on the CPU, contiguous
-            Shared with the cache: not to be changed in place.
+        The key says everything that decides the values. The tensor is on the CPU, contiguous, and shared
+        with the cache: not to be changed in place.
         """
         with self._lock:
             if key in self._recent:
@@ -80,12 +71,6 @@ class FeatureCache:
             self._write(key, found)
         self._remember(key, found)
         return found
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of the tensors in memory."""
-        with self._lock:
-            return sum(tensor.nbytes for tensor in self._recent.values())
 
     def path(self, key: str) -> Path | None:
         """Return the file of a key, which may not exist yet; None without a folder."""
@@ -118,10 +103,9 @@ class FeatureCache:
             return None
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             cause = str(error)
-        except RuntimeError as error:
+        except RuntimeError:
             # A file is opened twice, for its header and by torch: another process may have removed it
             # in between. That is no damage.
-            logger.debug("Cached features %s went away: %s", path, error)
             return None
         logger.warning("Cached features %s are damaged (%s): they are computed again.", path, cause)
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
@@ -18,17 +19,23 @@ from torch import Tensor
 from acil.errors import InputError
 
 #: What Pillow may open. Its other formats are rare, and one of them (EPS) starts another program.
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "HEIF")
 #: Where Pillow keeps those formats that it does not load by itself.
 _PLUGINS = ("TiffImagePlugin", "WebPImagePlugin", "Jpeg2KImagePlugin", "AvifImagePlugin")
+#: How files of the format HEIC begin, from byte 4 on.
+_HEIC = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1"))
 #: Pixels of an image that is still decoded: 268 MB as RGB. Larger ones are taken for an attack.
 MAX_PIXELS = 89_478_485
 #: Of longer images only the middle is resized: one of 1 x 100,000 pixels would fill the memory.
 _MAX_ASPECT = 4
 
 
+#: Path of an image file, its content, or the image itself.
+Source = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[np.uint8]
+
+
 def decode(
-    source: str | os.PathLike[str] | bytes,
+    source: Source,
     size: int,
     mode: Literal["RGB", "L"] = "RGB",
     crop: float = 1.0,
@@ -37,8 +44,9 @@ def decode(
 
     Parameters
     ----------
-    source : str, path-like or bytes
-        Path of a file, or its content.
+    source : str, path-like, bytes, PIL image or ndarray
+        Path of a file, its content, or the image: an array of uint8 is (height, width) or (height,
+        width, channels), with 3 channels (RGB) or 4 (RGBA).
     size : int
         Height and width of the result.
     mode : {"RGB", "L"}
@@ -73,9 +81,15 @@ def decode(
     return pixels.permute(2, 0, 1).contiguous() if mode == "RGB" else pixels.unsqueeze(0)
 
 
-def _read(source: str | os.PathLike[str] | bytes, mode: str) -> Image.Image:
-    name = f"of {len(source):,} bytes" if isinstance(source, bytes) else os.fspath(source)
+def _read(source: Source, mode: str) -> Image.Image:
+    name = ""
+    if isinstance(source, str | os.PathLike):
+        name = f" {os.fspath(source)}"
+    elif isinstance(source, bytes):
+        name = f" of {len(source):,} bytes"
     try:
+        if isinstance(source, np.ndarray | Image.Image):
+            return _plain(ImageOps.exif_transpose(_in_memory(source)), mode)
         with Image.open(_opened(source), formats=_available()) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
@@ -88,6 +102,8 @@ def _read(source: str | os.PathLike[str] | bytes, mode: str) -> Image.Image:
         cause = f"it has too many pixels ({error})"
     except UnidentifiedImageError:
         cause = f"it is not an image of a known format ({', '.join(_available())})"
+        if not isinstance(source, np.ndarray | Image.Image) and _is_heic(source):
+            cause = "it is a HEIC image, which needs the package pillow-heif (extra 'heic')"
     except OSError as error:
         cause = error.strerror or f"it is truncated or damaged ({error})"
     except InputError as error:
@@ -95,7 +111,26 @@ def _read(source: str | os.PathLike[str] | bytes, mode: str) -> Image.Image:
     # Decoders of damaged files fail in too many ways to list: struct.error, SyntaxError, zlib.error …
     except Exception as error:
         cause = f"it is damaged ({type(error).__name__}: {error})"
-    raise InputError(f"Cannot read the image {name}: {cause}. Repair, replace or remove the file.")
+    raise InputError(f"Cannot read the image{name}: {cause}. Repair, replace or remove the file.")
+
+
+def _in_memory(source: Image.Image | npt.NDArray[np.uint8]) -> Image.Image:
+    if isinstance(source, Image.Image):
+        source.load()
+        return source
+    if source.dtype != np.uint8 or source.shape[2:] not in ((), (3,), (4,)) or not source.size:
+        raise InputError(
+            f"it is an array of {source.dtype} and shape {source.shape}, not of uint8 and (height, "
+            "width), with 3 or 4 channels or none"
+        )
+    return Image.fromarray(source)
+
+
+def _is_heic(source: str | os.PathLike[str] | bytes) -> bool:
+    if isinstance(source, bytes):
+        return source[4:12].startswith(_HEIC)
+    with Path(source).open("rb") as file:
+        return file.read(12)[4:].startswith(_HEIC)
 
 
 def _opened(source: str | os.PathLike[str] | bytes) -> Path | io.BytesIO:
@@ -120,6 +155,8 @@ def _available() -> list[str]:
     for plugin in _PLUGINS:
         with contextlib.suppress(ImportError):
             importlib.import_module(f"PIL.{plugin}")
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pillow_heif").register_heif_opener()
     return [name for name in FORMATS if name in Image.OPEN]
 
 

@@ -7,7 +7,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,12 +18,10 @@ from torch import Tensor
 from acil.errors import InputError
 from acil.vision.backbones import fingerprint
 from acil.vision.base import Backbone, Preprocessing
-from acil.vision.decode import decode
+from acil.vision.decode import Source, decode
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
-#: Path of an image file, or its content.
-Source = str | os.PathLike[str] | bytes
 #: Called with the number of images done and the number of all.
 ImageProgress = Callable[[int, int], None]
 #: More threads than this only wait for memory.
@@ -35,13 +33,7 @@ _TOLD = 5
 
 
 def worker_threads() -> int:
-    """Return the number of threads for images: one for each core that this process may use.
-
-    Examples
-    --------
-    >>> 1 <= worker_threads() <= MAX_THREADS
-    True
-    """
+    """Return the number of threads for images: one for each core that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
     cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
     return min(cores, MAX_THREADS)
@@ -71,6 +63,8 @@ class Embedder(ABC):
 
     #: Images that should be given at once.
     batch_size = 1
+    #: Of an image.
+    num_features: int
 
     def __init__(
         self, name: str, weights: str, preprocessing: Preprocessing, crop: float, engine: str
@@ -91,15 +85,14 @@ class Embedder(ABC):
             "engine": self.engine,
         }
 
+    def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
+        """Say whether a model learnt with the network of this identity may predict with this one."""
+        return self.identity == learnt
+
     @property
     def mode(self) -> Literal["RGB", "L"]:
         """Colour or greyscale, as `acil.vision.decode` takes it."""
         return "RGB" if len(self.preprocessing.mean) == 3 else "L"
-
-    @property
-    @abstractmethod
-    def num_features(self) -> int:
-        """Number of features of an image."""
 
     @abstractmethod
     def embed(self, pixels: Tensor) -> Tensor:
@@ -118,6 +111,15 @@ class Embedder(ABC):
 class TorchEmbedder(Embedder):
     """A `Backbone` run by torch: one image at a time on the CPU, full batches on other devices.
 
+    Parameters
+    ----------
+    backbone : Backbone
+    crop : float
+    device : str or torch.device
+    exported : str, optional
+        Hash of the weights when onnxruntime runs the same network, whose models may predict with this
+        one: features differ in the last digits. To learn or to forget, they need onnxruntime.
+
     Examples
     --------
     >>> import torch
@@ -128,7 +130,11 @@ class TorchEmbedder(Embedder):
     """
 
     def __init__(
-        self, backbone: Backbone, crop: float = 1.0, device: str | torch.device = "cpu"
+        self,
+        backbone: Backbone,
+        crop: float = 1.0,
+        device: str | torch.device = "cpu",
+        exported: str | None = None,
     ) -> None:
         if len(backbone.preprocessing.mean) not in (1, 3):
             raise InputError(
@@ -144,13 +150,20 @@ class TorchEmbedder(Embedder):
             backbone, device=where, batch_size=1 if where.type == "cpu" else None
         )
         self.batch_size = self._extractor.batch_size
+        self.num_features = self._extractor.num_features
         # A forward pass changes the mode of the network and global flags of torch for a while.
         self._lock = threading.Lock()
+        self._exported = exported
 
     @property
-    def num_features(self) -> int:
-        """Number of features of an image."""
-        return self._extractor.num_features
+    def backbone(self) -> Backbone:
+        """The network itself."""
+        return self._extractor.backbone
+
+    def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
+        """Say whether a model learnt with the network of this identity may predict with this one."""
+        by_onnx = {**self.identity, "weights": self._exported, "engine": "onnxruntime"}
+        return learnt in (self.identity, by_onnx)
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Return the features of images."""
@@ -166,13 +179,7 @@ class TorchEmbedder(Embedder):
 
 
 class UnreadableError(InputError):
-    """Some images cannot be read; nothing was changed.
-
-    Attributes
-    ----------
-    others : int
-        How many of the images given with them can be read.
-    """
+    """Some images cannot be read, others can; nothing was changed."""
 
     def __init__(self, message: str, others: int) -> None:
         super().__init__(message)
@@ -250,20 +257,11 @@ def embed_readable(
 
 def _named(source: Source, index: int, error: InputError) -> str:
     """Return the error with the number of the image, if it has no path."""
-    return f"Image {index + 1}: {error}" if isinstance(source, bytes) else str(error)
+    return str(error) if isinstance(source, str | os.PathLike) else f"Image {index + 1}: {error}"
 
 
 def require_readable(bad: Sequence[str], n: int, skip_bad: bool) -> None:
-    """Raise if images cannot be used, unless they may be left out and others are there.
-
-    Parameters
-    ----------
-    bad : sequence of str
-        What is wrong with each image that cannot be used.
-    n : int
-        Number of all images.
-    skip_bad : bool
-    """
+    """Raise if some of n images cannot be used, unless they may be left out and others are there."""
     if bad and (not skip_bad or len(bad) == n):
         told = " ".join(bad[:_TOLD]) + (f" And {len(bad) - _TOLD} more." if len(bad) > _TOLD else "")
         raise UnreadableError(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,6 @@ from torch.nn import functional
 from acil.errors import InputError
 from acil.vision.backbones import Backbone, fingerprint, normalise
 from acil.vision.cache import FeatureCache
-from acil.vision.exact import exact_inference
 from acil.vision.imageset import ImageSet
 
 #: How much larger than the backbone's input images may be: 256 for 224, as ImageNet's protocol has it.
@@ -120,7 +120,9 @@ class FeatureExtractor:
             )
         if batch_size is not None and batch_size < 1:
             raise InputError(f"batch_size must be at least 1. Got {batch_size}.")
-        self.batch_size = batch_size or _suitable_batch(self.device, backbone.preprocessing.size)
+        pixels, least, most = _BATCHES["cpu" if self.device.type == "cpu" else "other"]
+        suitable = max(least, min(most, pixels // backbone.preprocessing.size**2))
+        self.batch_size = batch_size or suitable
         self.cache = cache
         self.progress = progress
         self.share = share
@@ -128,28 +130,17 @@ class FeatureExtractor:
         self.backbone = backbone.to(self.device)
         if self._format == torch.channels_last:
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._known: tuple[list[tuple[int, int]], str] | None = None
         self.num_features = self._count_features()
 
     @property
     def identity(self) -> str:
-        """Hash of backbone, settings and preprocessing; follows the weights when they are trained on.
-
-        Changes are noticed by torch's version counters, which a replayed CUDA graph does not move: after
-        training with one, make a new extractor.
-        """
-        state = [
-            (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
-            for tensor in self.backbone.state_dict().values()
+        """Hash of backbone, settings and preprocessing, as they are now."""
+        facts = [
+            fingerprint(self.backbone),
+            asdict(self.settings),
+            self.backbone.preprocessing.to_dict(),
         ]
-        if self._known is None or self._known[0] != state:
-            facts = [
-                fingerprint(self.backbone),
-                asdict(self.settings),
-                self.backbone.preprocessing.to_dict(),
-            ]
-            self._known = state, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        return self._known[1]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def features(self, images: ImageSet) -> Tensor:
         """Return the features of images.
@@ -165,19 +156,24 @@ class FeatureExtractor:
         Tensor of shape (n, num_features), float32, on the CPU
             Shared with the cache: not to be changed in place.
         """
-        self._check(images)
+        needed = self.backbone.preprocessing
+        fits = images.has_pixels and images.shape[0] == len(needed.mean)
+        fits = fits and needed.size <= min(images.shape[1:])
+        if not fits or max(images.shape[1:]) > round(needed.size * _MAX_MARGIN):
+            kind = "these have" if images.has_pixels else "this set has only vectors of"
+            raise InputError(
+                f"The backbone {self.backbone.name!r} takes images of shape "
+                f"{(len(needed.mean), needed.size, needed.size)}, {kind} {images.shape}. "
+                "Load them in that shape, or use a backbone built for theirs."
+            )
         if self.cache is None or len(images) == 0:
             return self._extract(images)
         key = f"{images.identity}:{self.identity}:{self.device.type}:{self.batch_size}"
-        if self.share is not None:
-            return self._own_features(images, self.cache, key, *self.share)
-        whole = self.cache.get(key, lambda: self._extract(images.whole))
-        return whole if images.indices is None else whole[images.indices]
-
-    def _own_features(
-        self, images: ImageSet, cache: FeatureCache, key: str, rank: int, size: int
-    ) -> Tensor:
         whole = images.whole
+        if self.share is None:
+            found = self.cache.get(key, lambda: self._extract(whole))
+            return found if images.indices is None else found[images.indices]
+        rank, size = self.share
         places = torch.arange(len(whole)) if images.indices is None else images.indices
         if not bool((places % size == rank).all()):
             raise InputError(
@@ -185,28 +181,17 @@ class FeatureExtractor:
                 "Ask the process that has them."
             )
         own = whole.subset(torch.arange(rank, len(whole), size))
-        return cache.get(f"{key}:{rank}/{size}", lambda: self._extract(own))[places // size]
-
-    def _check(self, images: ImageSet) -> None:
-        if not images.has_pixels:
-            raise InputError("Features are extracted from images, and this set has only vectors.")
-        needed = self.backbone.preprocessing
-        channels, *sides = images.shape
-        fits = needed.size <= min(sides) and max(sides) <= round(needed.size * _MAX_MARGIN)
-        if channels != len(needed.mean) or not fits:
-            raise InputError(
-                f"The backbone {self.backbone.name!r} takes images of shape "
-                f"{(len(needed.mean), needed.size, needed.size)}, these have {images.shape}. "
-                "Load them in that shape, or use a backbone built for theirs."
-            )
+        return self.cache.get(f"{key}:{rank}/{size}", lambda: self._extract(own))[places // size]
 
     def _extract(self, images: ImageSet) -> Tensor:
         found = torch.empty(len(images), self.num_features)
         with self._running() as pooled:
             for start in range(0, len(images), self.batch_size):
                 stop = min(start + self.batch_size, len(images))
-                batch = _filled(images.batch(start, stop), self.batch_size)
-                found[start:stop] = self._row_features(batch, pooled)[: stop - start]
+                batch = images.batch(start, stop)
+                repeated = batch[-1:].expand(self.batch_size - len(batch), -1, -1, -1)
+                full = torch.cat([batch, repeated])
+                found[start:stop] = self._row_features(full, pooled)[: stop - start]
                 if self.progress is not None:
                     self.progress(stop, len(images))
         return found
@@ -215,12 +200,13 @@ class FeatureExtractor:
     def _running(self) -> Iterator[dict[str, Tensor]]:
         modules = self.backbone.taps()
         chosen = {name: modules[name] for name in self.settings.taps}
-        with exact_inference(self.backbone, self.device), tapped(chosen, self.settings.grid) as pooled:
+        with exact_inference(self.backbone, self.device), _tapped(chosen, self.settings.grid) as pooled:
             yield pooled
 
     def _row_features(self, pixels: Tensor, pooled: dict[str, Tensor]) -> Tensor:
         needed = self.backbone.preprocessing
-        centre = _centre(pixels, needed.size).to(self.device)
+        top, left = (round((side - needed.size) / 2) for side in pixels.shape[2:])
+        centre = pixels[:, :, top : top + needed.size, left : left + needed.size].to(self.device)
         x = normalise(centre.contiguous(memory_format=self._format), needed)
         parts = self._parts(x, pooled)
         if self.settings.mirror:
@@ -256,28 +242,10 @@ class FeatureExtractor:
 
 
 @contextmanager
-def tapped(modules: Mapping[str, nn.Module], grid: int) -> Iterator[dict[str, Tensor]]:
-    """Collect the maps of some modules, each averaged over grid x grid fields and flattened.
+def _tapped(modules: Mapping[str, nn.Module], grid: int) -> Iterator[dict[str, Tensor]]:
+    """Collect the maps of some modules, each averaged over grid x grid fields and flattened, float32.
 
-    Parameters
-    ----------
-    modules : mapping of str to nn.Module
-        Their outputs are maps of shape (n, channels, height, width).
-    grid : int
-
-    Yields
-    ------
-    dict of str to Tensor of shape (n, channels * grid * grid), float32
-        Filled by each forward pass. When the context ends, however it ends, the network has no hooks.
-
-    Examples
-    --------
-    >>> import torch
-    >>> network = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Flatten())
-    >>> with tapped({"relu": network[0]}, grid=2) as pooled:
-    ...     _ = network(torch.arange(16.0).reshape(1, 1, 4, 4))
-    >>> pooled["relu"]
-    tensor([[ 2.5000,  4.5000, 10.5000, 12.5000]])
+    Filled by each forward pass. When the context ends, however it ends, the network has no hooks.
     """
     pooled: dict[str, Tensor] = {}
 
@@ -310,17 +278,48 @@ def _pool(output: object, name: str, grid: int) -> Tensor:
     return functional.adaptive_avg_pool2d(output.to(torch.float32), grid).flatten(1)
 
 
-def _filled(batch: Tensor, size: int) -> Tensor:
-    """Return a batch of exactly this many images; those that are missing repeat the last one."""
-    missing = size - len(batch)
-    return torch.cat([batch, batch[-1:].expand(missing, -1, -1, -1)]) if missing else batch
+@contextmanager
+def exact_inference(network: nn.Module, device: torch.device) -> Iterator[None]:
+    """Run a network in evaluation mode, without gradients, autocast and reduced precision.
+
+    Everything is put back afterwards, also after an error.
+    """
+    no_autocast = torch.autocast(device.type, enabled=False)
+    with evaluating(network), torch.no_grad(), no_autocast, full_float32():
+        yield
 
 
-def _centre(pixels: Tensor, size: int) -> Tensor:
-    top, left = (round((side - size) / 2) for side in pixels.shape[2:])
-    return pixels[:, :, top : top + size, left : left + size]
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode; put back that of each submodule by itself, since some may be frozen."""
+    modes = [(module, module.training) for module in network.modules()]
+    try:
+        network.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
-def _suitable_batch(device: torch.device, size: int) -> int:
-    pixels, least, most = _BATCHES["cpu" if device.type == "cpu" else "other"]
-    return max(least, min(most, pixels // size**2))
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Switch off TF32, bfloat16 products of float32 and kernels chosen by timing; put all back after."""
+    backends: Any = torch.backends
+    changes: list[tuple[Any, str, Any]]
+    changes = [(backends.cudnn, "benchmark", False), (backends.cudnn, "deterministic", True)]
+    # From torch 2.9 on, each kind of operation has its own setting, and reading an old flag fails once
+    # a user has set a new one.
+    if hasattr(backends.cudnn, "conv"):
+        owners = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+        owners += [backends.mkldnn.matmul, backends.mkldnn.conv]
+        changes += [(owner, "fp32_precision", "ieee") for owner in owners]
+    else:
+        changes += [(owner, "allow_tf32", False) for owner in (backends.cuda.matmul, backends.cudnn)]
+    before = [getattr(owner, name) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for (owner, name, _), value in zip(changes, before, strict=True):
+            setattr(owner, name, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,9 +26,18 @@ class ImageSet:
     pixels : Tensor of shape (n, channels, height, width), uint8, on the CPU, or None
         May be memory-mapped.
     vectors : Tensor of shape (n, features), float32, on the CPU, or None
-        Features made elsewhere. At least one of the two is needed; vectors are taken as they are.
+        Features made elsewhere, in place of pixels; they are taken as they are.
     identity : str
         Says which content this is (`content_identity`), for caches.
+
+    Attributes
+    ----------
+    has_pixels : bool
+        Whether these are images, not vectors.
+    shape : tuple of int
+        Of one image, (channels, height, width), or of one vector, (features,).
+    indices : Tensor or None
+        Which images of the whole split these are; None for all of them.
 
     Examples
     --------
@@ -41,59 +50,53 @@ class ImageSet:
     """
 
     def __init__(self, pixels: Tensor | None, vectors: Tensor | None, identity: str) -> None:
-        if pixels is None and vectors is None:
-            raise InputError("An ImageSet needs pixels or vectors. Got neither.")
-        if pixels is not None:
-            _require(pixels, "pixels", torch.uint8, "(n, channels, height, width)", 4)
-        if vectors is not None:
-            _require(vectors, "vectors", torch.float32, "(n, features)", 2)
-        if pixels is not None and vectors is not None and len(pixels) != len(vectors):
+        content = vectors if pixels is None else pixels
+        self.has_pixels = pixels is not None
+        dtype, ndim = (torch.uint8, 4) if self.has_pixels else (torch.float32, 2)
+        if content is None or (pixels is not None and vectors is not None):
+            raise InputError("An ImageSet needs either pixels or vectors.")
+        if (content.dtype, content.ndim, content.device.type) != (dtype, ndim, "cpu"):
             raise InputError(
-                f"There are {len(pixels)} images but {len(vectors)} vectors. Give one vector per image."
+                "An ImageSet takes pixels, uint8 of shape (n, channels, height, width), or vectors, "
+                f"float32 of shape (n, features), on the CPU. Got {content.dtype} of shape "
+                f"{tuple(content.shape)} on {content.device}."
             )
         self.identity = identity
-        self._pixels = pixels
-        self._vectors = vectors
-        self._indices: Tensor | None = None
+        self.shape = tuple(content.shape[1:])
+        self.indices: Tensor | None = None
+        self._content = content
 
     def __len__(self) -> int:
-        return len(self._any) if self._indices is None else len(self._indices)
+        return len(self._content if self.indices is None else self.indices)
 
     def __repr__(self) -> str:
-        kind = "vectors" if self._pixels is None else "images"
-        return f"ImageSet({len(self)} of {len(self._any)} {kind} {self.shape}, {self.identity[:12]})"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one image, (channels, height, width), or of one vector, (features,)."""
-        return tuple(self._any.shape[1:])
-
-    @property
-    def has_pixels(self) -> bool:
-        """Whether there are images, and not only vectors."""
-        return self._pixels is not None
-
-    @property
-    def indices(self) -> Tensor | None:
-        """Which images of the whole split these are; None for all of them."""
-        return self._indices
+        kind = "images" if self.has_pixels else "vectors"
+        return f"ImageSet({len(self)} of {len(self._content)} {kind} {self.shape}, {self.identity[:12]})"
 
     @property
     def whole(self) -> ImageSet:
         """The split that this is a part of."""
-        return ImageSet(self._pixels, self._vectors, self.identity)
+        pixels, vectors = (self._content, None) if self.has_pixels else (None, self._content)
+        return ImageSet(pixels, vectors, self.identity)
 
     def subset(self, indices: Tensor) -> ImageSet:
-        """Return some of these images, in the given order; no pixel is copied.
-
-        Parameters
-        ----------
-        indices : Tensor of shape (k,), integers from 0 to len(self) - 1
-            May repeat.
-        """
-        chosen = self._checked(indices)
+        """Return some of these images, in the given order; no pixel is copied. Indices may repeat."""
+        chosen = torch.as_tensor(indices)
+        if chosen.numel() == 0:
+            chosen = torch.empty(0, dtype=torch.int64)
+        if chosen.ndim != 1 or chosen.dtype not in _INTEGERS:
+            raise InputError(
+                "Indices of images must be a one-dimensional tensor of integers. "
+                f"Got {chosen.dtype} of shape {tuple(chosen.shape)}."
+            )
+        chosen = chosen.to(device="cpu", dtype=torch.int64)
+        if not bool(((chosen >= 0) & (chosen < len(self))).all()):
+            raise InputError(
+                f"Indices must be from 0 to {len(self) - 1} in a set of {len(self)} images. "
+                f"Got {int(chosen.min())} to {int(chosen.max())}."
+            )
         part = self.whole
-        part._indices = chosen.clone() if self._indices is None else self._indices[chosen]
+        part.indices = chosen.clone() if self.indices is None else self.indices[chosen]
         return part
 
     def pixels(self) -> Tensor:
@@ -101,91 +104,36 @@ class ImageSet:
         return self.batch(0, len(self))
 
     def batch(self, start: int, stop: int) -> Tensor:
-        """Return a run of the images; of a memory-mapped set, only these are read.
-
-        Parameters
-        ----------
-        start, stop : int
-
-        Returns
-        -------
-        Tensor of shape (stop - start, channels, height, width), uint8
-        """
-        if self._pixels is None:
+        """Return the images from start to stop, uint8; of a memory-mapped set, only these are read."""
+        if not self.has_pixels:
             raise InputError(
                 f"This set has only vectors of {self.shape[0]} features, no images. Use a data set with "
                 "images, or a method that works on features."
             )
-        if self._indices is None:
-            return self._pixels[start:stop]
-        return self._pixels[self._indices[start:stop]]
+        return self._content[slice(start, stop) if self.indices is None else self.indices[start:stop]]
 
     def features(self, extractor: FeatureExtractor | None) -> Tensor:
-        """Return the features of the images, or the vectors as they are.
+        """Return the features of the images, or the vectors as they are; not to be changed in place.
 
         Parameters
         ----------
         extractor : FeatureExtractor or None
             Not used by a set of vectors.
-
-        Returns
-        -------
-        Tensor of shape (n, features), float32, on the CPU
-            Shared with the set or the cache: not to be changed in place.
         """
-        if self._vectors is not None:
-            return self._vectors if self._indices is None else self._vectors[self._indices]
+        if not self.has_pixels:
+            return self._content if self.indices is None else self._content[self.indices]
         if extractor is None:
             raise InputError("Images need an extractor to become features. Give a backbone.")
         return extractor.features(self)
 
-    @property
-    def _any(self) -> Tensor:
-        found = self._vectors if self._pixels is None else self._pixels
-        if found is None:
-            raise TypeError("an ImageSet has pixels or vectors")
-        return found
-
-    def _checked(self, indices: Any) -> Tensor:
-        chosen = torch.as_tensor(indices)
-        if chosen.numel() == 0:
-            return torch.empty(0, dtype=torch.int64)
-        if chosen.ndim != 1 or chosen.dtype not in _INTEGERS:
-            raise InputError(
-                "Indices of images must be a one-dimensional tensor of integers. "
-                f"Got {chosen.dtype} of shape {tuple(chosen.shape)}."
-            )
-        chosen = chosen.to(device="cpu", dtype=torch.int64)
-        low, high = int(chosen.min()), int(chosen.max())
-        if low < 0 or high >= len(self):
-            raise InputError(
-                f"Indices must be from 0 to {len(self) - 1} in a set of {len(self)} images. "
-                f"Got {low} to {high}."
-            )
-        return chosen
-
 
 def content_identity(content: Tensor) -> str:
-    """Return a hash of shape, type and values, reading a memory-mapped tensor piece by piece.
-
-    Parameters
-    ----------
-    content : Tensor of pixels or vectors, on the CPU
-    """
+    """Return a hash of shape, type and values, reading a memory-mapped tensor piece by piece."""
     digest = hashlib.sha256(f"{tuple(content.shape)} {content.dtype}".encode())
     rows = content.reshape(1) if content.ndim == 0 else content
-    row_bytes = max(1, rows[:1].numel() * rows.element_size())
-    step = max(1, _CHUNK_BYTES // row_bytes)
+    step = max(1, _CHUNK_BYTES // max(1, rows[:1].numel() * rows.element_size()))
     for start in range(0, len(rows), step):
         # As bytes, because NumPy does not have every type of torch.
         piece = rows[start : start + step].contiguous().reshape(-1)
         digest.update(piece.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _require(tensor: Tensor, name: str, dtype: torch.dtype, shape: str, ndim: int) -> None:
-    if tensor.dtype != dtype or tensor.ndim != ndim or tensor.device.type != "cpu":
-        raise InputError(
-            f"The {name} of an ImageSet must be {dtype} of shape {shape} on the CPU. "
-            f"Got {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}."
-        )

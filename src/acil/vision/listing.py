@@ -13,7 +13,7 @@ from acil.errors import InputError
 #: A format that this build of Pillow lacks is told when the file is read.
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-) | {".jp2", ".avif"}
+) | {".jp2", ".avif", ".heic", ".heif"}
 #: What a prediction says of an image that is like nothing learnt; so no class may be called that.
 UNKNOWN = "unknown"
 _MAX_NAME = 200
@@ -45,16 +45,7 @@ class Listing:
 
 
 def check_class_name(name: str) -> str:
-    """Return the name of a class, or say why it cannot be one.
-
-    Names are shown on terminals and web pages and are names of folders, so that separators, control
-    characters and the like are refused.
-
-    Examples
-    --------
-    >>> check_class_name("gas pump")
-    'gas pump'
-    """
+    """Return the name of a class, or say why it cannot be one: it is shown, and names a folder."""
     fault = None
     if not name or name != name.strip():
         fault = "is empty, or begins or ends with a space"
@@ -84,12 +75,11 @@ def list_images(source: str | os.PathLike[str], label: str | None = None) -> Lis
     """
     path = Path(source)
     if label is not None:
-        check_class_name(label)
         listing = Listing()
         if path.is_dir():
-            _add_folder(listing, path, label)
+            _add_folder(listing, path, check_class_name(label))
         else:
-            listing.add([_existing(path)], label)
+            listing.add([_existing(path)], check_class_name(label))
         return listing
     if path.is_dir():
         return _class_folders(path)
@@ -105,52 +95,36 @@ def list_images(source: str | os.PathLike[str], label: str | None = None) -> Lis
 
 
 def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return image files for prediction: files as they are, of folders all images in them, at any depth.
-
-    Parameters
-    ----------
-    sources : sequence of str or path-like
-    """
+    """Return image files for prediction: files as they are, of folders all images, at any depth."""
     found: list[Path] = []
     for source in sources:
         path = Path(source)
         if not path.is_dir():
             found.append(_existing(path))
             continue
-        inside = _walked(path)
-        if not inside:
+        before, seen = len(found), set()
+        # Linked class folders count; a link to a folder above would lead round in circles.
+        for root, folders, files in os.walk(path, followlinks=True):
+            real = Path(root).resolve()
+            folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
+            if real not in seen:
+                found += [Path(root, name) for name in sorted(files) if _is_image(name)]
+            seen.add(real)
+        if len(found) == before:
             raise InputError(f"{path} holds no images ({', '.join(sorted(SUFFIXES))}).")
-        found += inside
-    return found
-
-
-def _walked(folder: Path) -> list[Path]:
-    found = []
-    # Linked class folders count; a link to a folder above would lead round in circles.
-    seen: set[str] = set()
-    for root, folders, files in os.walk(folder, followlinks=True):
-        real = str(Path(root).resolve())
-        folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
-        if real not in seen:
-            found += [Path(root, name) for name in sorted(files) if _is_image(name)]
-        seen.add(real)
     return found
 
 
 def _class_folders(folder: Path) -> Listing:
     listing = Listing()
-    names = sorted(
-        entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")
-    )
+    names = sorted(e.name for e in folder.iterdir() if e.is_dir() and not e.name.startswith("."))
     if not names:
         raise InputError(
             f"{folder} has no class folders. Put the images of each class into a folder of its name, or "
             "say which class all its images belong to (--class NAME)."
         )
     for name in names:
-        check_class_name(name)
-    for name in names:
-        _add_folder(listing, folder / name, name)
+        _add_folder(listing, folder / check_class_name(name), name)
     return listing
 
 

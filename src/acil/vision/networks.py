@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import importlib
 import io
-import json
 import logging
 import os
 import re
@@ -17,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acil.errors import ACILError, InputError, MissingExtraError
-from acil.modelfile.writing import locked, replacing
+from acil.errors import InputError, MissingExtraError
 from acil.vision.backbones import load_backbone
 from acil.vision.base import Backbone, Preprocessing, WrappedBackbone
+from acil.vision.cache import FeatureCache
 from acil.vision.embedder import Embedder, TorchEmbedder
 from acil.vision.onnx_models import IMAGENET, IMAGENET_CROP, OnnxEmbedder, exported_network, open_onnx
 
@@ -67,29 +66,23 @@ def open_network(spec: str, device: str | torch.device = "cpu") -> Embedder:
     )
 
 
-def _open_onnx(path: str, device: str | torch.device) -> Embedder:
-    return open_onnx(path)
-
-
 def _open_timm(name: str, device: str | torch.device) -> Embedder:
-    timm = _library("timm", "timm:" + name, "acil[timm]")
-    _require_plain(name)
-    module = _built(lambda: timm.create_model(name, pretrained=True, num_classes=0), f"timm:{name}")
+    spec = f"timm:{name}"
+    timm = _library("timm", name, spec, "acil[timm]")
+    module = _built(lambda: timm.create_model(name, pretrained=True, num_classes=0), spec)
     data = timm.data.resolve_model_data_config(module)
     _, height, width = data["input_size"]
     if height != width:
         raise InputError(
-            f"timm:{name} takes images of {height} x {width} pixels. Only networks for square images "
-            "can be used."
+            f"{spec} takes images of {height} x {width} pixels. Choose a network for square images."
         )
     preprocessing = Preprocessing(tuple(data["mean"]), tuple(data["std"]), int(height))
-    return _wrapped(module, f"timm:{name}", preprocessing, float(data.get("crop_pct", 1.0)), device)
+    return _wrapped(module, spec, preprocessing, float(data.get("crop_pct", 1.0)), device)
 
 
 def _open_torchvision(name: str, device: str | torch.device) -> Embedder:
-    torchvision = _library("torchvision.models", "torchvision:" + name, "torchvision")
-    _require_plain(name)
     spec = f"torchvision:{name}"
+    torchvision = _library("torchvision.models", name, spec, "torchvision")
     weights = _built(lambda: torchvision.get_model_weights(name).DEFAULT, spec)
     module = _built(lambda: torchvision.get_model(name, weights=weights), spec)
     preset = weights.transforms()
@@ -146,7 +139,7 @@ def _open_module(path: str, device: str | torch.device) -> Embedder:
 _KINDS: dict[str, Callable[[str, str | torch.device], Embedder]] = {
     "timm": _open_timm,
     "torchvision": _open_torchvision,
-    "onnx": _open_onnx,
+    "onnx": lambda path, device: open_onnx(path),
     "module": _open_module,
 }
 
@@ -173,24 +166,22 @@ def _wrapped(
     return TorchEmbedder(backbone.eval(), crop, device)
 
 
-def _library(name: str, spec: str, package: str) -> Any:
+def _library(module: str, name: str, spec: str, package: str) -> Any:
+    """Import the library of a network, if that has a plain name."""
+    if not _PLAIN.fullmatch(name):
+        raise InputError(f"{name!r} is no plain name of a network: letters, digits, '_', '-' and '.'.")
+    needs = f"The backbone {spec!r} needs {module.partition('.')[0]}"
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"The backbone {spec!r} needs {name.partition('.')[0]}, which is not installed. Install it "
-            f"with: pip install '{package}'"
+            f"{needs}, which is not installed. Install it with: pip install '{package}'"
         ) from error
     except Exception as error:  # a build for another version of torch fails in ways of its own
         raise MissingExtraError(
-            f"The backbone {spec!r} needs {name.partition('.')[0]}, which is installed but cannot be "
-            f"imported ({error}). Install the build that fits torch {torch.__version__}."
+            f"{needs}, which is installed but cannot be imported ({error}). Install the build that fits "
+            f"torch {torch.__version__}."
         ) from error
-
-
-def _require_plain(name: str) -> None:
-    if not _PLAIN.fullmatch(name):
-        raise InputError(f"{name!r} is no plain name of a network: letters, digits, '_', '-' and '.'.")
 
 
 def _built(make: Callable[[], Any], spec: str) -> Any:
@@ -225,13 +216,12 @@ def open_efficientnet() -> Embedder:
     The network is exported to ONNX once and kept in the user's cache folder: that takes ten seconds, and
     the result runs many times faster.
     """
-    weights = _packages()[1]
+    digest = hashlib.sha256(_packages()[1].read_bytes()).hexdigest()
     try:
         import onnxruntime  # noqa: F401
     except ImportError:
         logger.warning("onnxruntime is not installed: features take ten times as long (acil[onnx]).")
-        return TorchEmbedder(EfficientNetLite0().eval(), EFFICIENTNET_CROP)
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+        return TorchEmbedder(EfficientNetLite0().eval(), EFFICIENTNET_CROP, exported=digest)
     return OnnxEmbedder(
         _graph(digest), EFFICIENTNET, digest, EFFICIENTNET_PREPROCESSING, EFFICIENTNET_CROP
     )
@@ -245,54 +235,16 @@ def cache_folder() -> Path:
 
 
 def _graph(digest: str) -> bytes:
-    """Return the exported network, from the cache or made now."""
-    folder = cache_folder()
-    path = folder / f"{EFFICIENTNET}-{digest[:16]}-v{_GRAPH_VERSION}.onnx"
-    found = _read(path)
-    if found is not None:
-        return found
-    with contextlib.ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # A second process waits here, and then finds the file.
-            stack.enter_context(locked(path))
-        except (ACILError, OSError) as error:
-            logger.warning("The folder %s cannot be used: %s", folder, error)
-        found = _read(path)
-        if found is None:
-            found = _exported()
-            _keep(path, found)
-        return found
+    """Return the exported network as ONNX, from the cache or made now."""
+    cache = FeatureCache(cache_folder())
+    found = cache.get(f"{EFFICIENTNET}-{digest}-v{_GRAPH_VERSION}.onnx", _exported)
+    return found.numpy().tobytes()
 
 
-def _read(path: Path) -> bytes | None:
-    try:
-        content = path.read_bytes()
-        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        if facts["sha256"] == hashlib.sha256(content).hexdigest():
-            return content
-        logger.warning("%s is damaged: the network is exported again.", path)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("%s cannot be used (%s): the network is exported again.", path, error)
-    return None
-
-
-def _keep(path: Path, content: bytes) -> None:
-    facts = json.dumps({"sha256": hashlib.sha256(content).hexdigest()})
-    try:
-        with replacing(path) as draft:
-            draft.write_bytes(content)
-        with replacing(path.with_suffix(".json")) as draft:
-            draft.write_text(facts, encoding="utf-8")
-    except (ACILError, OSError) as error:
-        logger.warning("The exported network is not kept, and will be exported again: %s", error)
-
-
-def _exported() -> bytes:
+def _exported() -> Tensor:
     logger.info("Exporting %s to ONNX, once; this takes some ten seconds.", EFFICIENTNET)
-    return exported_network(EfficientNetLite0().eval())
+    content = exported_network(EfficientNetLite0().eval())
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def _packages() -> tuple[Any, Path]:

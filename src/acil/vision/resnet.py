@@ -18,16 +18,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class PaddedShortcut(nn.Module):
     """Shortcut without parameters ("option A"): every second pixel, and channels of zeros around.
 
-    Parameters
-    ----------
-    inputs, outputs : int
-        Channels. Half of those that are missing go before the image's own, half behind.
-
-    Examples
-    --------
-    >>> import torch
-    >>> PaddedShortcut(2, 4)(torch.ones(1, 2, 4, 4)).amax(dim=(2, 3))
-    tensor([[0., 1., 1., 0.]])
+    Half of the channels that are missing go before the image's own, half behind.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -41,35 +32,17 @@ class PaddedShortcut(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut around them.
+    """Two 3 x 3 convolutions and a shortcut around them, which ``downsample`` may change."""
 
-    Parameters
-    ----------
-    inputs, outputs : int
-        Channels.
-    stride : int
-        Of the first convolution.
-    downsample : nn.Module or None
-        What the shortcut does to the input; None passes it unchanged.
-    last_relu : bool, default=True
-        Whether the sum goes through a ReLU.
-    """
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        stride: int,
-        downsample: nn.Module | None,
-        last_relu: bool = True,
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, downsample: nn.Module | None) -> None:
         super().__init__()
         self.conv1 = convolution(inputs, outputs, 3, stride)
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = convolution(outputs, outputs, 3)
         self.bn2 = nn.BatchNorm2d(outputs)
         self.downsample = downsample
-        self.last_relu = last_relu
+        #: Whether the sum goes through a ReLU.
+        self.last_relu = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the next map; the input, which a tap may hold, is not changed."""
@@ -148,11 +121,6 @@ class ResNet32(Backbone):
                 block.last_relu = False
                 nn.init.zeros_(block.bn2.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the average of the last map over all places, (n, 64)."""
-        last: Tensor = self.stage3(self.stage2(self.stage1(self.stem(x))))
-        return last.mean(dim=(2, 3))
-
     def taps(self) -> dict[str, nn.Module]:
         """Return "stem" and the blocks "stage1.0" … "stage3.4"."""
         return {"stem": self.stem, **_block_taps([self.stage1, self.stage2, self.stage3])}
@@ -207,12 +175,6 @@ class ResNet18(Backbone):
         self.layer3 = _stage(128, 256, 2, 2)
         self.layer4 = _stage(256, 512, 2, 2, last_relu=last_relu)
         draw_weights_(self, generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the average of the last map over all places, (n, 512)."""
-        x = self.maxpool(functional.relu(self.bn1(self.conv1(x)), inplace=True))
-        last: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return last.mean(dim=(2, 3))
 
     def taps(self) -> dict[str, nn.Module]:
         """Return "stem" (after its pooling, if any) and the blocks "stage1.0" … "stage4.1"."""

@@ -29,7 +29,7 @@ from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.recipes import recipe
 from acil.vision.backbones import build, load_backbone, normalise, save_backbone
-from acil.vision.exact import exact_inference
+from acil.vision.extract import exact_inference
 
 BASE = 50
 HELD_OUT = 50

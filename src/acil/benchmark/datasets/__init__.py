@@ -35,40 +35,29 @@ _MOST_COPIED = 1 << 30
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a data set's loader is: a module with a function `load`, and options given to it."""
+    """A module here with a function `load`, and options given to it."""
 
     module: str
-    summary: str
     options: dict[str, Any] = field(default_factory=dict)
     #: Whether the name may be followed by a colon and the place of the data.
     takes_place: bool = False
 
 
-_HERE = "acil.benchmark.datasets"
 DATASETS = {
-    "digits": Entry(f"{_HERE}.digits", "8 x 8 digits that ship with scikit-learn"),
-    "cifar100": Entry(f"{_HERE}.cifar100", "CIFAR-100 in its official binary layout"),
-    "imagefolder": Entry(
-        f"{_HERE}.imagefolder", "imagefolder:DIR with train/CLASS/* and val/CLASS/*", {}, True
-    ),
-    "imagenet100-lucir": Entry(
-        f"{_HERE}.imagefolder",
-        "the 100 classes of LUCIR, from ImageNet's folder",
-        {"subset": "lucir"},
-        True,
-    ),
-    "imagenet100-podnet": Entry(
-        f"{_HERE}.imagefolder",
-        "the first 100 classes, from ImageNet's folder",
-        {"subset": "podnet"},
-        True,
-    ),
-    "features": Entry(
-        f"{_HERE}.features",
-        "features:FILE with embeddings of any network (safetensors or npz)",
-        {},
-        True,
-    ),
+    # 8 x 8 digits that ship with scikit-learn
+    "digits": Entry("digits"),
+    "cifar100": Entry("cifar100"),
+    # imagefolder:DIR with train/CLASS/* and val/CLASS/*
+    "imagefolder": Entry("imagefolder", {}, True),
+    # ImageNet's folder: the 100 classes of LUCIR, and the first 100
+    "imagenet100-lucir": Entry("imagefolder", {"subset": "lucir"}, True),
+    "imagenet100-podnet": Entry("imagefolder", {"subset": "podnet"}, True),
+    # Where pre-trained networks are compared: folders, no base phase, recipe "pretrained"
+    "cub": Entry("imagefolder", {"n_classes": 200}, True),
+    "imagenet-r": Entry("imagefolder", {"n_classes": 200}, True),
+    "cars": Entry("imagefolder", {"n_classes": 196}, True),
+    # features:FILE with embeddings of any network (safetensors or npz)
+    "features": Entry("features", {}, True),
 }
 
 
@@ -101,11 +90,8 @@ class Dataset:
     skipped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for split, images, labels in (
-            ("training", self.train, self.train_labels),
-            ("test", self.test, self.test_labels),
-        ):
-            _check_split(self, split, images, labels)
+        _check_split(self, "training", self.train, self.train_labels)
+        _check_split(self, "test", self.test, self.test_labels)
 
     @cached_property
     def identity(self) -> str:
@@ -180,23 +166,11 @@ def prepare(
     A data set that can be fetched has a function ``prepare(root, *, url, force, progress)`` in its
     module. Any other is loaded from where it is, which checks it (and decodes a folder of images).
 
-    Parameters
-    ----------
-    name : str
-        See `load`.
-    root : Path, optional
-    url : str, optional
-        Fetch from here instead of the official address.
-    force : bool
-        Fetch and unpack again.
-    skip_bad : bool
-        Leave out images that cannot be read.
-    progress : callable, optional
-    **options
-        Of the loader.
+    Arguments are those of `load`; ``url`` replaces the official address, ``force`` fetches and unpacks
+    again.
     """
     entry = DATASETS.get(name)
-    fetch = None if entry is None else getattr(importlib.import_module(entry.module), "prepare", None)
+    fetch = None if entry is None else getattr(_module(entry), "prepare", None)
     if fetch is not None:
         place = data_root(root)
         if place is None:
@@ -223,12 +197,6 @@ def restrict(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     """Keep some classes, and number them by their place in the list.
 
     With a class order (or its beginning) the labels become positions in that order.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    classes : sequence of int
-        Labels to keep, each once.
 
     Examples
     --------
@@ -269,6 +237,10 @@ def _kept(images: ImageSet, places: Tensor) -> tuple[ImageSet, Tensor]:
     return part, places[indices]
 
 
+def _module(entry: Entry) -> Any:
+    return importlib.import_module(f"{__name__}.{entry.module}")
+
+
 def _resolve(name: str) -> tuple[Callable[..., Dataset], Path | None, dict[str, Any]]:
     """Return the loader that a name means, the place that the name itself gives, and its options."""
     head, colon, tail = name.partition(":")
@@ -277,7 +249,7 @@ def _resolve(name: str) -> tuple[Callable[..., Dataset], Path | None, dict[str, 
         if colon and not (entry.takes_place and tail):
             raise InputError(f"{name!r} names no data set: write imagefolder:DIR or features:FILE.")
         place = Path(tail).expanduser() if colon else None
-        return importlib.import_module(entry.module).load, place, entry.options
+        return _module(entry).load, place, entry.options
     if not colon:
         raise InputError(
             f"There is no data set {name!r}. Known: {', '.join(DATASETS)}; your own is "

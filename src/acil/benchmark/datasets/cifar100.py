@@ -37,14 +37,20 @@ def load(
 ) -> Dataset:
     """Return CIFAR-100 with its 100 fine classes.
 
-    Parameters
-    ----------
-    root : Path
-        Folder that holds ``cifar-100-binary``, or that folder itself.
-    skip_bad, progress
-        Ignored: the files are right as a whole or not, and reading them takes seconds.
+    ``root`` is the folder that holds ``cifar-100-binary``, or that folder itself. The other arguments
+    are ignored: the files are right as a whole or not, and reading them takes seconds.
     """
-    folder = _locate(root)
+    if root is None:
+        raise InputError(
+            f"Where is CIFAR-100? Give --root DIR or set {ROOT_VARIABLE}. To fetch it: acil data "
+            "prepare cifar100 --root DIR."
+        )
+    folder = _found(root)
+    if folder is None:
+        raise InputError(
+            f"{root} does not hold {FOLDER} with all its files. Run: acil data prepare cifar100 --root "
+            f"{root} (without a network, copy {ARCHIVE} from {ADDRESS} there first)."
+        )
     names = _class_names(folder)
     train, train_labels = _read(folder, "train")
     test, test_labels = _read(folder, "test")
@@ -65,14 +71,8 @@ def prepare(
 ) -> None:
     """Fetch the archive, or take the one that is there, check it and unpack it.
 
-    Parameters
-    ----------
-    root : Path
-    url : str, optional
-        Another address of the official archive, which must keep its name.
-    force : bool
-        Unpack again even if the data are there; replace an archive whose checksum is wrong.
-    progress : callable, optional
+    ``url`` is another address of the official archive, which must keep its name. ``force`` unpacks again
+    even if the data are there, and replaces an archive whose checksum is wrong.
     """
     if not force and _found(root) is not None:
         return
@@ -154,21 +154,6 @@ def _found(root: Path) -> Path | None:
         if all((folder / name).is_file() for name in FILES):
             return folder
     return None
-
-
-def _locate(root: Path | None) -> Path:
-    if root is None:
-        raise InputError(
-            f"Where is CIFAR-100? Give --root DIR or set {ROOT_VARIABLE}. To fetch it: acil data "
-            "prepare cifar100 --root DIR."
-        )
-    folder = _found(root)
-    if folder is None:
-        raise InputError(
-            f"{root} does not hold {FOLDER} with all its files. Run: acil data prepare cifar100 --root "
-            f"{root} (without a network, copy {ARCHIVE} from {ADDRESS} there first)."
-        )
-    return folder
 
 
 def _read(folder: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,12 +22,7 @@ def load(
 ) -> Dataset:
     """Return the digits with a fixed split: a third of each class is for testing.
 
-    Parameters
-    ----------
-    root : Path, optional
-        Ignored: the images come with scikit-learn.
-    skip_bad, progress
-        Ignored: there is nothing to read that could be damaged or slow.
+    The arguments are ignored: the images come with scikit-learn.
     """
     from sklearn.datasets import load_digits
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from acil.benchmark.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
@@ -22,6 +24,8 @@ _NAMES = {
     "test_labels": ("test_labels", "y_test"),
 }
 _SUFFIXES = (".safetensors", ".npz")
+#: What readers raise at a file that is not what its name says.
+_DAMAGE = (SafetensorError, zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError)
 
 
 def load(
@@ -94,7 +98,22 @@ def _locate(root: Path | None) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     """Return the four arrays of a file by their first names."""
-    arrays = _read_safetensors(path) if path.suffix == ".safetensors" else _read_npz(path)
+    try:
+        arrays: dict[str, Any]
+        if path.suffix == ".safetensors":
+            arrays = load_file(path)
+        else:
+            # Opened here: NumPy forgets to close a file that it cannot read.
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                wanted = {name for names in _NAMES.values() for name in names}
+                arrays = {name: file[name] for name in file.files if name in wanted}
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except _DAMAGE as error:
+        raise InputError(
+            f"{path} is damaged or no {path.suffix[1:]} file of plain arrays: {error}. Arrays of "
+            "Python objects are not read."
+        ) from error
     found = {}
     for meaning, names in _NAMES.items():
         present = [name for name in names if name in arrays]
@@ -107,48 +126,18 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors: dict[str, Any] = load_file(path)
-    except (SafetensorError, ValueError) as error:
-        raise InputError(f"{path} is damaged or not a safetensors file: {error}.") from error
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
-    return tensors
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    wanted = {name for names in _NAMES.values() for name in names}
-    try:
-        # Opened here: NumPy forgets to close a file that it cannot read.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files if name in wanted}
-    except (zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"{path} is damaged or not an npz file of plain arrays: {error}. Arrays of Python objects "
-            "are not read."
-        ) from error
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
-
-
 def _features(path: Path, name: str, arrays: dict[str, Any]) -> Tensor:
     value = arrays[name]
-    tensor = torch.from_numpy(value) if _is_number_array(value) else value
-    if not isinstance(tensor, Tensor) or tensor.ndim != 2 or tensor.is_complex():
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        value = torch.from_numpy(value)
+    if not isinstance(value, Tensor) or value.ndim != 2 or value.is_complex() or value.numel() == 0:
         raise InputError(f"{path}: {name} must be numbers of shape (n, f), got {_shown(value)}.")
-    if tensor.numel() == 0:
-        raise InputError(f"{path}: {name} is empty, got shape {tuple(tensor.shape)}.")
-    result = tensor.to(torch.float32, copy=True).contiguous()
+    result = value.to(torch.float32, copy=True).contiguous()
     finite = torch.isfinite(result).all(dim=1)
     if not bool(finite.all()):
-        row = int(torch.nonzero(~finite)[0])
         raise InputError(
             f"{path}: {name} has {int((~finite).sum())} rows with NaN or infinity (in float32), the "
-            f"first is row {row}. Remove them."
+            f"first is row {int(torch.nonzero(~finite)[0])}. Remove them."
         )
     return result
 
@@ -163,10 +152,6 @@ def _labels(path: Path, name: str, arrays: dict[str, Any], n: int) -> np.ndarray
     if len(array) != n:
         raise InputError(f"{path}: there are {n} rows of features, but {len(array)} {name}.")
     return array
-
-
-def _is_number_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "fiub"
 
 
 def _shown(value: Any) -> str:

@@ -1,19 +1,29 @@
-"""Folders of images in ImageNet's layout, and the two ImageNet-100 subsets of it."""
+"""Folders of images in ImageNet's layout, and the two ImageNet-100 subsets of it.
+
+Images are decoded once, into one file of pixels that later runs map into memory.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from acil.benchmark.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
-from acil.benchmark.datasets.imagecache import Source, decoded
 from acil.benchmark.orders import IMAGENET_CLASSES, Subset, imagenet_subset
-from acil.errors import InputError
+from acil.errors import ACILError, InputError
+from acil.modelfile.writing import locked, replacing
+from acil.vision.decode import decode
 from acil.vision.imageset import ImageSet
 from acil.vision.listing import SUFFIXES
 
@@ -21,7 +31,12 @@ logger = logging.getLogger(__name__)
 
 #: Environment variable that names the folder for decoded images.
 CACHE_VARIABLE = "ACIL_CACHE"
+#: Goes up when the files of the cache change.
+_VERSION = 2
+#: Names that a message lists.
 _SHOWN = 5
+#: Images that each thread decodes before they are written: bounds what waits in memory.
+_AHEAD = 8
 
 
 def load(
@@ -29,6 +44,7 @@ def load(
     *,
     size: int = 256,
     subset: Subset | None = None,
+    n_classes: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     skip_bad: bool = False,
     progress: ProgressCallback | None = None,
@@ -46,6 +62,9 @@ def load(
     subset : {"lucir", "podnet"}, optional
         Take one of the two ImageNet-100 subsets. They are published as positions in the sorted list of
         the 1000 class folders, so all 1000 must be there.
+    n_classes : int, optional
+        Class folders that must be there. Such a data set is for networks that are trained already: its
+        recipe is ``pretrained``, and it has no base phase.
     cache : str or path-like, optional
         Folder for the decoded images; by default the environment variable ACIL_CACHE says, or it is
         ``.acil-cache`` in ``root``.
@@ -57,24 +76,34 @@ def load(
     if not 1 <= size <= 4096:
         raise InputError(f"size must be from 1 to 4096 pixels, got {size}.")
     test_name = "val" if (root / "val").is_dir() else "test"
-    names = _class_names(root / "train", subset)
-    _check_same_classes(root, names, test_name, subset)
+    there = {split: _class_names(root / split) for split in ("train", test_name)}
+    names = there["train"] if subset is None else _subset(root / "train", there["train"], subset)
+    for classes, has, lacks in (
+        (set(there[test_name]) - set(there["train"]), test_name, "train"),
+        (set(names) - set(there[test_name]), "train", test_name),
+    ):
+        if classes:
+            raise InputError(
+                f"{root / has} has {len(classes)} classes that {root / lacks} lacks: "
+                f"{_first(sorted(classes))}. Both must have the same class folders."
+            )
+    if n_classes not in (None, len(names)):
+        raise InputError(
+            f"{root} has {len(names)} classes, but this data set has {n_classes}. Give all of them; "
+            "a folder with some of them is an imagefolder."
+        )
     folder = Path(cache or os.environ.get(CACHE_VARIABLE) or root / ".acil-cache")
-    splits = [
-        _load_split(root / split, names, size, folder, skip_bad, progress)
-        for split in ("train", test_name)
-    ]
-    (train, train_labels, skipped), (test, test_labels, skipped_too) = splits
+    train, test = (_load_split(root / split, names, size, folder, skip_bad, progress) for split in there)
     return Dataset(
         name="imagefolder" if subset is None else f"imagenet100-{subset}",
-        train=train,
-        train_labels=train_labels,
-        test=test,
-        test_labels=test_labels,
+        train=train[0],
+        train_labels=train[1],
+        test=test[0],
+        test_labels=test[1],
         class_names=tuple(names),
-        default_recipe="imagenet",
-        default_base=len(names) // 2,
-        skipped=(*skipped, *skipped_too),
+        default_recipe="imagenet" if n_classes is None else "pretrained",
+        default_base=len(names) // 2 if n_classes is None else 0,
+        skipped=(*train[2], *test[2]),
     )
 
 
@@ -93,15 +122,17 @@ def _checked_root(root: Path | None) -> Path:
     return root
 
 
-def _class_names(folder: Path, subset: Subset | None) -> list[str]:
-    """Return the names of the class folders, sorted; with a subset only those in it."""
+def _class_names(folder: Path) -> list[str]:
+    """Return the names of the class folders, sorted."""
     names = sorted(
         entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")
     )
     if not names:
         raise InputError(f"{folder} has no class folders. Put the images of each class into a folder.")
-    if subset is None:
-        return names
+    return names
+
+
+def _subset(folder: Path, names: list[str], subset: Subset) -> list[str]:
     positions = imagenet_subset(subset)
     if len(names) != IMAGENET_CLASSES:
         raise InputError(
@@ -111,16 +142,15 @@ def _class_names(folder: Path, subset: Subset | None) -> list[str]:
     return [names[position] for position in positions]
 
 
-def _check_same_classes(root: Path, names: list[str], test_name: str, subset: Subset | None) -> None:
-    there = set(_class_names(root / test_name, None))
-    missing = sorted(set(names) - there)
-    extra = sorted(there - set(_class_names(root / "train", None)))
-    for classes, has, lacks in ((extra, test_name, "train"), (missing, "train", test_name)):
-        if classes:
-            raise InputError(
-                f"{root / has} has {len(classes)} classes that {root / lacks} lacks: {_first(classes)}. "
-                "Both must have the same class folders."
-            )
+@dataclass(frozen=True)
+class _Source:
+    """One image file as it was when the folder was listed."""
+
+    path: Path
+    #: Path inside the data set, for keys and messages.
+    name: str
+    #: Size and time of the last change.
+    stamp: tuple[int, int]
 
 
 def _load_split(
@@ -131,40 +161,41 @@ def _load_split(
     skip_bad: bool,
     progress: ProgressCallback | None,
 ) -> tuple[ImageSet, Tensor, tuple[str, ...]]:
+    """Return the images of a split, their labels, and the names of those that were left out."""
     sources, labels = [], []
     for label, name in enumerate(names):
         found = _list_images(folder / name)
         sources += found
         labels += [label] * len(found)
-    result = decoded(sources, size, cache, folder.name, progress)
-    if result.bad and not skip_bad:
-        reasons = "; ".join(list(result.bad.values())[:_SHOWN])
+    images, kept, bad = _decoded(sources, size, cache, folder.name, progress)
+    if bad and not skip_bad:
+        reasons = "; ".join(list(bad.values())[:_SHOWN])
         raise InputError(
-            f"{len(result.bad)} of {len(sources)} images in {folder} cannot be used: {reasons}"
-            f"{' …' if len(result.bad) > _SHOWN else ''} Mend or remove them, or leave them out with "
+            f"{len(bad)} of {len(sources)} images in {folder} cannot be used: {reasons}"
+            f"{' …' if len(bad) > _SHOWN else ''} Mend or remove them, or leave them out with "
             "--skip-bad."
         )
-    if result.bad:
-        logger.warning(
-            "Left out %d of %d images in %s: %s",
-            len(result.bad),
-            len(sources),
-            folder,
-            _first(result.bad),
-        )
-    return result.images, torch.tensor(labels, dtype=torch.int64)[result.kept], tuple(result.bad)
+    if bad:
+        told = _first(bad)
+        logger.warning("Left out %d of %d images in %s: %s", len(bad), len(sources), folder, told)
+        images = images.subset(kept)
+    return images, torch.tensor(labels, dtype=torch.int64)[kept], tuple(bad)
 
 
-def _list_images(folder: Path) -> list[Source]:
+def _list_images(folder: Path) -> list[_Source]:
     images, others = [], 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir() or Path(entry.name).suffix.lower() not in SUFFIXES:
-                others += 1
-                continue
-            images.append(Source(Path(entry.path), _name(entry), _stamp(entry)))
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() or path.suffix.lower() not in SUFFIXES:
+            others += 1
+            continue
+        try:
+            status = path.stat()
+            stamp = (status.st_size, status.st_mtime_ns)
+        except OSError:
+            stamp = (-1, -1)  # a link that leads nowhere: decoding will say so
+        images.append(_Source(path, "/".join(path.parts[-3:]), stamp))
     if not images:
         raise InputError(
             f"The class folder {folder} holds no images ({others} other entries). Images must lie "
@@ -172,21 +203,112 @@ def _list_images(folder: Path) -> list[Source]:
         )
     if others:
         logger.warning("Ignored %d entries in %s that are no images by their name.", others, folder)
-    return sorted(images, key=lambda source: source.name)
-
-
-def _name(entry: os.DirEntry[str]) -> str:
-    return "/".join(Path(entry.path).parts[-3:])
-
-
-def _stamp(entry: os.DirEntry[str]) -> tuple[int, int]:
-    try:
-        status = entry.stat()
-    except OSError:
-        return (-1, -1)  # a link that leads nowhere: decoding will say so
-    return (status.st_size, status.st_mtime_ns)
+    return images
 
 
 def _first(items: Iterable[str]) -> str:
     listed = list(items)
     return ", ".join(listed[:_SHOWN]) + (" …" if len(listed) > _SHOWN else "")
+
+
+#: All images, those that could not be decoded as zeros; which ones could; why the others could not.
+_Decoded = tuple[ImageSet, Tensor, dict[str, str]]
+
+
+def _decoded(
+    sources: Sequence[_Source], size: int, folder: Path, what: str, progress: ProgressCallback | None
+) -> _Decoded:
+    """Return all images as squares of pixels, from the cache or by decoding them now."""
+    digest = hashlib.sha256(f"{_VERSION} {size}".encode())
+    for source in sources:
+        digest.update(json.dumps([source.name, *source.stamp]).encode())
+    pixels = folder / f"{what}-{digest.hexdigest()[:24]}.npy"
+    shape = (len(sources), 3, size, size)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = _read(pixels, shape)
+        if found is None:
+            # A second run on the same folder waits here, and then finds the file.
+            with locked(pixels):
+                found = _read(pixels, shape)
+                if found is None:
+                    _write(sources, shape, pixels, what, progress)
+                    found = _read(pixels, shape)
+    except (OSError, ACILError) as error:
+        raise InputError(
+            f"Cannot keep decoded images in {folder}: {error} Choose another folder with the option "
+            f"cache or the environment variable {CACHE_VARIABLE}."
+        ) from error
+    if found is None:
+        raise InputError(f"{pixels} disappeared as soon as it was written. Choose another cache folder.")
+    return found
+
+
+def _read(pixels: Path, shape: tuple[int, ...]) -> _Decoded | None:
+    """Return what the cache has; None if it has nothing, or something damaged."""
+    try:
+        content = json.loads(pixels.with_suffix(".json").read_text(encoding="utf-8"))
+        # Copy on write: torch wants memory it could write to, and the file must not change.
+        array = np.load(pixels, mmap_mode="c", allow_pickle=False)
+        if array.shape != shape or array.dtype != np.uint8:
+            raise ValueError(f"{array.dtype} of shape {array.shape}")
+        images = ImageSet(torch.from_numpy(array), None, str(content["identity"]))
+        return images, torch.tensor(content["kept"], dtype=torch.int64), dict(content["bad"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("The cache %s is damaged (%s); decoding the images again.", pixels, error)
+        return None
+
+
+def _write(
+    sources: Sequence[_Source],
+    shape: tuple[int, ...],
+    pixels: Path,
+    what: str,
+    progress: ProgressCallback | None,
+) -> None:
+    needed, free = int(np.prod(shape)), shutil.disk_usage(pixels.parent).free
+    if needed > free:
+        raise InputError(
+            f"{len(sources):,} images of {shape[-1]} x {shape[-1]} pixels need {needed:,} bytes, but "
+            f"there are only {free:,} free."
+        )
+    kept, bad = [], {}
+    digest = hashlib.sha256(f"uint8 3 {shape[-1]} {shape[-1]}".encode())
+    blank = bytes(int(np.prod(shape[1:])))
+    with replacing(pixels) as draft, draft.open("wb") as file:
+        facts = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, facts)
+        for index, result in enumerate(_decode_all(sources, shape[-1])):
+            if isinstance(result, str):
+                bad[sources[index].name] = result
+                file.write(blank)
+            else:
+                row = result.numpy().tobytes()
+                file.write(row)
+                digest.update(row)
+                kept.append(index)
+            if progress is not None:
+                progress(f"decoding {what}", index + 1, len(sources))
+    if bad:
+        # Images that could not be decoded are rows, too: other rows, another identity.
+        digest.update(json.dumps(kept).encode())
+    with replacing(pixels.with_suffix(".json")) as draft:
+        content = {"identity": digest.hexdigest(), "kept": kept, "bad": bad}
+        draft.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _decode_all(sources: Sequence[_Source], size: int) -> Iterator[Tensor | str]:
+    """Yield each image, or why it cannot be decoded, in order."""
+
+    def decode_one(source: _Source) -> Tensor | str:
+        try:
+            return decode(source.path, size)
+        except (InputError, OSError) as error:
+            return str(error)
+
+    n_threads = min(32, os.cpu_count() or 1)
+    with ThreadPoolExecutor(n_threads) as pool:
+        for start in range(0, len(sources), step := n_threads * _AHEAD):
+            yield from pool.map(decode_one, sources[start : start + step])

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from acil.benchmark.report.collect import BASE, Collection, collect
 from acil.benchmark.report.page import Image, full_page, repeats_base, short_page, slugs, table_files
+from acil.benchmark.rundir import made
 from acil.errors import InputError
-from acil.modelfile.writing import cannot_write, replacing
+from acil.modelfile.writing import replacing
 
 #: Name of a report's directory inside a run's.
 FOLDER = "report"
@@ -93,7 +94,8 @@ def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
             for slug, comparison in slugs(comparisons).items():
                 if (kinds is None or BASE in kinds) and repeats_base(suite, comparison, collection):
                     continue
-                for name, caption, figure in figures(suite, comparison):
+                for name, figure in figures(suite, comparison):
+                    caption = figure.get_suptitle().splitlines()[0]
                     if kinds is not None and name.partition("-")[0] not in kinds:
                         continue
                     files = {f"{name}-{slug}.{kind}": data for kind, data in image_bytes(figure).items()}
@@ -102,10 +104,7 @@ def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+    made(folder)
     for name, content in files.items():
         with replacing(folder / name) as draft:
             draft.write_bytes(content)

@@ -257,9 +257,10 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
     base, classes = row.settings.get(BASE, comparison.base_classes), comparison.classes
     if base is not None and classes is not None and base != classes // 2:
         flags += ["--base", str(base)]
-    network = str(row.settings.get("backbone", ""))
-    files = {_network(run.identity["settings"]) for run in _tried([row])}
-    if ".safetensors" in network or any(files):
+    # A network that was given has its fingerprint behind the name.
+    names = {str(run.identity["settings"].get("backbone", "")) for run in _tried([row])}
+    files = {name.partition("@")[0].rpartition("/")[2] for name in names if _is_given(name)}
+    if files:
         flags += ["--backbone", next(iter(files)) if len(files) == 1 else "FILE"]
     varied = _VARIED.get(suite, ()) if _is_of([row], suite) else ()
     for name, value in row.settings.items():
@@ -282,9 +283,8 @@ def _is_of(rows: Sequence[Row], suite: str) -> bool:
     return all(run.identity["suite"] == suite for run in _tried(rows))
 
 
-def _network(settings: Mapping[str, Any]) -> str:
-    name = str(settings.get("backbone", ""))
-    return name.partition("@")[0].rpartition("/")[2] if ".safetensors" in name else ""
+def _is_given(network: str) -> bool:
+    return "@" in network or ".safetensors" in network
 
 
 def _is_default(recipe: str, name: str, value: Any) -> bool:

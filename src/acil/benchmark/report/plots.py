@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import matplotlib.style
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -34,7 +33,6 @@ from acil.benchmark.report.tables import described
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#882255")
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", ":", "-.")
-DPI = 150
 _DOTTED = (0, (1, 2))
 _STYLE = {
     "svg.hashsalt": "acil",
@@ -76,50 +74,37 @@ _AGAINST_BASE: dict[str, Callable[[Cell], Stat | None]] = {
 _MARGIN = 0.06
 
 
-def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, str, Figure]]:
-    """Draw all plots of a suite; yield a name for files, a caption and the figure of each."""
+def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, Figure]]:
+    """Draw all plots of a suite; yield a name for files and the figure of each."""
     comparison = comparison.finished
-    if not comparison.rows:
-        return
-    drawn: list[tuple[str, str, Figure | None]] = []
+    drawn: dict[str, Figure | None] = {}
     if suite == "main" and any(cell.has_phases for _, _, cell in comparison.cells()):
-        drawn.append(("accuracy", "Accuracy over the phases", accuracy_plot(comparison)))
-        drawn.append(("forgetting", "Forgetting of the base classes", forgetting_plot(comparison)))
-        drawn.append(("cost", "Time and memory of each phase", cost_plot(comparison)))
-        for k in comparison.phases:
-            caption = f"Accuracy by phase of origin, K = {k}"
-            drawn.append((f"origin-k{k}", caption, origin_plot(comparison, k)))
-    elif suite == BASE:
-        drawn.append(("base", "Accuracy against the size of the base", base_plot(comparison)))
-    elif suite == "width":
-        drawn.append(("width", "Average accuracy against expansion size", width_plot(comparison)))
-    elif suite == "memory":
-        drawn.append(("memory", "Average accuracy against what is kept", memory_plot(comparison)))
-    for name, caption, figure in drawn:
+        drawn["accuracy"] = accuracy_plot(comparison)
+        drawn["forgetting"] = forgetting_plot(comparison)
+        drawn["cost"] = cost_plot(comparison)
+        drawn |= {f"origin-k{k}": origin_plot(comparison, k) for k in comparison.phases}
+    elif suite in _ONE_PLOT and comparison.rows:
+        drawn[suite] = _ONE_PLOT[suite](comparison)
+    for name, figure in drawn.items():
         if figure is not None:
-            yield name, caption, figure
+            yield name, figure
 
 
 def accuracy_plot(comparison: Comparison) -> Figure:
     """Draw accuracy against classes seen, one panel for each K (the paper's Figure 2)."""
-    rows, columns = grid(len(comparison.phases))
-    title = f"Accuracy over the phases\n{described(comparison)}"
-    figure, axes = panels(rows, columns, title, 4.4, 3.2, len(comparison.phases))
-    handles: dict[str, Artist] = {}
+    figure, axes = panels("Accuracy over the phases", comparison, len(comparison.phases), 4.4, 3.2)
+    handles: dict[str, Any] = {}
     for k, panel in zip(comparison.phases, axes, strict=True):
         for position, row in enumerate(comparison.rows):
             if k in row.cells and row.cells[k].has_phases:
-                points = row.cells[k].curve("accuracy")
-                line = _curve(panel, position, [x for _, x, _ in points], [s for _, _, s in points])
-                handles.setdefault(row.label, line)
+                points = [(classes, mean) for _, classes, mean in row.cells[k].curve("accuracy")]
+                handles.setdefault(row.label, _curve(panel, position, points))
         panel.set_title(f"K = {k}")
         panel.set_xlabel("classes seen")
         panel.set_ylabel("accuracy, all classes seen (%)")
         panel.xaxis.set_major_locator(_whole_numbers())
-    for panel in axes:
-        # One scale for all K, so that panels compare.
-        panel.set_ylim(min(a.get_ylim()[0] for a in axes), max(a.get_ylim()[1] for a in axes))
-    legend_below(figure, [*handles.values()], [*handles])
+    _share_limits(axes, "ylim")
+    legend_below(figure, handles)
     return figure
 
 
@@ -127,59 +112,55 @@ def width_plot(comparison: Comparison) -> Figure | None:
     """Draw Ā against the expansion size (the paper's Figure 3); None for fewer than two sizes."""
     lines: dict[tuple[str, int], dict[int, Stat]] = {}
     without: dict[tuple[str, int], Stat] = {}
-    for row in comparison.rows:
-        for k, cell in row.cells.items():
-            mean, size = cell.over_seeds("average_accuracy"), row.settings.get("expansion_size", 0)
-            name = (comparison.label_without(row, "expansion_size"), k)
-            if mean and size is None:
-                without[name] = mean
-            elif mean and isinstance(size, int) and size > 0:
-                lines.setdefault(name, {})[size] = mean
+    for k, row, cell in comparison.cells():
+        mean, size = cell.over_seeds("average_accuracy"), row.settings.get("expansion_size", 0)
+        name = (comparison.label_without(row, "expansion_size"), k)
+        if mean and size is None:
+            without[name] = mean
+        elif mean and isinstance(size, int) and size > 0:
+            lines.setdefault(name, {})[size] = mean
     sizes = sorted({size for points in lines.values() for size in points})
     if len(sizes) < 2:
         return None
-    title = f"Average accuracy against expansion size\n{described(comparison)}"
-    figure, (panel,) = panels(1, 1, title, 6.4, 3.8, 1)
-    handles: dict[str, Artist] = {}
+    figure, (panel,) = panels("Average accuracy against expansion size", comparison, 1, 6.4, 3.8)
+    handles: dict[str, Any] = {}
     for position, (name, points) in enumerate(sorted(lines.items())):
-        xs = sorted(points)
-        handles[f"{name[0]}, K = {name[1]}"] = _curve(panel, position, xs, [points[x] for x in xs])
+        label = f"{name[0]}, K = {name[1]}"
+        handles[label] = _curve(panel, position, sorted(points.items()))
         if name in without:
-            colour = COLOURS[position % len(COLOURS)]
+            style = {"color": line_style(position)["color"], "linestyle": _DOTTED}
             level = [without[name].mean] * 2
-            (style,) = panel.plot(sizes[:: len(sizes) - 1], level, color=colour, linestyle=_DOTTED)
-            handles[f"{name[0]}, K = {name[1]}, no expansion"] = style
+            (handles[f"{label}, no expansion"],) = panel.plot([sizes[0], sizes[-1]], level, **style)
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(_thinned(sizes)))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     panel.set_xlabel("expansion size d (features, logarithmic)")
     panel.set_ylabel("average accuracy Ā (%)")
-    legend_below(figure, [*handles.values()], [*handles])
+    legend_below(figure, handles)
     return figure
 
 
 def forgetting_plot(comparison: Comparison) -> Figure | None:
     """Draw F as bars, one group for each K; None if no run has it."""
     found = {
-        (position, k): mean
-        for position, row in enumerate(comparison.rows)
-        for k, cell in row.cells.items()
+        (row.label, k): mean
+        for k, row, cell in comparison.cells()
         if (mean := cell.over_seeds("forgetting"))
     }
     if not found:
         return None
-    title = f"Forgetting of the base classes\n{described(comparison)}"
-    figure, (panel,) = panels(1, 1, title, max(6.4, 1.1 + 0.24 * len(found)), 3.6, 1)
+    size = (max(6.4, 1.1 + 0.24 * len(found)), 3.6)
+    figure, (panel,) = panels("Forgetting of the base classes", comparison, 1, *size)
     n = len(comparison.rows)
     handles: dict[str, Any] = {}
     width = min(0.8 / n, 0.25)
     for position, row in enumerate(comparison.rows):
-        at = [i for i, k in enumerate(comparison.phases) if (position, k) in found]
-        means = [found[position, comparison.phases[i]] for i in at]
+        at = [i for i, k in enumerate(comparison.phases) if (row.label, k) in found]
+        means = [found[row.label, comparison.phases[i]] for i in at]
         # A single seed has no error bar.
         errors = [m.std if m.std is not None else math.nan for m in means]
-        bars = panel.bar(
+        handles[row.label] = panel.bar(
             [i + (position - (n - 1) / 2) * width for i in at],
             [m.mean for m in means],
             width * 0.92,
@@ -190,13 +171,12 @@ def forgetting_plot(comparison: Comparison) -> Figure | None:
             linewidth=0.4,
             error_kw={"elinewidth": 0.9, "capsize": 2},
         )
-        handles[row.label] = bars
     panel.axhline(0, color="black", linewidth=0.8)
     panel.set_xticks(range(len(comparison.phases)), [f"K = {k}" for k in comparison.phases])
     panel.set_xlim(-0.6, len(comparison.phases) - 0.4)
     panel.grid(visible=False, axis="x")
     panel.set_ylabel("forgetting F (percentage points)")
-    legend_below(figure, [*handles.values()], [*handles])
+    legend_below(figure, handles)
     return figure
 
 
@@ -205,9 +185,7 @@ def origin_plot(comparison: Comparison, k: int) -> Figure | None:
     shown = [row for row in comparison.rows if k in row.cells and row.cells[k].has_phases]
     if not shown:
         return None
-    rows, columns = grid(len(shown))
-    title = f"Accuracy by phase of origin, K = {k}\n{described(comparison)}"
-    figure, axes = panels(rows, columns, title, 3.6, 3.3, len(shown))
+    figure, axes = panels(f"Accuracy by phase of origin, K = {k}", comparison, len(shown), 3.6, 3.3)
     colours: Any = None
     for row, panel in zip(shown, axes, strict=True):
         matrix = _origins(row.cells[k])
@@ -226,15 +204,14 @@ def origin_plot(comparison: Comparison, k: int) -> Figure | None:
         panel.yaxis.set_major_locator(_whole_numbers())
         panel.set_xlabel("phase in which the classes came")
         panel.set_ylabel("tested after phase")
-    figure.colorbar(colours, ax=axes, label="accuracy (%)", shrink=0.9, aspect=20 * rows)
+    figure.colorbar(colours, ax=axes, label="accuracy (%)", shrink=0.9, aspect=20 * grid(len(shown))[0])
     return figure
 
 
 def cost_plot(comparison: Comparison) -> Figure:
     """Draw seconds (above) and bytes (below) of each phase, one column of panels for each K."""
     n = len(comparison.phases)
-    title = f"Time and memory of each phase\n{described(comparison)}"
-    figure, axes = panels(2, n, title, 3.3, 2.7, 2 * n)
+    figure, axes = panels("Time and memory of each phase", comparison, 2 * n, 3.3, 2.7, (2, n))
     for column, k in enumerate(comparison.phases):
         above, below = axes[column], axes[n + column]
         cells = {i: row.cells[k] for i, row in enumerate(comparison.rows) if k in row.cells}
@@ -246,8 +223,13 @@ def cost_plot(comparison: Comparison) -> Figure:
     axes[n].set_ylabel("memory, weights included")
     _share_amounts(axes[:n], lambda value: f"{value:g}")
     _share_amounts(axes[n:], lambda value: nbytes(value, short=True))
-    styles = [line_style(position) | {"marker": ""} for position in range(len(comparison.rows))]
-    legend_below(figure, [Line2D([], [], **s) for s in styles], [row.label for row in comparison.rows])
+    legend_below(
+        figure,
+        {
+            row.label: Line2D([], [], **line_style(position) | {"marker": ""})
+            for position, row in enumerate(comparison.rows)
+        },
+    )
     return figure
 
 
@@ -260,9 +242,9 @@ def base_plot(comparison: Comparison) -> Figure | None:
         lines.setdefault(name, {})[row.settings[BASE]] = cell
     if len({size for cells in lines.values() for size in cells}) < 2:
         return None
-    rows, columns = grid(len(_AGAINST_BASE))
-    title = f"Accuracy against the size of the base\n{described(comparison)}"
-    figure, axes = panels(rows, columns, title, 3.9, 2.7, len(_AGAINST_BASE))
+    figure, axes = panels(
+        "Accuracy against the size of the base", comparison, len(_AGAINST_BASE), 3.9, 2.7
+    )
     handles: dict[str, Any] = {}
     for (name, value), panel in zip(_AGAINST_BASE.items(), axes, strict=True):
         for position, (line, cells) in enumerate(lines.items()):
@@ -279,7 +261,7 @@ def base_plot(comparison: Comparison) -> Figure | None:
     for panel in axes[:-1]:
         panel.set_ylim(low - margin, high + margin)
     axes[-1].set_ylim(bottom=min(0.0, axes[-1].get_ylim()[0]))
-    legend_below(figure, [*handles.values()], [*handles])
+    legend_below(figure, handles)
     return figure
 
 
@@ -298,50 +280,41 @@ def memory_plot(comparison: Comparison) -> Figure | None:
             if kept is not None and average is not None:
                 line = lines.setdefault(comparison.label_without(row, varied), {})
                 line.setdefault(k, []).append((kept, average))
-    if all(
-        sum(x > 0 for line in lines.values() for x, _ in line.get(k, [])) < 2 for k in comparison.phases
-    ):
+    drawn = [k for line in lines.values() for k, points in line.items() for x, _ in points if x > 0]
+    if len(drawn) == len(set(drawn)):
         return None
-    rows, columns = grid(len(comparison.phases))
-    title = f"Average accuracy against what is kept\n{described(comparison)}"
-    figure, axes = panels(rows, columns, title, 4.6, 3.4, len(comparison.phases))
+    figure, axes = panels(
+        "Average accuracy against what is kept", comparison, len(comparison.phases), 4.6, 3.4
+    )
     handles: dict[str, Any] = {}
     for k, panel in zip(comparison.phases, axes, strict=True):
         for position, (name, by_phases) in enumerate(lines.items()):
-            if k not in by_phases:
-                continue
-            points = sorted(by_phases[k], key=lambda point: point[0])
+            points = sorted(by_phases.get(k, []), key=lambda point: point[0])
             shown = [point for point in points if point[0]]
             if shown:
-                drawn: Any = _error_bars(panel, position, shown)
-            else:
-                colour = line_style(position)["color"]
-                drawn = panel.axhline(points[0][1].mean, color=colour, linestyle=_DOTTED)
-            handles.setdefault(name, drawn)
+                handles.setdefault(name, _error_bars(panel, position, shown))
+            elif points:
+                style = {"color": line_style(position)["color"], "linestyle": _DOTTED}
+                handles.setdefault(name, panel.axhline(points[0][1].mean, **style))
         panel.set_title(f"K = {k}")
         panel.set_xscale("log")
         panel.set_xlabel("samples and statistics kept (bytes, logarithmic)")
         panel.set_ylabel("average accuracy Ā (%)")
-    # One scale for all panels, with a tick for each power of ten.
-    low, high = min(a.get_xlim()[0] for a in axes), max(a.get_xlim()[1] for a in axes)
-    bottom, top = min(a.get_ylim()[0] for a in axes), max(a.get_ylim()[1] for a in axes)
+    low, high = _share_limits(axes, "xlim")
+    _share_limits(axes, "ylim")
     for panel in axes:
-        panel.set_xlim(low, high)
-        panel.set_ylim(bottom, top)
         # Within one decade, powers of ten alone would leave the axis without a number.
         steps = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
         panel.xaxis.set_major_locator(LogLocator(base=10, subs=steps, numticks=12))
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: nbytes(value, short=True)))
-    legend_below(figure, [*handles.values()], [*handles])
+    legend_below(figure, handles)
     return figure
 
 
-@contextmanager
-def styled() -> Iterator[None]:
+def styled() -> AbstractContextManager[None]:
     """Draw with our style, whatever the user's matplotlib settings are."""
-    with matplotlib.style.context(["default", _STYLE]):
-        yield
+    return matplotlib.style.context(["default", _STYLE])
 
 
 def line_style(position: int) -> dict[str, Any]:
@@ -363,27 +336,32 @@ def grid(n: int) -> tuple[int, int]:
 
 
 def panels(
-    rows: int, columns: int, title: str, width: float, height: float, n: int
+    subject: str,
+    comparison: Comparison,
+    n: int,
+    width: float,
+    height: float,
+    shape: tuple[int, int] | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with a title and n panels of this width and height, in inches."""
+    rows, columns = shape or grid(n)
     # A single panel would be too narrow for the title.
     size = (max(width * columns, 6.4), height * rows + 0.7)
     figure = Figure(figsize=size, layout="constrained")
     fits = int(size[0] * _TITLE_CHARACTERS_PER_INCH)
-    lines = [part for line in title.splitlines() for part in textwrap.wrap(line, fits)]
-    figure.suptitle("\n".join(lines))
+    figure.suptitle("\n".join([subject, *textwrap.wrap(described(comparison), fits)]))
     return figure, [figure.add_subplot(rows, columns, position + 1) for position in range(n)]
 
 
-def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+def legend_below(figure: Figure, handles: Mapping[str, Any]) -> None:
     """Put a legend below all panels, in as many columns as fit, and make room for it."""
     # matplotlib leaves out names that begin with an underscore.
-    names = [shortened(f" {name}" if name.startswith("_") else name) for name in labels]
+    names = [shortened(f" {name}" if name.startswith("_") else name) for name in handles]
     width, height = figure.get_size_inches()
     entry = max(map(len, names)) * _INCHES_PER_CHARACTER + _LEGEND_HANDLE
     columns = max(1, min(len(names), int(width / entry)))
     figure.set_size_inches(width, height + 0.2 * math.ceil(len(names) / columns))
-    figure.legend(handles, names, loc="outside lower center", ncols=columns)
+    figure.legend(list(handles.values()), names, loc="outside lower center", ncols=columns)
 
 
 def shortened(name: str, most: int = _LABEL_CHARACTERS) -> str:
@@ -405,7 +383,7 @@ def image_bytes(figure: Figure) -> dict[str, bytes]:
     files = {}
     for kind, metadata in {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}.items():
         stream = io.BytesIO()
-        figure.savefig(stream, format=kind, dpi=DPI, metadata=metadata)
+        figure.savefig(stream, format=kind, dpi=150, metadata=metadata)
         files[kind] = stream.getvalue()
         # Both files share one layout, which takes as long as drawing.
         figure.set_layout_engine("none")
@@ -416,8 +394,18 @@ def _whole_numbers() -> MaxNLocator:
     return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
 
 
-def _curve(panel: Axes, position: int, xs: list[int], stats: list[Stat]) -> Artist:
-    means, spread = [s.mean for s in stats], [s.std or 0.0 for s in stats]
+def _share_limits(axes: list[Axes], name: str) -> tuple[float, float]:
+    """Give panels one scale, so that they compare; return its ends."""
+    found = [getattr(panel, f"get_{name}")() for panel in axes]
+    ends = min(low for low, _ in found), max(high for _, high in found)
+    for panel in axes:
+        getattr(panel, f"set_{name}")(*ends)
+    return ends
+
+
+def _curve(panel: Axes, position: int, points: list[tuple[int, Stat]]) -> Any:
+    """Draw a line through means, with a band if there is any spread."""
+    xs, means, spread = zip(*((x, mean.mean, mean.std or 0.0) for x, mean in points), strict=True)
     style = line_style(position)
     step = math.ceil(len(xs) / _MOST_MARKERS)
     # Each line starts its markers elsewhere, so that close lines stay readable.
@@ -430,18 +418,10 @@ def _curve(panel: Axes, position: int, xs: list[int], stats: list[Stat]) -> Arti
 
 
 def _error_bars(panel: Axes, position: int, points: list[tuple[int, Stat]]) -> Any:
-    """Draw a line through means, with error bars if there is any spread; return its legend handle."""
-    spread = [mean.std or 0.0 for _, mean in points]
-    return panel.errorbar(
-        [x for x, _ in points],
-        [mean.mean for _, mean in points],
-        yerr=spread if any(spread) else None,
-        linewidth=1.2,
-        markersize=5,
-        capsize=2,
-        elinewidth=0.9,
-        **line_style(position),
-    )
+    """Draw a line through means, with error bars if there is any spread."""
+    xs, means, spread = zip(*((x, mean.mean, mean.std or 0.0) for x, mean in points), strict=True)
+    bars = {"linewidth": 1.2, "markersize": 5, "capsize": 2, "elinewidth": 0.9, **line_style(position)}
+    return panel.errorbar(xs, means, yerr=spread if any(spread) else None, **bars)
 
 
 def _origins(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -503,3 +483,6 @@ def _share_amounts(axes: list[Axes], written: Callable[[float], str]) -> None:
 
 def _all_memory(record: Mapping[str, Any]) -> float:
     return float(sum(record["memory"][part] for part in ("samples", "statistics", "weights")))
+
+
+_ONE_PLOT = {BASE: base_plot, "width": width_plot, "memory": memory_plot}

@@ -158,13 +158,7 @@ _LATEX = {
 
 
 def escape_latex(text: str) -> str:
-    r"""Return text such that LaTeX prints it as it is.
-
-    Examples
-    --------
-    >>> print(escape_latex("a_b & 5 %"))
-    a\_b \& 5 \%
-    """
+    """Return text such that LaTeX prints it as it is."""
     return "".join(_LATEX.get(character, character) for character in text)
 
 
@@ -204,13 +198,7 @@ def _raw(value: str | int | float | None) -> str:
 
 
 def nbytes(value: float, short: bool = False) -> str:
-    """Return bytes in decimal units: three digits, or as few as a round number needs (`short`).
-
-    Examples
-    --------
-    >>> nbytes(0), nbytes(6_144_000), nbytes(536_870_912), nbytes(10_000_000, short=True)
-    ('0 B', '6.14 MB', '537 MB', '10 MB')
-    """
+    """Return bytes in decimal units: three digits, or as few as a round number needs (`short`)."""
     for unit in _UNITS:
         # 999.5 would be written as 1000, with three digits.
         if value < 999.5 or unit == _UNITS[-1]:
@@ -222,13 +210,7 @@ def nbytes(value: float, short: bool = False) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Return a number with three digits, never with an exponent.
-
-    Examples
-    --------
-    >>> three_digits(1.434), three_digits(431.2), three_digits(12345.6), three_digits(0.00123)
-    ('1.43', '431', '12346', '0.001')
-    """
+    """Return a number with three digits, never with an exponent."""
     if value >= 99.95:
         return f"{value:.0f}"
     if value >= 9.995:
@@ -237,12 +219,6 @@ def three_digits(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """Return a difference with its sign and two decimals.
-
-    Examples
-    --------
-    >>> signed(0.123), signed(-0.25), signed(-0.001)
-    ('+0.12', '−0.25', '0.00')
-    """
+    """Return a difference with its sign and two decimals."""
     text = f"{value:+.2f}"
     return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", "−")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 from typing import Any
 
 from acil.benchmark.published import PROTOCOLS, protocol_name
@@ -161,21 +161,11 @@ class Comparison:
 
 
 def stat(values: Iterable[float | None]) -> Stat | None:
-    """Return mean and standard deviation of the values that are not None; None without any.
-
-    Examples
-    --------
-    >>> stat([1.0, None, 3.0])
-    Stat(mean=2.0, std=1.4142135623730951, n=2)
-    """
+    """Return mean and standard deviation of the values that are not None; None without any."""
     found = [value for value in values if value is not None]
     if not found:
         return None
-    mean = math.fsum(found) / len(found)
-    if len(found) == 1:
-        return Stat(mean, None, 1)
-    variance = math.fsum((v - mean) ** 2 for v in found) / (len(found) - 1)
-    return Stat(mean, math.sqrt(variance), len(found))
+    return Stat(fmean(found), stdev(found) if len(found) > 1 else None, len(found))
 
 
 def differing(variants: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -203,13 +193,7 @@ def label(method: str, settings: Mapping[str, Any], names: Iterable[str]) -> str
 
 
 def plain(value: Any) -> str:
-    """Return the value of a setting as text.
-
-    Examples
-    --------
-    >>> plain(0.001), plain(["stage2.5", "stage3.5"]), plain(None)
-    ('0.001', 'stage2.5+stage3.5', 'none')
-    """
+    """Return the value of a setting as text."""
     if value is None:
         return "none"
     if isinstance(value, bool):

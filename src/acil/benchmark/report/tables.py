@@ -186,7 +186,9 @@ def memory_table(comparison: Comparison) -> Table:
 def described(comparison: Comparison, with_phases: bool = True) -> str:
     """Return what a table is about: data, order, recipe, classes, the only K (if wanted) and seeds."""
     parts = [f"order {comparison.order}", f"recipe {comparison.recipe}"]
-    if comparison.base_classes is not None and comparison.classes is not None:
+    if comparison.base_classes == 0:
+        parts.append(f"{comparison.classes} classes from zero")
+    elif comparison.base_classes is not None and comparison.classes is not None:
         parts.append(f"{comparison.base_classes} of {comparison.classes} classes in phase 0")
     elif comparison.classes is not None:
         parts.append(f"{comparison.classes} classes")

@@ -1,0 +1,166 @@
+"""Files of features: what any network made of images, text or anything else, with or without labels.
+
+`docs/embeddings.md` describes the formats.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from acil.errors import InputError, MissingExtraError
+from acil.images.results import Samples
+from acil.modelfile.schema import check_identity
+from acil.modelfile.writing import replacing
+from acil.vision.listing import check_class_name
+
+#: Columns of tables, and arrays of npz files, that are not features.
+_LABEL, _PATH = "label", "path"
+#: A column of a table whose cells are whole rows of features.
+_LISTS = ("features", "embedding")
+
+
+def holds_features(path: str | os.PathLike[str]) -> bool:
+    """Say whether a file holds features, by its name, and of CSV files by their first line.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A CSV file of two columns is a list of images and labels.
+    """
+    place = Path(path)
+    if place.suffix.lower() not in (".csv", ".tsv") or not place.is_file():
+        return place.suffix.lower() in (".npz", ".parquet")
+    with place.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return len(next(csv.reader(file, delimiter=_delimiter(place)), [])) > 2
+
+
+def write_features(path: str | os.PathLike[str], samples: Samples) -> None:
+    """Write samples to an npz file, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path-like
+    samples : Samples
+        Labels that are all empty are left out.
+    """
+    arrays: dict[str, Any] = {
+        "features": samples.features,
+        "paths": np.array(samples.images, dtype=np.str_),
+        "digests": np.array(samples.digests, dtype=np.str_),
+        "network": np.array(json.dumps({"source": samples.source, "identity": samples.identity})),
+    }
+    if any(samples.names):
+        arrays["labels"] = samples.labels
+    with replacing(path) as draft, draft.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def read_features(path: str | os.PathLike[str], label: str | None = None) -> Samples:
+    """Read an npz, parquet or CSV file of features.
+
+    Parameters
+    ----------
+    path : str or path-like
+    label : str, optional
+        Class of all rows, instead of those in the file.
+
+    Returns
+    -------
+    Samples
+        Their network is known if `write_features` has stored it. Labels are empty if there are none.
+    """
+    place = Path(path)
+    read = {".npz": _read_npz, ".parquet": _read_parquet}.get(place.suffix.lower(), _read_csv)
+    try:
+        arrays = read(place)
+        features = np.asarray(arrays["features"], dtype=np.float32)
+        network = json.loads(str(arrays.get("network", "{}")))
+        source, identity = network.get("source"), network.get("identity")
+        if identity is not None:
+            check_identity(identity, "network")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"Cannot read features from {place}: {error}. See docs/embeddings.md."
+        ) from None
+    if features.ndim != 2 or 0 in features.shape or not np.isfinite(features).all():
+        raise InputError(
+            f"{place}: features must be finite numbers, a row for each sample; found an array of shape "
+            f"{features.shape}."
+        )
+    n = len(features)
+    texts = {
+        name: [str(text) for text in np.asarray(arrays.get(name, default)).tolist()]
+        for name, default in {
+            "labels": [""] * n,
+            "paths": [f"row {number + 1}" for number in range(n)],
+            "digests": [hashlib.blake2b(row.tobytes(), digest_size=32).hexdigest() for row in features],
+        }.items()
+    }
+    for name, values in texts.items():
+        if len(values) != n:
+            raise InputError(f"{place} has {n} rows of features, but {len(values)} {name}.")
+    labels = texts["labels"] if label is None else [label] * n
+    if any(labels):
+        for label in set(labels):
+            check_class_name(label)
+    digests, names = tuple(texts["digests"]), tuple(texts["paths"])
+    return Samples(features, np.array(labels, dtype=np.str_), digests, names, (), identity, source, 0.0)
+
+
+def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        return dict(file)
+
+
+def _read_parquet(path: Path) -> dict[str, Any]:
+    try:
+        import pandas
+
+        table = pandas.read_parquet(path)
+    except ImportError as error:
+        raise MissingExtraError(
+            "Reading parquet needs the packages pandas and pyarrow. Install them with: "
+            "pip install pandas pyarrow"
+        ) from error
+    return _arrays({str(name): table[name].to_numpy() for name in table.columns})
+
+
+def _read_csv(path: Path) -> dict[str, Any]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        names, *rows = csv.reader(file, delimiter=_delimiter(path), strict=True)
+    if not rows:
+        raise ValueError("it has no rows")
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(names):
+            raise ValueError(f"line {number} has {len(row)} cells, and the first has {len(names)}")
+    columns = zip(*rows, strict=True)
+    return _arrays({name: np.array(column) for name, column in zip(names, columns, strict=True)})
+
+
+def _arrays(columns: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    """Return the arrays of a table by the names that npz files have for them."""
+    found = {f"{name}s": columns.pop(name) for name in (_LABEL, _PATH) if name in columns}
+    lists = [name for name in _LISTS if name in columns]
+    if lists:
+        return {"features": np.stack([*columns[lists[0]]]), **found}
+    return {"features": np.stack([_numbers(*pair) for pair in columns.items()], axis=1), **found}
+
+
+def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    try:
+        return column.astype(np.float32)
+    except ValueError as error:
+        raise ValueError(f"column {name!r} is not of numbers ({error})") from None
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","

@@ -1,0 +1,114 @@
+"""Undo: the states that a model file had before its last changes, in a hidden folder beside it.
+
+A state is a hard link to the file that a change replaces: it takes no time, and it is there before the
+new file is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from acil.errors import InputError
+from acil.modelfile import describe
+from acil.modelfile.writing import replacing
+
+logger = logging.getLogger(__name__)
+
+#: At most so many states are kept, and at most so many bytes.
+MAX_STATES, MAX_BYTES = 10, 2**30
+
+
+def kept_states(model: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of the earlier states of a model, the oldest first.
+
+    Parameters
+    ----------
+    model : str or path-like
+        The model file.
+    """
+    path = Path(model).resolve()
+    found = sorted(_folder(path).glob("*.acil"))
+    # A change that did not come to its end leaves the present state there.
+    return [state for state in found if not (path.exists() and state.samefile(path))]
+
+
+def keep_state(model: str | os.PathLike[str]) -> None:
+    """Keep the present state of a model file, which is about to be replaced.
+
+    Parameters
+    ----------
+    model : str or path-like
+        The model file, locked by the caller. If there is none, states of an earlier file of that name
+        are removed.
+    """
+    path = Path(model).resolve()
+    if not path.exists():
+        remove_states(path)
+        return
+    folder, states = _folder(path), kept_states(path)
+    number = 1 + max((int(state.stem) for state in folder.glob("*.acil")), default=0)
+    try:
+        folder.mkdir(exist_ok=True)
+        states.append(folder / f"{number:09}.acil")
+        _link(path, states[-1])
+        size = 0
+        for count, state in enumerate(reversed(states), start=1):
+            size += state.stat().st_size
+            if count > MAX_STATES or size > MAX_BYTES:
+                state.unlink()
+    except OSError as error:
+        logger.warning("This change of %s cannot be undone: %s.", path, error.strerror or error)
+
+
+def undo(model: str | os.PathLike[str]) -> None:
+    """Put the last state that is kept in the place of a model file, or raise and change nothing.
+
+    Parameters
+    ----------
+    model : str or path-like
+        The model file, locked by the caller.
+    """
+    path = Path(model).resolve()
+    states = kept_states(path)
+    if not states:
+        raise InputError(f"No earlier state of {model} is kept: there is nothing to undo.")
+    describe(states[-1])  # a damaged file must not replace the model
+    with replacing(path) as draft:
+        draft.unlink()
+        _link(states[-1], draft)
+    states[-1].unlink()
+
+
+def remove_states(model: str | os.PathLike[str]) -> None:
+    """Remove all earlier states of a model file.
+
+    Parameters
+    ----------
+    model : str or path-like
+        The model file.
+    """
+    folder = _folder(Path(model).resolve())
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise InputError(
+            f"Cannot remove {folder}, which has earlier states of the model: {error.strerror}. Remove "
+            "it yourself."
+        ) from error
+
+
+def _folder(path: Path) -> Path:
+    return path.with_name(f".{path.name}.undo")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # a file system without hard links
+        part = target.with_suffix(".part")
+        shutil.copy2(source, part)
+        part.replace(target)

@@ -1,0 +1,74 @@
+"""`RiverClassifier`: an `ACILClassifier` for streams of dicts, as the package river has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from acil.classifier import ACILClassifier
+from acil.errors import InputError, MissingExtraError
+
+try:
+    from river.base import Classifier
+except ImportError as error:
+    raise MissingExtraError(
+        "acil.river needs the package river. Install it with: pip install 'acil[river]'"
+    ) from error
+
+
+class RiverClassifier(Classifier):  # type: ignore[misc]
+    """A classifier of river that learns one sample after another and equals learning all at once.
+
+    Parameters
+    ----------
+    model : ACILClassifier
+        Learns what this one is given. New classes may come at any time.
+
+    Notes
+    -----
+    The first sample decides which features there are. One that is missing later counts as 0; one that is
+    new is an error, because the sums have no column for it.
+    """
+
+    def __init__(self, model: ACILClassifier) -> None:
+        self.model = model
+        self._features: list[Any] | None = None
+
+    @property
+    def _multiclass(self) -> bool:
+        return True
+
+    def learn_one(self, x: dict[Any, float], y: Any) -> None:
+        """Learn one sample.
+
+        Parameters
+        ----------
+        x : dict of feature to number
+        y : label
+        """
+        row = self._row(x)
+        self.model.partial_fit(row, np.array([y]))
+        self._features = self._features or list(x)
+
+    def predict_proba_one(self, x: dict[Any, float], **options: Any) -> dict[Any, float]:
+        """Return the probability of each class; nothing before the first sample is learnt.
+
+        Parameters
+        ----------
+        x : dict of feature to number
+        **options
+            Ignored.
+        """
+        if self._features is None:
+            return {}
+        probabilities = self.model.predict_proba(self._row(x))[0].tolist()
+        return dict(zip(self.model.classes_.tolist(), probabilities, strict=True))
+
+    def _row(self, x: dict[Any, float]) -> npt.NDArray[np.float64]:
+        names = self._features or list(x)
+        new = [name for name in x if name not in set(names)]
+        if new:
+            raise InputError(f"The feature {new[0]!r} was not in the first sample. Leave it out.")
+        return np.array([[float(x.get(name, 0.0)) for name in names]])
