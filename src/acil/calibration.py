@@ -78,15 +78,13 @@ class Calibration:
 
     def numbers(self) -> Tensor:
         """Return what adds up under merging, in one tensor; see `of_numbers`."""
-        return torch.cat(
-            [torch.tensor([self.samples], dtype=torch.float64), self.losses, self.novelties]
-        )
+        return torch.cat([self.losses.new_tensor([self.samples]), self.losses, self.novelties])
 
     @classmethod
     def of_numbers(cls, numbers: Tensor) -> Calibration:
         """Return the calibration that has these numbers."""
-        samples, losses, novelties = numbers.split([1, len(_TEMPERATURES), _BINS])
-        return cls(float(samples), losses, novelties)
+        end = 1 + len(_TEMPERATURES)
+        return cls(float(numbers[0]), numbers[1:end], numbers[end:])
 
     def to_dict(self, summary: bool) -> dict[str, Any]:
         """Return the values as JSON has them; a summary leaves out the lists."""
