@@ -10,7 +10,7 @@ import torch
 
 from acil.analytic import Frozen, Recursion, Ridge
 from acil.analytic.cholesky import cholesky_
-from acil.analytic.ridge import least_left
+from acil.consistency import impossible, least_left
 from acil.errors import ACILError, SingularMatrixError
 from acil.modelfile.header import checksum, opened
 from acil.modelfile.saving import load
@@ -99,7 +99,7 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
 
 
 def _of_sums(ridge: Ridge) -> Iterator[Check]:
-    fault = ridge.impossible()
+    fault = impossible(ridge)
     yield Check("sums", not fault, fault or "gram is positive definite; moment and counts belong to it")
     solution, d = ridge.solved(), len(ridge.sums.gram)
     size = (float(ridge.sums.gram.diagonal().sum()) + solution.gamma) * float(solution.coef.norm())
