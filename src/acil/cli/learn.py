@@ -30,6 +30,9 @@ from acil.cli.shared import (
 )
 from acil.errors import InputError, ProcessLostError
 
+#: Options that are not named like the settings they give.
+_FLAGS = {"min_class_samples": "at-least"}
+
 Undo = Annotated[
     bool,
     typer.Option(
@@ -57,8 +60,19 @@ def learn(
         int | None, typer.Option(help="Width of a random expansion, for a new model (default: none).")
     ] = None,
     gamma: Annotated[
+        str | None,
+        typer.Option(
+            help="Ridge strength γ of a new model, or auto, the default: chosen from the sums.",
+            metavar="auto|NUMBER",
+        ),
+    ] = None,
+    at_least: Annotated[
+        int | None,
+        typer.Option(min=1, help="Refuse classes of fewer images, now and later; for a new model."),
+    ] = None,
+    clip_norm: Annotated[
         float | None,
-        typer.Option(help="Ridge strength γ, for a new model (default: chosen from the sums)."),
+        typer.Option(help="Largest length of a feature row, for `acil export --private`; new models."),
     ] = None,
     track: Annotated[
         bool | None,
@@ -80,7 +94,13 @@ def learn(
     processes reads its share of the images, and the first one writes the file.
     """
     start = time.perf_counter()
-    target = _Target(model, backbone, {"expansion_size": expansion_size, "gamma": gamma}, track, undo)
+    options = {
+        "expansion_size": expansion_size,
+        "gamma": _strength(gamma),
+        "min_class_samples": at_least,
+        "clip_norm": clip_norm,
+    }
+    target = _Target(model, backbone, options, track, undo)
     learnt = _learn_together if several_ranks() else _learn_alone
 
     def listed() -> tuple[Any, Any]:
@@ -131,6 +151,16 @@ def learn(
         )
 
 
+def _strength(gamma: str | None) -> Any:
+    """Return γ as `ImageClassifier` takes it."""
+    try:
+        return gamma if gamma in (None, "auto") else float(gamma)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{gamma!r} is neither a number nor auto.", param_hint="--gamma"
+        ) from None
+
+
 @contextmanager
 def _mentioning_skip_bad() -> Iterator[None]:
     """If some images cannot be read but others can, mention --skip-bad."""
@@ -175,7 +205,7 @@ class _Target:
             if value is not None and self.file.exists():
                 raise InputError(
                     f"{self.file} exists, and its {name} was chosen when it was made. Leave out "
-                    f"--{name.replace('_', '-')}, or make a new model."
+                    f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
                 )
 
 
@@ -254,6 +284,7 @@ def forget(
     """
     from acil.images import ImageClassifier, network_of
     from acil.modelfile import locked
+    from acil.privacy.receipts import file_hash, write_receipt
 
     embedder, samples = None, given_features(images, class_name)
     if samples is None:
@@ -262,11 +293,13 @@ def forget(
             embedder, _ = network_of(model, backbone)
             samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
     with locked(model):
-        latest = ImageClassifier.load(model, backbone=embedder)
+        latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)
         report = latest.forget(samples)
         latest.save(model, undo=undo)
+        receipt = write_receipt(model, before, len(samples.labels), len(report.counts))
     if as_json:
-        typer.echo(json.dumps({**report.to_dict(), "model": str(model)}, indent=2))
+        facts = {**report.to_dict(), "model": str(model), "receipt": receipt[1]}
+        typer.echo(json.dumps(facts, indent=2))
         return
     show_counts(report.counts, report.totals)
     gone = [name for name in report.counts if name not in report.totals]
@@ -277,6 +310,11 @@ def forget(
     typer.echo(
         f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt "
         f"{them}. The network never saw {them}."
+    )
+    typer.echo(
+        f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
+        "all copies.",
+        err=True,
     )
     if len(latest.snapshot.tracker) < sum(report.totals.values()):
         typer.echo(
