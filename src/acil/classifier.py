@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from acil.analytic import AnalyticModel, Sums
 from acil.analytic.model import Features, Weights
-from acil.errors import InputError, NotFittedError
+from acil.errors import InputError, NotFittedError, UnsupportedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
 from acil.validation import (
     Rows,
@@ -56,11 +56,17 @@ class State:
     model : AnalyticModel
     seed : int
         Seed that the expansion was drawn with.
+    release : dict or None
+        Releases made of these samples, see `acil.privacy`; None if there are none.
+    saved : int or None
+        Number of samples when the model was last saved or loaded.
     """
 
     classes: Labels
     model: AnalyticModel
     seed: int
+    release: dict[str, Any] | None = None
+    saved: int | None = None
 
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""
@@ -80,14 +86,14 @@ class State:
         blocks = model.blocks(self.features(rows), columns_of(labels, classes), weights)
         places = columns_of(self.classes, classes)
         head = model.learner.learn(blocks, len(rows), places, len(classes))
-        return State(classes, model.with_head(head), self.seed)
+        return replace(self, classes=classes, model=model.with_head(head))
 
     def merged(self, sums: Sums, labels: Labels) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""
         classes = union(self.classes, labels)
         places, positions = columns_of(self.classes, classes), columns_of(labels, classes)
         head = self.model.ridge.merge(sums, positions, places, len(classes))
-        return State(classes, self.model.with_head(head), self.seed)
+        return replace(self, classes=classes, model=self.model.with_head(head))
 
     def forgotten(self, rows: Rows, labels: Labels, weights: Tensor | None) -> State:
         """Return the state that has never learnt samples; raise if they cannot have been learnt."""
@@ -97,7 +103,7 @@ class State:
         rest, kept = head.forget(
             lambda: self.model.blocks(features, columns, weights), declared=head.counts == 0
         )
-        return State(self.classes[kept.numpy()], self.model.with_head(rest), self.seed)
+        return replace(self, classes=self.classes[kept.numpy()], model=self.model.with_head(rest))
 
     def _require_learnt(self, columns: Tensor, weights: Tensor | None) -> None:
         """Raise if a class has fewer samples, or less weight, than are to be forgotten."""
@@ -116,6 +122,26 @@ class State:
             raise InputError(
                 f"Cannot forget a weight of {float(heavy[column]):g} of "
                 f"{self.classes[column].item()!r}: only {float(head.weights[column]):g} was learnt."
+            )
+
+    def require_enough(self, labels: Labels, counts: Tensor, least: int) -> None:
+        """Raise if one of these classes would have samples, but fewer than allowed, after learning."""
+        for label, count in zip(labels, counts.tolist(), strict=True):
+            known = int(self.model.head.counts[self.classes == label].sum())
+            if count > 0 and known + count < least:
+                raise InputError(
+                    f"Class {label.item()!r} would have {known + count} samples, fewer than "
+                    f"min_class_samples={least}. Nothing was learnt and nothing waits: collect more "
+                    "samples, and give them together."
+                )
+
+    def require_sums_of_samples(self) -> None:
+        """Raise if the sums are those of a private release, which must not mix with others."""
+        if self.release is not None and self.release["private"]:
+            raise UnsupportedError(
+                "This model is a private release: its sums have noise, and its ε would no longer hold "
+                "for what is added or removed. Change the model it was made from and release that "
+                "again; releases are added up by acil.privacy.combine."
             )
 
     def require_same_expansion(self, other: State) -> None:
@@ -165,6 +191,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     class_balance : bool, default=False
         Scale the weights of each class by (mean class weight) / (its class weight), so that frequent
         classes do not win by their number alone. Done from the sums, without data.
+    clip_norm : float, optional
+        Largest Euclidean norm of an expanded row; longer ones are scaled to it. Choose it without the
+        data: `acil.privacy.privatize` relies on it. Sample weights are then at most 1.
+    min_class_samples : int, default=1
+        Refuse to learn a class of which the model would then have fewer samples.
 
     Attributes
     ----------
@@ -227,6 +258,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         fit_intercept: bool = False,
         class_balance: bool = False,
+        clip_norm: float | None = None,
+        min_class_samples: int = 1,
     ) -> None:
         self.expansion_size = expansion_size
         self.gamma = gamma
@@ -237,6 +270,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.fit_intercept = fit_intercept
         self.class_balance = class_balance
+        self.clip_norm = clip_norm
+        self.min_class_samples = min_class_samples
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from scratch.
@@ -300,6 +335,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows, labels, weights = self._check_samples(X, y, sample_weight, reset=False)
             state.check_values(rows)
             check_same_kind(labels, state.classes)
+            state.require_sums_of_samples()
             self._state = state.forgotten(rows, labels, weights)
         return self
 
@@ -332,7 +368,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             theirs.model.ridge.flush()
             mine.require_same_expansion(theirs)
             check_same_kind(theirs.classes, mine.classes)
-            self._state = mine.merged(theirs.model.ridge.sums, theirs.classes)
+            for state in (mine, theirs):
+                state.require_sums_of_samples()
+            mine.require_enough(theirs.classes, theirs.model.head.counts, self.min_class_samples)
+            merged = mine.merged(theirs.model.ridge.sums, theirs.classes)
+            self._state = replace(merged, release=_both_ledgers(mine.release, theirs.release))
         return self
 
     def solve(self) -> Self:
@@ -351,7 +391,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ridge.release()
             fresh = ridge.with_gamma(ridge.gamma)
             fresh.solve()
-            self._state = State(state.classes, state.model.with_head(fresh), state.seed)
+            self._state = replace(state, model=state.model.with_head(fresh))
         return self
 
     def select_gamma(self, gammas: Any = None) -> float:
@@ -511,7 +551,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model = state.model.with_head(state.model.ridge.clone())
             new = type(self).__new__(type(self))
             new.__dict__.update(self.__dict__)
-            new._state = State(state.classes.copy(), model, state.seed)
+            new._state = replace(state, classes=state.classes.copy(), model=model)
         return new
 
     def compact(self, memory: bool = True) -> Self:
@@ -615,11 +655,14 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     state.model.learner  # noqa: B018 (raises if the model can only predict)
                     check_same_kind(labels, state.classes)
                     state.check_values(rows)
+                    state.require_sums_of_samples()
+                    self._require_enough(state, labels, declared, weights)
                     self._state = state.learned(rows, labels, declared, weights)
                     return self
             seed = resolve_seed(self.random_state)
             state = State(labels[:0], new_model(self, rows.n_features, seed), seed)
             state.check_values(rows)
+            self._require_enough(state, labels, declared, weights)
             state = state.learned(rows, labels, declared, weights)
             # The last line: what comes after it cannot take the features back.
             self._state = state
@@ -640,7 +683,23 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"X has {len(rows)} rows, but y has {len(labels)} labels (inconsistent numbers of "
                 "samples). Give one label for each row."
             )
-        return rows, labels, check_weights(sample_weight, rows)
+        weights = check_weights(sample_weight, rows)
+        if weights is not None and self.clip_norm is not None and float(weights.max()) > 1:
+            raise InputError(
+                f"A sample has the weight {float(weights.max()):g}, but with clip_norm no sample may "
+                "count more than once. Give weights from 0 to 1."
+            )
+        return rows, labels, weights
+
+    def _require_enough(
+        self, state: State, labels: Labels, declared: Labels, weights: Tensor | None
+    ) -> None:
+        if self.min_class_samples > 1:
+            columns = columns_of(labels, declared)
+            counts = torch.bincount(
+                columns if weights is None else columns[weights > 0], minlength=len(declared)
+            )
+            state.require_enough(declared, counts, self.min_class_samples)
 
     def _check_query(self, X: Any) -> Rows:
         state = self._require_state()
@@ -659,7 +718,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _set_gamma(self, state: State, gamma: float) -> float:
         model = state.model
-        self._state = State(state.classes, model.with_head(model.ridge.with_gamma(gamma)), state.seed)
+        self._state = replace(state, model=model.with_head(model.ridge.with_gamma(gamma)))
         return gamma
 
     def _gamma_unit(self, state: State) -> float:
@@ -713,6 +772,14 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.compact()
         content: dict[str, Any] = super().__getstate__()
         return content
+
+
+def _both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return all releases of two sets of samples, which may have samples in common."""
+    if mine is None or theirs is None:
+        return mine or theirs
+    known = {release["id"]: release for release in (*mine["releases"], *theirs["releases"])}
+    return {**mine, "releases": list(known.values())}
 
 
 def _like(rows: Rows, values: Tensor) -> Any:
