@@ -16,6 +16,7 @@ from torch import Tensor
 
 from acil.analytic import ACTIVATIONS, PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
 from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
+from acil.scores import MIXERS
 
 #: Largest γ, by the type of products: it is added to the diagonal of a matrix. Files take no larger one.
 MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
@@ -86,6 +87,18 @@ class Rows:
                 f"X has values too large to square and sum without overflow (Σ x² = {total:.3g}). "
                 'Scale the features, or use dtype="float64".'
             )
+
+    def scaling(self) -> Tensor:
+        """Return what to take from each feature, then divide it by, for mean 1 and deviation 1."""
+        size = max(1, _CHECK_BYTES // (8 * self.n_features))
+        mean, square = torch.zeros(2, self.n_features, dtype=torch.float64)
+        for block in self.blocks(size, torch.float64, torch.device("cpu")):
+            mean += block.sum(dim=0) / len(self)
+        for block in self.blocks(size, torch.float64, torch.device("cpu")):
+            square += (block - mean).square().sum(dim=0) / len(self)
+        # Of a constant feature, what deviates is rounding.
+        deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), 1.0)
+        return torch.stack([mean - deviation, deviation])
 
     def _block(self, start: int, stop: int) -> Tensor:
         if isinstance(self.source, Tensor):
@@ -162,6 +175,7 @@ def check_parameters(estimator: Any) -> None:
     _one_of("activation", estimator.activation, ACTIVATIONS)
     _one_of("solver", estimator.solver, ("gram", "recursive"))
     _one_of("dtype", estimator.dtype, PRECISIONS)
+    _one_of("scores", estimator.scores, ("ridge", "discriminant"))
     size = estimator.expansion_size
     if size is not None and not (_is_number(size, Integral) and size >= 1):
         raise _invalid("expansion_size", "a positive int or None", size)
@@ -175,14 +189,20 @@ def check_parameters(estimator: Any) -> None:
         raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
     if not (_is_number(least, Integral) and least >= 1):
         raise _invalid("min_class_samples", "a positive int", least)
-    for name in ("fit_intercept", "class_balance"):
+    for name in ("fit_intercept", "class_balance", "standardize"):
         if not isinstance(getattr(estimator, name), bool | np.bool_):
             raise _invalid(name, "a bool", getattr(estimator, name))
-    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed"
+    discriminant = estimator.scores == "discriminant"
+    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed" or discriminant
     if estimator.solver == "recursive" and needs_sums:
         raise UnsupportedError(
-            'gamma="auto", fit_intercept=True and dtype="mixed" need the sums, which '
-            'solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+            'gamma="auto", fit_intercept=True, dtype="mixed" and scores="discriminant" need the sums, '
+            'which solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+        )
+    if discriminant and (estimator.fit_intercept or estimator.class_balance):
+        raise InputError(
+            'scores="discriminant" has intercepts and balances classes by itself. Leave out '
+            "fit_intercept and class_balance."
         )
 
 
@@ -247,7 +267,12 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
         gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
         sums = Sums(expansion.size, 0, precision.sums, device)
         head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
-    return AnalyticModel(expansion, head, device, bool(estimator.class_balance))
+    return AnalyticModel(expansion, head, device, MIXERS[scoring_of(estimator)])
+
+
+def scoring_of(estimator: Any) -> str:
+    """Return the key of `MIXERS` that the (checked) arguments describe."""
+    return "balanced" if estimator.class_balance else str(estimator.scores)
 
 
 def _is_gamma(value: Any, products: torch.dtype) -> bool:

@@ -298,7 +298,7 @@ def test_predictions_go_on_while_the_model_learns(pictures):
 def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
     images = sorted(pictures[1].glob("*/*.png"))
     known = [prediction.novelty for prediction in joint.classify(images)]
-    assert 0.5 < np.median(known) < UNKNOWN_ABOVE
+    assert np.median(known) < 0.7 * UNKNOWN_ABOVE
     for name in ("red", "green"):
         joint.forget(pictures[0] / name, name)
     strange = joint.classify(sorted((pictures[1] / "green").iterdir()))
@@ -308,18 +308,18 @@ def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
     assert joint.predict([pictures[1] / "green" / "1-0.png"], None) != ["unknown"]
 
 
-def test_novelty_is_the_same_in_any_order_of_learning(pictures, joint):
+def test_novelty_is_the_same_in_any_order_of_learning_but_for_its_unit(pictures, joint):
     train, test = pictures
     other = ImageClassifier(network(), track=False)
     for name in ("white", "red", "blue", "green", "red"):
         other.learn(train / name, name)
     other.forget(train / "red", "red")
     features = joint.prepare(test).features
-    np.testing.assert_allclose(
-        other.snapshot.head.relative_novelty(features),
-        joint.snapshot.head.relative_novelty(features),
-        rtol=1e-8,  # leverages are solved from sums that were added and subtracted: eps · κ
-    )
+    # The unit is measured when images are learnt, and then not in any order.
+    found, expected = (m.snapshot.head.relative_novelty(features) for m in (other, joint))
+    assert 0.5 < found[0] / expected[0] < 2
+    # Leverages are solved from sums that were added and subtracted: eps · κ
+    np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-8)
 
 
 def test_what_is_derived_from_the_sums_is_computed_once(pictures, joint, monkeypatch):

@@ -60,8 +60,11 @@ def learn(
         int | None, typer.Option(help="Width of a random expansion, for a new model (default: none).")
     ] = None,
     gamma: Annotated[
-        float | None,
-        typer.Option(help="Ridge strength γ, for a new model (default: chosen from the sums)."),
+        str | None,
+        typer.Option(
+            help="Ridge strength γ of a new model, or auto, the default: chosen from the sums.",
+            metavar="auto|NUMBER",
+        ),
     ] = None,
     at_least: Annotated[
         int | None,
@@ -93,7 +96,7 @@ def learn(
     start = time.perf_counter()
     options = {
         "expansion_size": expansion_size,
-        "gamma": gamma,
+        "gamma": _strength(gamma),
         "min_class_samples": at_least,
         "clip_norm": clip_norm,
     }
@@ -144,6 +147,16 @@ def learn(
             "--no-track it keeps none.",
             err=True,
         )
+
+
+def _strength(gamma: str | None) -> Any:
+    """Return γ as `ImageClassifier` takes it."""
+    try:
+        return gamma if gamma in (None, "auto") else float(gamma)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{gamma!r} is neither a number nor auto.", param_hint="--gamma"
+        ) from None
 
 
 @contextmanager

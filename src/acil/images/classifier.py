@@ -67,6 +67,9 @@ class ImageClassifier:
     Every change makes a new state beside the old one and then takes its place. So a call that fails
     changes nothing, and predictions in other threads go on with the state they began with.
 
+    Scores are linear discriminants (``scores="discriminant"`` of `ACILClassifier`): classes with few
+    images hold their own beside classes with many, and probabilities are calibrated.
+
     `forget` is exact for the head. The network was trained on other images and never saw these.
 
     Examples
@@ -113,6 +116,7 @@ class ImageClassifier:
             "device": device,
             "clip_norm": clip_norm,
             "min_class_samples": min_class_samples,
+            "scores": "discriminant",
         }
         self._track: bool | None = track
         #: One change at a time.
@@ -318,7 +322,7 @@ class ImageClassifier:
         ----------
         sources : sequence of images
             Each a path, the content of a file, a PIL image or an array.
-        unknown_above : float or None, default=1.85
+        unknown_above : float or None, default=1
             Images of a larger novelty are unknown; with None a class is always named.
         """
         return [p.label for p in self.classify(sources, 1, unknown_above)]
@@ -340,7 +344,7 @@ class ImageClassifier:
             Each a path, the content of a file, a PIL image or an array.
         top : int, default=3
             Number of classes to name.
-        unknown_above : float or None, default=1.85
+        unknown_above : float or None, default=1
             Images of a larger novelty are unknown; None calls none so.
         progress : callable, optional
         skip_bad : bool, default=False
@@ -380,7 +384,7 @@ class ImageClassifier:
         ----------
         source, labels, skip_bad, progress
             As in `prepare`.
-        unknown_above : float or None, default=1.85
+        unknown_above : float or None, default=1
         """
         sources: Sequence[Source] | Samples
         if isinstance(source, Samples):

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import sklearn
@@ -18,9 +18,9 @@ from torch import Tensor
 import acil
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
 from acil.analytic.linalg import mirror_, panels
-from acil.analytic.model import balance_factors
 from acil.analytic.ridge import Solution
 from acil.analytic.sums import Matrix
+from acil.calibration import Calibration
 from acil.classifier import ACILClassifier, State
 from acil.errors import InputError, ModelFileError, UnsupportedError
 from acil.labels import Labels
@@ -36,6 +36,7 @@ from acil.modelfile.header import (
 )
 from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
+from acil.scores import MIXERS, balance_factors
 from acil.validation import check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)
@@ -195,7 +196,7 @@ def _content(
                 "inference=True."
             )
         state.model.solve_again()
-        tensors = _tensors(state.model, inference)
+        tensors = _tensors(state, inference, packed)
         checksums = {} if packed else {name: checksum(t.numpy()) for name, t in tensors.items()}
         header = _header(clf, state, inference, packed, checksums)
     try:
@@ -225,7 +226,7 @@ def _header(
     relative = math.inf
     if ridge is not None and gamma is not None:
         relative = gamma / (float(ridge.sums.gram.diagonal().mean()) or math.nan)
-    temperature = None if packed else float(model.temperature())
+    temperature = None if packed else float(state.temperature())
     if inference and temperature is not None:
         # γ follows from all its digits, the weights and the counts.
         temperature = float(f"{temperature:.1e}")
@@ -240,8 +241,10 @@ def _header(
         "solver": str(clf.solver) if isinstance(head, Frozen) else head.solver,
         "dtype": model.precision.name,
         "fit_intercept": head.intercept if isinstance(head, Ridge) else bool(clf.fit_intercept),
-        "class_balance": model.balanced,
+        "class_balance": model.mixer is MIXERS["balanced"],
         "clip_norm": model.expansion.clip_norm,
+        "scores": "discriminant" if model.mixer is MIXERS["discriminant"] else "ridge",
+        "standardize": state.scaling is not None,
         "classes": classes,
         "classes_dtype": classes_dtype,
         "counts": head.counts.tolist(),
@@ -251,6 +254,7 @@ def _header(
         "gamma_relative": _finite(relative),
         "condition": None if packed or ridge is None else _finite(ridge.condition()),
         "temperature": temperature,
+        "calibration": state.calibration and state.calibration.to_dict(inference),
         "backbone": getattr(clf, "backbone_", None),
         "images": getattr(clf, "images_", None),
         "release": state.release,
@@ -288,10 +292,10 @@ def _storable(classes: Labels) -> tuple[list[Any], str]:
     return labels, classes.dtype.name
 
 
-def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
-    head, tensors = model.head, {}
+def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
+    model, head, tensors = state.model, state.model.head, {}
     if inference or isinstance(head, Frozen):
-        # With class balancing, as used for scoring
+        # As used for scoring
         W, intercept, _ = model.weights()
     else:
         W, intercept = head.coefficients()
@@ -299,6 +303,12 @@ def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
             tensors = {"rfaum": pack_lower(head.R)}
         else:
             tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
+        if model.mixer is MIXERS["discriminant"] and not packed:
+            # Else whoever reads the file had to factorize before the first prediction.
+            mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
+            tensors["mixing"] = torch.cat([mixing, intercepts.unsqueeze(0)])
+    if state.scaling is not None:
+        tensors["scaling"] = state.scaling
     tensors |= {"coef": W.mT, "intercept": intercept}
     if model.expansion.projection is not None:
         tensors["projection"] = model.expansion.projection
@@ -326,13 +336,23 @@ def _assembled(
         )
     frozen = inference or header["kind"] == "inference"
     head = _frozen_head(get, header, where) if frozen else _learning_head(get, header, where)
-    model = AnalyticModel(expansion, head, where, header["class_balance"])
+    scoring = "balanced" if header["class_balance"] else header["scores"]
+    model = AnalyticModel(expansion, head, where, MIXERS[scoring])
+    if "mixing" in names and not frozen:
+        mixing = _read(get, "mixing", header).clone()
+        model.known_mixing = mixing[:-1], mixing[-1]
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
     classes = np.array(header["classes"], dtype=header["classes_dtype"])
+    scaling = _read(get, "scaling", header).clone() if "scaling" in names else None
+    if scaling is not None and not bool((scaling[1] > 0).all()):
+        raise InvalidFileError("'scaling' must divide by positive numbers")
+    calibration = header["calibration"] and Calibration.from_dict(header["calibration"], frozen)
+    if header["calibration"] is not None and calibration is None:
+        raise InvalidFileError("'calibration' does not have the numbers that it must have")
     seed, saved = header["parameters"]["random_state"], sum(header["counts"])
-    clf._state = State(classes, model, seed, header["release"], saved)
+    clf._state = State(classes, model, seed, scaling, calibration, header["release"], saved)
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
@@ -345,6 +365,9 @@ def _assembled(
 
 def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Frozen:
     coef, intercept = _weights(get, header)
+    if header["kind"] == "full" and header["scores"] == "discriminant":
+        mixing = _read(get, "mixing", header).to(coef)
+        coef, intercept = coef @ mixing[:-1], mixing[-1].clone()
     if header["kind"] == "full" and header["class_balance"]:
         scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
         coef, intercept = coef * scale, intercept * scale
