@@ -233,9 +233,9 @@ def test_changes_wait_in_a_line_of_their_own_that_ends(settings, monkeypatch):
             served.service.store, "prepare", lambda *given: (gate.wait(SECONDS), prepare(*given))[1]
         )
 
-        def teach(_):
+        def teach(seed):
             with Client(base_url=served.base_url, timeout=3 * SECONDS) as other:
-                return other.teach("blue", images_of("blue", 1)).status_code
+                return other.teach("blue", images_of("blue", 1, seed)).status_code
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             asked = pool.map(teach, range(8))

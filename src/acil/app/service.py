@@ -63,7 +63,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.store = Store(settings.model, settings.backbone)
+        self.store = Store(settings.model, settings.backbone, settings.track, settings.undo)
         self._held_out: Samples | None = None
         if settings.held_out is not None:
             self._held_out = self.store.prepare(settings.held_out, None)
@@ -113,13 +113,28 @@ class Service:
             The report, the new revision, and the comparison on held-out images if there are any.
         """
         check_name(name)
+        with self._turn():
+            await self._checked(files)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._changes, self._changed, action, name, list(files))
+
+    async def undo(self) -> dict[str, Any]:
+        """Take the last change of the file back; return the description of the state before it."""
+        with self._turn():
+            await asyncio.get_running_loop().run_in_executor(self._changes, self.store.undo)
+        if self._history:
+            self._history.pop()
+        logger.info("took the last change back")
+        return await asyncio.to_thread(self.describe)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the changes before; refuse if there are many."""
         if self._n_changes >= _MAX_CHANGES:
             raise BusyError(503)
         self._n_changes += 1
         try:
-            await self._checked(files)
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._changes, self._changed, action, name, list(files))
+            yield
         finally:
             self._n_changes -= 1
 
@@ -134,6 +149,7 @@ class Service:
             "images": sum(totals.values()),
             "network": self.store.embedder.name,
             "can_learn": published is None or published.snapshot.can_learn,
+            "undo_left": self.store.undo_left,
             "protected": settings.token is not None,
             "limits": {
                 "bytes": settings.max_bytes,
@@ -207,23 +223,26 @@ class Service:
         start = time.perf_counter()
         samples: Samples = self.store.prepare(contents, name)
         change: Change = self.store.learn(samples) if action == "learn" else self.store.forget(samples)
-        self.metrics.used(action, len(contents))
+        images = sum(change.report.counts.values())
+        self.metrics.used(action, images)
         held_out = None
         if self._held_out is not None:
             held_out = compared(self._measure(change.before), self._measure(change.after))
         entry = {
             "action": action,
             "class": name,
-            "images": len(contents),
+            "images": images,
             "revision": change.after.revision,
             "held_out": held_out,
         }
-        self._history.append(entry)
+        if images:
+            self._history.append(entry)
         seconds = time.perf_counter() - start
         done = "learnt" if action == "learn" else "forgot"
-        what = "1 image" if len(contents) == 1 else f"{len(contents)} images"
+        what = "1 image" if images == 1 else f"{images} images"
         logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
-        return {**entry, "totals": change.report.totals, "seconds": seconds}
+        repeated = len(change.report.repeated)
+        return {**entry, "totals": change.report.totals, "repeated": repeated, "seconds": seconds}
 
     def _measure(self, published: Published | None) -> Measured:
         """Return the accuracy of a state; the last one is remembered."""

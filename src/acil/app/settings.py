@@ -46,6 +46,8 @@ class Settings:
         Images that go through the network and the head together.
     batch_seconds : float
         How long an image may wait for others that are on their way.
+    track, undo : bool
+        Whether a new model keeps hashes of its images, and whether states before changes are kept.
     unknown_above : float
         Novelty beyond which an image is unknown, unless a request says otherwise.
     """
@@ -63,6 +65,8 @@ class Settings:
     read_seconds: float = 60.0
     batch_images: int = 2 * (os.cpu_count() or 1)
     batch_seconds: float = 0.003
+    track: bool = True
+    undo: bool = True
     unknown_above: float = UNKNOWN_ABOVE
 
     def __post_init__(self) -> None:
