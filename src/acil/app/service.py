@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from torch import Tensor
 
@@ -77,7 +76,6 @@ class Service:
             + _IMAGE_COST * settings.max_images
             + _BYTE_COST * settings.max_bytes,
             max_images=settings.batch_images,
-            wait_seconds=settings.batch_seconds,
             decoders=min(_DECODERS, os.cpu_count() or 1),
         )
         self._checkers = ThreadPoolExecutor(2, thread_name_prefix="acil-check")
@@ -206,18 +204,10 @@ class Service:
         with _named(number):
             return decode(content, embedder.preprocessing.size, embedder.mode, embedder.crop)
 
-    def _answer(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
-        """Classify the images of several requests, all by one state of the model."""
+    def _answer(self, features: Tensor, question: Question) -> Answer:
+        """Classify the images of a request, all by one state of the model."""
         published = self.store.require()
-        answers: list[Answer | None] = [None] * len(asked)
-        for question in {question for _, question in asked}:
-            places = [i for i, (_, other) in enumerate(asked) if other == question]
-            features = torch.cat([asked[i][0] for i in places]).numpy()
-            predictions = iter(published.snapshot.classify(features, *question))
-            for i in places:
-                mine = [next(predictions) for _ in range(len(asked[i][0]))]
-                answers[i] = Answer(published.revision, mine)
-        return [answer for answer in answers if answer is not None]
+        return Answer(published.revision, published.snapshot.classify(features.numpy(), *question))
 
     def _changed(self, action: str, name: str, contents: list[bytes]) -> dict[str, Any]:
         start = time.perf_counter()
