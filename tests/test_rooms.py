@@ -12,6 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "acil"
 ROOMS = [
     "errors",
     "analytic",
+    "scores",
+    "calibration",
     "validation",
     "labels",
     "classifier",

@@ -1,7 +1,4 @@
-"""Checks of what users give: arrays, sample weights and constructor arguments.
-
-Arrays are checked, then handed out in blocks of tensors. Arguments are checked when learning starts.
-"""
+"""Checks of what users give: arrays, which become blocks of tensors, weights and arguments."""
 
 from __future__ import annotations
 
@@ -14,23 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_array,
-    validate_data,
-)
+from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 from torch import Tensor
 
-from acil.analytic import (
-    ACTIVATIONS,
-    PRECISIONS,
-    AnalyticModel,
-    Expansion,
-    Recursion,
-    Ridge,
-    Sums,
-)
+from acil.analytic import ACTIVATIONS, PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
 from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
+from acil.scores import MIXERS
 
 #: Largest γ, by the type of products: it is added to the diagonal of a matrix. Files take no larger one.
 MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
@@ -54,12 +40,7 @@ def input_errors() -> Iterator[None]:
 
 
 class Rows:
-    """A checked two-dimensional array that is read block by block, never copied as a whole.
-
-    Parameters
-    ----------
-    source : ndarray or Tensor of shape (n, n_features)
-    """
+    """A checked array of shape (n, n_features) that is read block by block, never copied as a whole."""
 
     def __init__(self, source: npt.NDArray[Any] | Tensor) -> None:
         self.source = source
@@ -107,6 +88,18 @@ class Rows:
                 'Scale the features, or use dtype="float64".'
             )
 
+    def scaling(self) -> Tensor:
+        """Return what to take from each feature, then divide it by, for mean 1 and deviation 1."""
+        size = max(1, _CHECK_BYTES // (8 * self.n_features))
+        mean, square = torch.zeros(2, self.n_features, dtype=torch.float64)
+        for block in self.blocks(size, torch.float64, torch.device("cpu")):
+            mean += block.sum(dim=0) / len(self)
+        for block in self.blocks(size, torch.float64, torch.device("cpu")):
+            square += (block - mean).square().sum(dim=0) / len(self)
+        # Of a constant feature, what deviates is rounding.
+        deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), 1.0)
+        return torch.stack([mean - deviation, deviation])
+
     def _block(self, start: int, stop: int) -> Tensor:
         if isinstance(self.source, Tensor):
             return self.source[start:stop]
@@ -119,38 +112,24 @@ class Rows:
 def check_rows(estimator: Any, X: Any, reset: bool) -> Rows:
     """Check the shape and type of X (not its values) and its agreement with earlier calls.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Receives ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
-    X : array-like, DataFrame, Tensor or anything with DLPack, of shape (n, n_features)
-    reset : bool
-        True for the first data of a model.
+    X is an array, a DataFrame, a Tensor or anything with DLPack. The first data of a model (``reset``)
+    set its ``n_features_in_`` and ``feature_names_in_``.
     """
     with input_errors():
         if not isinstance(X, np.ndarray | Tensor) and hasattr(X, "__dlpack__"):
             X = torch.utils.dlpack.from_dlpack(X)
         if isinstance(X, Tensor):
             return Rows(_check_tensor(estimator, X, reset))
-        if not reset and _is_plain(estimator, X):
+        plain = type(X) is np.ndarray and X.ndim == 2 and len(X) and X.dtype in (np.float32, np.float64)
+        if not reset and plain and _has_known_width(estimator, X):
+            # In a stream, a closer look would take longer than learning.
             return Rows(X)
-        return Rows(
-            validate_data(
-                estimator, X, reset=reset, dtype="numeric", order=None, ensure_all_finite=False
-            )
-        )
+        options = {"dtype": "numeric", "order": None, "ensure_all_finite": False}
+        return Rows(validate_data(estimator, X, reset=reset, **options))
 
 
 def check_weights(sample_weight: Any, rows: Rows) -> Tensor | None:
-    """Return sample weights as a float64 tensor on the CPU, or None.
-
-    Parameters
-    ----------
-    sample_weight : array-like or Tensor of shape (n,), number or None
-        Finite and not negative.
-    rows : Rows
-        The samples they belong to.
-    """
+    """Return the weights of samples, finite and not negative, as float64 on the CPU, or None."""
     if sample_weight is None:
         return None
     with input_errors():
@@ -160,17 +139,6 @@ def check_weights(sample_weight: Any, rows: Rows) -> Tensor | None:
             sample_weight, np.empty((len(rows), 1)), dtype=np.float64, ensure_non_negative=True
         )
     return torch.from_numpy(np.array(weights))
-
-
-def _is_plain(estimator: Any, X: Any) -> bool:
-    """Say at once that an array needs no closer look, which in a stream takes longer than learning."""
-    return (
-        type(X) is np.ndarray
-        and X.dtype in (np.float32, np.float64)
-        and X.ndim == 2
-        and X.shape[0] > 0
-        and _has_known_width(estimator, X)
-    )
 
 
 def _has_known_width(estimator: Any, X: Any) -> bool:
@@ -207,6 +175,7 @@ def check_parameters(estimator: Any) -> None:
     _one_of("activation", estimator.activation, ACTIVATIONS)
     _one_of("solver", estimator.solver, ("gram", "recursive"))
     _one_of("dtype", estimator.dtype, PRECISIONS)
+    _one_of("scores", estimator.scores, ("ridge", "discriminant"))
     size = estimator.expansion_size
     if size is not None and not (_is_number(size, Integral) and size >= 1):
         raise _invalid("expansion_size", "a positive int or None", size)
@@ -215,14 +184,25 @@ def check_parameters(estimator: Any) -> None:
     products = PRECISIONS[estimator.dtype].products
     if not automatic and not _is_gamma(gamma, products):
         raise _invalid("gamma", f"a number from 0 to {MAX_GAMMA[products]:g}, or 'auto'", gamma)
-    for name in ("fit_intercept", "class_balance"):
+    norm, least = estimator.clip_norm, estimator.min_class_samples
+    if norm is not None and not (_is_number(norm, Real) and 1e-30 <= float(norm) <= 1e30):
+        raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
+    if not (_is_number(least, Integral) and least >= 1):
+        raise _invalid("min_class_samples", "a positive int", least)
+    for name in ("fit_intercept", "class_balance", "standardize"):
         if not isinstance(getattr(estimator, name), bool | np.bool_):
             raise _invalid(name, "a bool", getattr(estimator, name))
-    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed"
+    discriminant = estimator.scores == "discriminant"
+    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed" or discriminant
     if estimator.solver == "recursive" and needs_sums:
         raise UnsupportedError(
-            'gamma="auto", fit_intercept=True and dtype="mixed" need the sums, which '
-            'solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+            'gamma="auto", fit_intercept=True, dtype="mixed" and scores="discriminant" need the sums, '
+            'which solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+        )
+    if discriminant and (estimator.fit_intercept or estimator.class_balance):
+        raise InputError(
+            'scores="discriminant" has intercepts and balances classes by itself. Leave out '
+            "fit_intercept and class_balance."
         )
 
 
@@ -256,11 +236,8 @@ def resolve_seed(random_state: Any) -> int:
 
 
 def resolve_device(name: Any, dtype: str) -> torch.device:
-    """Return the device, after making sure that it holds numbers of the given precision.
-
-    ``"auto"`` is CUDA when there is one, else the CPU: other accelerators may lack float64 and must be
-    asked for by name.
-    """
+    """Return the device, after making sure that it holds numbers of the given precision."""
+    # Accelerators other than CUDA may lack float64, and must be asked for by name.
     if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -270,7 +247,7 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"The 'device' parameter of ACILClassifier is {name!r}, which cannot be used here with "
-            f'dtype="{dtype}": {reason} Use device="auto".'
+            f'dtype="{dtype}": {reason} Use device="auto" or device="cpu", also to load a model.'
         ) from error
     return device
 
@@ -279,7 +256,10 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
     """Make the empty model that the (checked) arguments describe."""
     precision = PRECISIONS[estimator.dtype]
     device = resolve_device(estimator.device, estimator.dtype)
-    expansion = Expansion.draw(n_features, estimator.expansion_size, estimator.activation, seed)
+    clip_norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
+    expansion = Expansion.draw(
+        n_features, estimator.expansion_size, estimator.activation, seed, clip_norm
+    )
     head: Ridge | Recursion
     if estimator.solver == "recursive":
         head = Recursion(expansion.size, precision, device, float(estimator.gamma))
@@ -287,7 +267,12 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
         gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
         sums = Sums(expansion.size, 0, precision.sums, device)
         head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
-    return AnalyticModel(expansion, head, device, bool(estimator.class_balance))
+    return AnalyticModel(expansion, head, device, MIXERS[scoring_of(estimator)])
+
+
+def scoring_of(estimator: Any) -> str:
+    """Return the key of `MIXERS` that the (checked) arguments describe."""
+    return "balanced" if estimator.class_balance else str(estimator.scores)
 
 
 def _is_gamma(value: Any, products: torch.dtype) -> bool:

@@ -67,7 +67,7 @@ def test_forgetting_under_the_wrong_class_is_refused_and_nothing_saved(taught):
     before = path.read_bytes()
     answer = taught.forget("blue", images_of("red", 5)[:1])
     assert answer.status_code == 422
-    assert "another class" in answer.text
+    assert "learnt as another class" in answer.text
     assert path.read_bytes() == before
 
 

@@ -74,7 +74,9 @@ class Predicted(BaseModel):
 
     label: str = Field(description='The likeliest class, or "unknown".')
     unknown: bool = Field(description="Whether the image is unlike everything learnt.")
-    novelty: float | None = Field(description="About 1 for images like those learnt, more for others.")
+    novelty: float | None = Field(
+        description="Above 1 for 5 % of images of the classes learnt, and for others."
+    )
     top: list[Likely] = Field(description="The likeliest classes, best first.")
 
 

@@ -26,6 +26,7 @@ MAX_DEPTH = 32
 # These names are repeated here because acil.analytic imports torch; a test compares them.
 ACTIVATIONS = ("relu", "tanh", "gelu", "identity")
 SOLVERS = ("gram", "recursive")
+SCORES = ("ridge", "discriminant")
 DAMAGED = "The file is damaged or was edited: use another copy of it, or save the model again."
 
 #: Raises `InvalidFileError` unless a value is what the entry of this name must be.
@@ -185,19 +186,37 @@ _OPTIONS: dict[str, Rule] = {
     "dtype": _one_of(*MAX_GAMMA),
     "fit_intercept": TRUTH,
     "class_balance": TRUTH,
+    "clip_norm": _or_none(_number(1e-30, 1e30)),
+    "scores": _one_of(*SCORES),
+    "standardize": TRUTH,
 }
 #: The constructor arguments of `ACILClassifier`.
 PARAMETERS: dict[str, Rule] = {
     "expansion_size": _or_none(WIDTH),
     "gamma": lambda value, name: None if value == "auto" else AMOUNT(value, name),
     "random_state": COUNT,
+    "min_class_samples": WIDTH,
     "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
     **_OPTIONS,
+}
+#: How samples learnt score when left out: `acil.calibration`. An inference file has empty lists.
+CALIBRATION: dict[str, Rule] = {
+    "samples": AMOUNT,
+    "losses": _list_of(AMOUNT),
+    "novelties": _list_of(AMOUNT),
+    "approximate": TRUTH,
 }
 #: What a file says of images.
 IMAGES: dict[str, Rule] = {
     "source": _or_none(NETWORK),
     "tracked": _list_of(_object({"salt": HASH, "hashes": _list_of(HASH), "placed": _list_of(HASH)})),
+}
+#: Releases of the samples of a model, and whether the model is one itself: `acil.privacy.release`.
+RELEASE: dict[str, Rule] = {
+    "private": TRUTH,
+    "releases": _list_of(_object({"id": HASH, "noise": _number(1e-6, 1e6)}), least=1),
+    "epsilon": _or_none(_number(0, 1e12)),
+    "delta": _or_none(_number(0, 1)),
 }
 #: The network of a model that was learnt from images: `acil.vision.embedder.Embedder.identity`.
 check_identity = _object(
@@ -221,8 +240,10 @@ HEADER: dict[str, Rule] = {
     "gamma_relative": _or_none(AMOUNT),
     "condition": _or_none(_number(1, 1e308)),
     "temperature": _or_none(_number(1e-6, 1e6)),
+    "calibration": _or_none(_object(CALIBRATION)),
     "backbone": _or_none(_map_of(_json)),
     "images": _or_none(_object(IMAGES)),
+    "release": _or_none(_object(RELEASE)),
     "fingerprint": TEXT,
     "checksums": _map_of(COUNT),
     "versions": _map_of(TEXT),
