@@ -18,7 +18,7 @@ from torch import Tensor
 from acil.analytic import AnalyticModel, Sums
 from acil.analytic.model import Features, Weights
 from acil.calibration import Calibration
-from acil.errors import InputError, NotFittedError, SingularMatrixError
+from acil.errors import InputError, NotFittedError, SingularMatrixError, UnsupportedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
 from acil.scores import Discriminant
 from acil.validation import (
@@ -62,6 +62,10 @@ class State:
         What is taken from each feature, and what it is divided by then.
     calibration : Calibration or None
         For discriminant scores.
+    release : dict or None
+        Releases made of these samples, see `acil.privacy`; None if there are none.
+    saved : int or None
+        Number of samples when the model was last saved or loaded.
     """
 
     classes: Labels
@@ -69,6 +73,8 @@ class State:
     seed: int
     scaling: Tensor | None = None
     calibration: Calibration | None = None
+    release: dict[str, Any] | None = None
+    saved: int | None = None
 
     @classmethod
     def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
@@ -189,6 +195,26 @@ class State:
                 f"{self.classes[column].item()!r}: only {float(head.weights[column]):g} was learnt."
             )
 
+    def require_enough(self, labels: Labels, counts: Tensor, least: int) -> None:
+        """Raise if one of these classes would have samples, but fewer than allowed, after learning."""
+        for label, count in zip(labels, counts.tolist(), strict=True):
+            known = int(self.model.head.counts[self.classes == label].sum())
+            if count > 0 and known + count < least:
+                raise InputError(
+                    f"Class {label.item()!r} would have {known + count} samples, fewer than "
+                    f"min_class_samples={least}. Nothing was learnt and nothing waits: collect more "
+                    "samples, and give them together."
+                )
+
+    def require_sums_of_samples(self) -> None:
+        """Raise if the sums are those of a private release, which must not mix with others."""
+        if self.release is not None and self.release["private"]:
+            raise UnsupportedError(
+                "This model is a private release: its sums have noise, and its ε would no longer hold "
+                "for what is added or removed. Change the model it was made from and release that "
+                "again; releases are added up by acil.privacy.combine."
+            )
+
     def require_same_expansion(self, other: State) -> None:
         """Raise an `InputError` if the sums of another model are not of the same expanded features."""
         mine, theirs = self.model.expansion, other.model.expansion
@@ -244,6 +270,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     class_balance : bool, default=False
         Scale the weights of each class by (mean class weight) / (its class weight), so that frequent
         classes do not win by their number alone. Done from the sums, without data.
+    clip_norm : float, optional
+        Largest Euclidean norm of an expanded row; longer ones are scaled to it. Choose it without the
+        data: `acil.privacy.privatize` relies on it. Sample weights are then at most 1.
+    min_class_samples : int, default=1
+        Refuse to learn a class of which the model would then have fewer samples.
     scores : {"ridge", "discriminant"}, default="ridge"
         ``"ridge"`` scores by the weights of the regression, as in the paper. ``"discriminant"`` makes
         linear discriminants of them, from the same sums: better where some classes have few samples,
@@ -315,6 +346,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         fit_intercept: bool = False,
         class_balance: bool = False,
+        clip_norm: float | None = None,
+        min_class_samples: int = 1,
         scores: Literal["ridge", "discriminant"] = "ridge",
         standardize: bool = False,
     ) -> None:
@@ -327,6 +360,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.fit_intercept = fit_intercept
         self.class_balance = class_balance
+        self.clip_norm = clip_norm
+        self.min_class_samples = min_class_samples
         self.scores = scores
         self.standardize = standardize
 
@@ -392,6 +427,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows, labels, weights = self._check_samples(X, y, sample_weight, reset=False)
             state.check_values(rows)
             check_same_kind(labels, state.classes)
+            state.require_sums_of_samples()
             self._state = state.forgotten(rows, labels, weights)
         return self
 
@@ -424,7 +460,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             theirs.model.ridge.flush()
             mine.require_same_expansion(theirs)
             check_same_kind(theirs.classes, mine.classes)
-            self._state = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
+            for state in (mine, theirs):
+                state.require_sums_of_samples()
+            mine.require_enough(theirs.classes, theirs.model.head.counts, self.min_class_samples)
+            merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
+            self._state = replace(merged, release=_both_ledgers(mine.release, theirs.release))
         return self
 
     def solve(self) -> Self:
@@ -713,12 +753,15 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     state.model.learner  # noqa: B018 (raises if the model can only predict)
                     check_same_kind(labels, state.classes)
                     state.check_values(rows)
+                    state.require_sums_of_samples()
+                    self._require_enough(state, labels, declared, weights)
                     self._state = state.learned(rows, labels, declared, weights)
                     self._calibrate(rows, labels, weights)
                     return self
             seed = resolve_seed(self.random_state)
             state = State.new(self, labels[:0], rows.n_features, seed)
             state.check_values(rows)
+            self._require_enough(state, labels, declared, weights)
             if self.standardize:
                 state = replace(state, scaling=rows.scaling())
                 state.check_values(rows)
@@ -751,7 +794,23 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"X has {len(rows)} rows, but y has {len(labels)} labels (inconsistent numbers of "
                 "samples). Give one label for each row."
             )
-        return rows, labels, check_weights(sample_weight, rows)
+        weights = check_weights(sample_weight, rows)
+        if weights is not None and self.clip_norm is not None and float(weights.max()) > 1:
+            raise InputError(
+                f"A sample has the weight {float(weights.max()):g}, but with clip_norm no sample may "
+                "count more than once. Give weights from 0 to 1."
+            )
+        return rows, labels, weights
+
+    def _require_enough(
+        self, state: State, labels: Labels, declared: Labels, weights: Tensor | None
+    ) -> None:
+        if self.min_class_samples > 1:
+            columns = columns_of(labels, declared)
+            counts = torch.bincount(
+                columns if weights is None else columns[weights > 0], minlength=len(declared)
+            )
+            state.require_enough(declared, counts, self.min_class_samples)
 
     def _check_query(self, X: Any) -> Rows:
         state = self._require_state()
@@ -824,6 +883,14 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.compact()
         content: dict[str, Any] = super().__getstate__()
         return content
+
+
+def _both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return all releases of two sets of samples, which may have samples in common."""
+    if mine is None or theirs is None:
+        return mine or theirs
+    known = {release["id"]: release for release in (*mine["releases"], *theirs["releases"])}
+    return {**mine, "releases": list(known.values())}
 
 
 def _like(rows: Rows, values: Tensor) -> Any:

@@ -1,7 +1,4 @@
-"""Checks of what users give: arrays, sample weights and constructor arguments.
-
-Arrays are checked, then handed out in blocks of tensors. Arguments are checked when learning starts.
-"""
+"""Checks of what users give: arrays, which become blocks of tensors, weights and arguments."""
 
 from __future__ import annotations
 
@@ -14,22 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_array,
-    validate_data,
-)
+from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 from torch import Tensor
 
-from acil.analytic import (
-    ACTIVATIONS,
-    PRECISIONS,
-    AnalyticModel,
-    Expansion,
-    Recursion,
-    Ridge,
-    Sums,
-)
+from acil.analytic import ACTIVATIONS, PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
 from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
 from acil.scores import MIXERS
 
@@ -55,12 +40,7 @@ def input_errors() -> Iterator[None]:
 
 
 class Rows:
-    """A checked two-dimensional array that is read block by block, never copied as a whole.
-
-    Parameters
-    ----------
-    source : ndarray or Tensor of shape (n, n_features)
-    """
+    """A checked array of shape (n, n_features) that is read block by block, never copied as a whole."""
 
     def __init__(self, source: npt.NDArray[Any] | Tensor) -> None:
         self.source = source
@@ -132,38 +112,24 @@ class Rows:
 def check_rows(estimator: Any, X: Any, reset: bool) -> Rows:
     """Check the shape and type of X (not its values) and its agreement with earlier calls.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Receives ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
-    X : array-like, DataFrame, Tensor or anything with DLPack, of shape (n, n_features)
-    reset : bool
-        True for the first data of a model.
+    X is an array, a DataFrame, a Tensor or anything with DLPack. The first data of a model (``reset``)
+    set its ``n_features_in_`` and ``feature_names_in_``.
     """
     with input_errors():
         if not isinstance(X, np.ndarray | Tensor) and hasattr(X, "__dlpack__"):
             X = torch.utils.dlpack.from_dlpack(X)
         if isinstance(X, Tensor):
             return Rows(_check_tensor(estimator, X, reset))
-        if not reset and _is_plain(estimator, X):
+        plain = type(X) is np.ndarray and X.ndim == 2 and len(X) and X.dtype in (np.float32, np.float64)
+        if not reset and plain and _has_known_width(estimator, X):
+            # In a stream, a closer look would take longer than learning.
             return Rows(X)
-        return Rows(
-            validate_data(
-                estimator, X, reset=reset, dtype="numeric", order=None, ensure_all_finite=False
-            )
-        )
+        options = {"dtype": "numeric", "order": None, "ensure_all_finite": False}
+        return Rows(validate_data(estimator, X, reset=reset, **options))
 
 
 def check_weights(sample_weight: Any, rows: Rows) -> Tensor | None:
-    """Return sample weights as a float64 tensor on the CPU, or None.
-
-    Parameters
-    ----------
-    sample_weight : array-like or Tensor of shape (n,), number or None
-        Finite and not negative.
-    rows : Rows
-        The samples they belong to.
-    """
+    """Return the weights of samples, finite and not negative, as float64 on the CPU, or None."""
     if sample_weight is None:
         return None
     with input_errors():
@@ -173,17 +139,6 @@ def check_weights(sample_weight: Any, rows: Rows) -> Tensor | None:
             sample_weight, np.empty((len(rows), 1)), dtype=np.float64, ensure_non_negative=True
         )
     return torch.from_numpy(np.array(weights))
-
-
-def _is_plain(estimator: Any, X: Any) -> bool:
-    """Say at once that an array needs no closer look, which in a stream takes longer than learning."""
-    return (
-        type(X) is np.ndarray
-        and X.dtype in (np.float32, np.float64)
-        and X.ndim == 2
-        and X.shape[0] > 0
-        and _has_known_width(estimator, X)
-    )
 
 
 def _has_known_width(estimator: Any, X: Any) -> bool:
@@ -229,6 +184,11 @@ def check_parameters(estimator: Any) -> None:
     products = PRECISIONS[estimator.dtype].products
     if not automatic and not _is_gamma(gamma, products):
         raise _invalid("gamma", f"a number from 0 to {MAX_GAMMA[products]:g}, or 'auto'", gamma)
+    norm, least = estimator.clip_norm, estimator.min_class_samples
+    if norm is not None and not (_is_number(norm, Real) and 1e-30 <= float(norm) <= 1e30):
+        raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
+    if not (_is_number(least, Integral) and least >= 1):
+        raise _invalid("min_class_samples", "a positive int", least)
     for name in ("fit_intercept", "class_balance", "standardize"):
         if not isinstance(getattr(estimator, name), bool | np.bool_):
             raise _invalid(name, "a bool", getattr(estimator, name))
@@ -276,11 +236,8 @@ def resolve_seed(random_state: Any) -> int:
 
 
 def resolve_device(name: Any, dtype: str) -> torch.device:
-    """Return the device, after making sure that it holds numbers of the given precision.
-
-    ``"auto"`` is CUDA when there is one, else the CPU: other accelerators may lack float64 and must be
-    asked for by name.
-    """
+    """Return the device, after making sure that it holds numbers of the given precision."""
+    # Accelerators other than CUDA may lack float64, and must be asked for by name.
     if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -290,7 +247,7 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"The 'device' parameter of ACILClassifier is {name!r}, which cannot be used here with "
-            f'dtype="{dtype}": {reason} Use device="auto".'
+            f'dtype="{dtype}": {reason} Use device="auto" or device="cpu", also to load a model.'
         ) from error
     return device
 
@@ -299,7 +256,10 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
     """Make the empty model that the (checked) arguments describe."""
     precision = PRECISIONS[estimator.dtype]
     device = resolve_device(estimator.device, estimator.dtype)
-    expansion = Expansion.draw(n_features, estimator.expansion_size, estimator.activation, seed)
+    clip_norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
+    expansion = Expansion.draw(
+        n_features, estimator.expansion_size, estimator.activation, seed, clip_norm
+    )
     head: Ridge | Recursion
     if estimator.solver == "recursive":
         head = Recursion(expansion.size, precision, device, float(estimator.gamma))

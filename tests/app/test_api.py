@@ -66,7 +66,7 @@ def test_forgetting_under_the_wrong_class_is_refused_and_nothing_saved(taught):
     before = path.read_bytes()
     answer = taught.forget("blue", images_of("red", 5)[:1])
     assert answer.status_code == 422
-    assert "under these classes" in answer.text
+    assert "learnt as another class" in answer.text
     assert path.read_bytes() == before
 
 
@@ -97,7 +97,7 @@ def test_restarted_server_goes_on_where_it_was(settings):
 
 def test_server_without_a_model_says_so(settings):
     with client(settings()) as empty:
-        assert empty.get("/health").json() == {"status": "ok", "ready": False}
+        assert empty.get("/health").json() == {"status": "ok", "ready": False, "fault": None}
         refused = empty.predict(images_of("red", 1))
         assert refused.status_code == 409
         assert "Teach a class first" in refused.json()["detail"]
@@ -298,12 +298,12 @@ def test_what_happens_to_the_file_is_logged_once(taught, caplog):
         # The server itself looks too, once a second.
         for _ in range(3):
             store.refresh()
-        assert caplog.text.count("is gone: predicting goes on") == 1
+        assert caplog.text.count("model file is gone") == 1
         store.path.write_bytes(content)
         wait_until(lambda: "reloaded" in caplog.text)
         store.path.unlink()
         store.refresh()
-    assert caplog.text.count("is gone: predicting goes on") == 2
+    assert caplog.text.count("model file is gone") == 2
 
 
 def samples_of(text):

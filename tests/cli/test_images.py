@@ -245,6 +245,7 @@ def test_numbers_agree_with_their_nouns(number, words):
 
 
 def test_forgetting_under_the_wrong_class_is_refused_before_anything_is_saved(place, model):
+    acil("learn", place / "test", "--model", model, "--no-track")
     before, image = model.read_bytes(), min((place / "train" / "red").iterdir())
     refused = acil("forget", model, image, "--class", "blue", code=1)
     assert "under these classes" in refused.stderr

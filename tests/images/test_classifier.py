@@ -11,17 +11,13 @@ from acil import ImageClassifier, load
 from acil.analytic import ridge
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 from acil.images import UNKNOWN_ABOVE
-from acil.vision import WrappedBackbone, build, save_backbone
-from acil.vision.embedder import TorchEmbedder
+from acil.images.features import write_features
+from acil.vision import build, save_backbone
 from modelfiles import rewrite
-from pictures import PREPROCESSING, Pooled, draw
+from pictures import draw, network
 
 #: Rounding of sums in another order; κ is below 1e4 here.
 SCORES = 1e-9
-
-
-def network(seed=0):
-    return TorchEmbedder(WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING))
 
 
 def scores(model, features):
@@ -365,6 +361,8 @@ def test_file_of_a_network_is_stored_without_its_folder_and_found_again(
     path, images = tmp_path / "models" / "m.acil", [min((pictures[1] / "red").iterdir())]
     model.save(path, inference=inference)
     assert b"networks" not in path.read_bytes()
+    write_features(tmp_path / "models" / "f.npz", model.prepare(images, "red"))
+    assert "networks" not in str(np.load(tmp_path / "models" / "f.npz")["network"])
     monkeypatch.chdir(tmp_path / "work")
     with pytest.raises(InputError, match=r"no file .*small\.safetensors.*--backbone"):
         ImageClassifier.load(path).predict(images)

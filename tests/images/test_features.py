@@ -11,9 +11,7 @@ from acil.cli import app
 from acil.errors import InputError, MissingExtraError
 from acil.images.features import holds_features, read_features, write_features
 from acil.modelfile import describe
-from acil.vision import WrappedBackbone
-from acil.vision.embedder import TorchEmbedder
-from pictures import PREPROCESSING, Pooled, draw
+from pictures import draw, network
 
 ROWS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 LABELS = np.where(ROWS[:, 0] > 0, "cat", "dog")
@@ -46,10 +44,6 @@ def table(request, tmp_path):
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     return draw(tmp_path_factory.mktemp("photos"), 3)
-
-
-def network():
-    return TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
 
 
 def test_commands_learn_predict_evaluate_and_forget_features(table, tmp_path):

@@ -22,24 +22,40 @@ class Expansion:
     """Map features to ``activation(X W_fe)``, the paper's feature expansion (Eq. 2).
 
     The projection W_fe has shape (in_features, size), float32. Without one, features pass unchanged.
+    With a clip norm, rows that are longer are scaled to it.
 
     >>> expansion = Expansion.draw(in_features=3, size=8, activation="relu", seed=0)
     >>> expansion(torch.ones(2, 3, dtype=torch.float64)).shape
     torch.Size([2, 8])
     """
 
-    def __init__(self, projection: Tensor | None, activation: str, in_features: int) -> None:
+    def __init__(
+        self,
+        projection: Tensor | None,
+        activation: str,
+        in_features: int,
+        clip_norm: float | None = None,
+    ) -> None:
         self.projection, self.activation, self.in_features = projection, activation, in_features
+        self.clip_norm = clip_norm
         self._cast: Tensor | None = None
         self._column_norm: float | None = None
 
     @classmethod
-    def draw(cls, in_features: int, size: int | None, activation: str, seed: int) -> Expansion:
+    def draw(
+        cls,
+        in_features: int,
+        size: int | None,
+        activation: str,
+        seed: int,
+        clip_norm: float | None = None,
+    ) -> Expansion:
         """Draw W_fe ~ N(0, 1) on the CPU in float32, so that the seed alone decides it."""
         if size is None:
-            return cls(None, activation, in_features)
+            return cls(None, activation, in_features, clip_norm)
         generator = torch.Generator().manual_seed(seed)
-        return cls(torch.randn(in_features, size, generator=generator), activation, in_features)
+        projection = torch.randn(in_features, size, generator=generator)
+        return cls(projection, activation, in_features, clip_norm)
 
     @property
     def size(self) -> int:
@@ -49,7 +65,8 @@ class Expansion:
     def __call__(self, X: Tensor) -> Tensor:
         """Expand rows of shape (n, in_features), in their own dtype and on their own device."""
         # Eq. (2): X_fe = f_act(X_cnn W_fe)
-        return X if self.projection is None else ACTIVATIONS[self.activation](self.project(X))
+        rows = X if self.projection is None else ACTIVATIONS[self.activation](self.project(X))
+        return rows if self.clip_norm is None else clipped(rows, self.clip_norm)
 
     def project(self, X: Tensor) -> Tensor:
         """Return X W_fe, to which no activation is applied; X itself without a projection."""
@@ -76,4 +93,12 @@ class Expansion:
         else:
             digest.update(f"{self.activation} {tuple(self.projection.shape)}".encode())
             digest.update(self.projection.numpy().tobytes())
+        if self.clip_norm is not None:
+            digest.update(f"clip {self.clip_norm!r}".encode())
         return digest.hexdigest()
+
+
+def clipped(rows: Tensor, norm: float) -> Tensor:
+    """Return rows of shape (n, d), of which those longer than ``norm`` are scaled to it."""
+    factors: Tensor = norm / rows.norm(dim=1, keepdim=True)
+    return rows * factors.clamp(max=1.0)

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import signal
+import ctypes
 import socket
-from collections.abc import Callable, Iterator
-from types import FrameType
+import sys
+from collections.abc import Callable
 
 import uvicorn
 
 from acil.app.api import create_app
+from acil.app.connections import Connection, Server, connection_limit
 from acil.app.service import Service
 from acil.app.settings import Settings
 from acil.errors import InputError
 
 #: Seconds that requests may take to end when the server stops.
 _GRACE_SECONDS = 30
-#: With more connections, new requests are answered with 503.
-_MAX_CONNECTIONS = 4000
 _BACKLOG = 2048
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that ends normally on SIGINT and SIGTERM."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """At the first signal, stop after the open requests; at the second, at once."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.force_exit = self.should_exit
-            self.should_exit = True
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+_SWITCH_SECONDS = 0.001
+_M_MMAP_THRESHOLD = -3
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -82,16 +64,38 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     ready : callable
         Called with the address of the page when it can be opened.
     """
+    _return_memory()
+    # The thread that answers is one of several: it must not wait long for its turn.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     with contextlib.closing(listen(settings.host, settings.port)) as listening:
-        service = Service(settings)
-        config = uvicorn.Config(
-            create_app(service),
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            server_header=False,
-            limit_concurrency=_MAX_CONNECTIONS,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
+        server = configured(Service(settings))
         ready(address_of(listening))
-        _Server(config).run(sockets=[listening])
+        server.run(sockets=[listening])
+
+
+def _return_memory() -> None:
+    """Have the C library give memory of images back when they are done with, instead of keeping it."""
+    # Of glibc: the size above which memory is the system's own, which otherwise grows up to 32 MB.
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
+
+
+def configured(service: Service) -> Server:
+    """Return the server of a service, to be run with a listening socket."""
+    Connection.limit = connection_limit()
+    settings = service.settings
+    config = uvicorn.Config(
+        create_app(service),
+        http=Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+        # Behind a proxy on this machine, clients are those that the proxy names.
+        proxy_headers=settings.loopback and bool(settings.hosts),
+        forwarded_allow_ips=["127.0.0.1", "::1"],
+    )
+    return Server(config)

@@ -83,7 +83,9 @@ class Store:
         self._changing = threading.Lock()
         self._published: Published | None = None
         self._refused: Signature | None = None
-        self._gone = False
+        #: What is wrong with the file, in words for anybody.
+        self.fault: str | None = None
+        self._logged: tuple[str | None, str] = (None, "")
         signature = _signature(path)
         if signature is None:
             self._reader = self._new()
@@ -118,34 +120,48 @@ class Store:
         return self._change(lambda classifier: classifier.forget(samples))
 
     def refresh(self) -> bool:
-        """Serve the file as it is now, if another process has changed it.
+        """Serve the file as it is now, if another process has changed it; never raise.
 
-        A file that is gone or cannot be served (another network, damage) is logged once; the old state
-        stays.
+        Whatever is wrong with the file (it is gone, damaged, of another network, cannot be read …) is
+        logged once, and `fault` tells it; the old state stays.
 
         Returns
         -------
         bool
             Whether a new state is served.
         """
+        try:
+            return self._refreshed()
+        except ACILError as error:
+            self._found("The model file has changed, but cannot be served.", str(error))
+        except Exception as error:  # a server that stops looking would serve an old state for ever
+            self._found("The model file cannot be watched.", f"{type(error).__name__}: {error}")
+        return False
+
+    def _found(self, fault: str | None, details: str = "") -> None:
+        if fault is not None and (fault, details) != self._logged:
+            logger.warning("%s: %s Predicting goes on. %s", self.path, fault, details)
+        self.fault, self._logged = fault, (fault, details)
+
+    def _refreshed(self) -> bool:
         signature = _signature(self.path)
         known = None if self._published is None else self._published.signature
-        gone = signature is None and known is not None
-        if gone and not self._gone:
-            logger.warning("%s is gone: predicting goes on, but nothing can be changed.", self.path)
-        self._gone = gone
+        if signature == known:
+            self._found(None)
+        elif signature is None:
+            self._found("The model file is gone. Nothing can be changed.")
         if signature is None or signature in (known, self._refused):
             return False
         if not self._changing.acquire(blocking=False):
             return False
         try:
             self._published = Published.of(self._load(), signature)
-        except ACILError as error:
+        except ACILError:
             self._refused = signature
-            logger.warning("%s has changed, but cannot be served: %s", self.path, error)
-            return False
+            raise
         finally:
             self._changing.release()
+        self._found(None)
         logger.info("%s has been changed by another process: reloaded.", self.path)
         return True
 

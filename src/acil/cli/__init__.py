@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import bench, data, doctor, learn, models, predict, serve
+from acil.cli import bench, data, doctor, learn, models, predict, privacy, serve
 from acil.cli.shared import is_rank_zero, plain
 from acil.errors import ACILError, ProcessLostError
 
@@ -74,6 +74,7 @@ app.command("merge")(models.merge)
 app.command("inspect")(models.inspect)
 app.command("verify")(models.verify)
 app.command("export")(models.export)
+app.command("audit")(privacy.audit)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")

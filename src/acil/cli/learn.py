@@ -30,8 +30,8 @@ from acil.cli.shared import (
 )
 from acil.errors import InputError, ProcessLostError
 
-#: Names of images that a message lists.
-_SHOWN = 5
+#: Options that are not named like the settings they give.
+_FLAGS = {"min_class_samples": "at-least"}
 
 Undo = Annotated[
     bool,
@@ -66,6 +66,14 @@ def learn(
             metavar="auto|NUMBER",
         ),
     ] = None,
+    at_least: Annotated[
+        int | None,
+        typer.Option(min=1, help="Refuse classes of fewer images, now and later; for a new model."),
+    ] = None,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option(help="Largest length of a feature row, for `acil export --private`; new models."),
+    ] = None,
     track: Annotated[
         bool | None,
         typer.Option(
@@ -86,7 +94,12 @@ def learn(
     processes reads its share of the images, and the first one writes the file.
     """
     start = time.perf_counter()
-    options = {"expansion_size": expansion_size, "gamma": _strength(gamma)}
+    options = {
+        "expansion_size": expansion_size,
+        "gamma": _strength(gamma),
+        "min_class_samples": at_least,
+        "clip_norm": clip_norm,
+    }
     target = _Target(model, backbone, options, track, undo)
     learnt = _learn_together if several_ranks() else _learn_alone
 
@@ -104,8 +117,13 @@ def learn(
         report, samples = learnt(target, listed, skip_bad, progress)
     if not is_rank_zero():
         return
+    from acil.images.undo import kept_states
+    from acil.vision.listing import first_of
+
     tell_skipped(report.skipped)
-    _tell_repeated(report.repeated)
+    if report.repeated:
+        some = counted(len(report.repeated), "image")
+        typer.echo(f"left out: {some} learnt already ({plain(first_of(report.repeated))})", err=True)
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())
     rate = n_images / samples.seconds if samples.seconds else None
@@ -121,26 +139,14 @@ def learn(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
-    _tell_undo(model, report)
+    if report.counts and kept_states(model):
+        typer.echo(f"acil undo {model} takes this back", err=True)
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         typer.echo(
             f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
             "--no-track it keeps none.",
             err=True,
         )
-
-
-def _tell_repeated(names: tuple[str, ...]) -> None:
-    if names:
-        shown = ", ".join(map(plain, names[:_SHOWN])) + (" …" if len(names) > _SHOWN else "")
-        typer.echo(f"left out: {counted(len(names), 'image')} learnt already ({shown})", err=True)
-
-
-def _tell_undo(model: Path, report: Any) -> None:
-    from acil.images.undo import kept_states
-
-    if report.counts and kept_states(model):
-        typer.echo(f"acil undo {model} takes this back", err=True)
 
 
 def _strength(gamma: str | None) -> Any:
@@ -197,7 +203,7 @@ class _Target:
             if value is not None and self.file.exists():
                 raise InputError(
                     f"{self.file} exists, and its {name} was chosen when it was made. Leave out "
-                    f"--{name.replace('_', '-')}, or make a new model."
+                    f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
                 )
 
 
@@ -260,10 +266,7 @@ def forget(
     model: Model,
     images: Annotated[
         list[Path],
-        typer.Argument(
-            help="The images that were learnt: as for `acil learn`.",
-            metavar="IMAGES…",
-        ),
+        typer.Argument(help="The images that were learnt: as for `acil learn`.", metavar="IMAGES…"),
     ],
     class_name: ClassName = None,
     undo: Undo = True,
@@ -279,6 +282,7 @@ def forget(
     """
     from acil.images import ImageClassifier, network_of
     from acil.modelfile import locked
+    from acil.privacy.receipts import file_hash, write_receipt
 
     embedder, samples = None, given_features(images, class_name)
     if samples is None:
@@ -287,11 +291,13 @@ def forget(
             embedder, _ = network_of(model, backbone)
             samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
     with locked(model):
-        latest = ImageClassifier.load(model, backbone=embedder)
+        latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)
         report = latest.forget(samples)
         latest.save(model, undo=undo)
+        receipt = write_receipt(model, before, len(samples.labels), len(report.counts))
     if as_json:
-        typer.echo(json.dumps({**report.to_dict(), "model": str(model)}, indent=2))
+        facts = {**report.to_dict(), "model": str(model), "receipt": receipt[1]}
+        typer.echo(json.dumps(facts, indent=2))
         return
     show_counts(report.counts, report.totals)
     gone = [name for name in report.counts if name not in report.totals]
@@ -302,6 +308,11 @@ def forget(
     typer.echo(
         f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt "
         f"{them}. The network never saw {them}."
+    )
+    typer.echo(
+        f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
+        "all copies.",
+        err=True,
     )
     if len(latest.snapshot.tracker) < sum(report.totals.values()):
         typer.echo(
@@ -348,9 +359,7 @@ def undo(
         return
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
-    typer.echo(
-        f"{model} is as it was before the last change; {counted(left, 'earlier state')} left",
-    )
+    typer.echo(f"{model} is as it was before the last change; {counted(left, 'earlier state')} left")
 
 
 def _counts(header: dict[str, Any]) -> dict[str, int]:

@@ -57,6 +57,8 @@ def inspect(
     report["privacy"] = _REVEALS["inference" if inference else report["solver"]]
     if inference and report["n_samples"] <= report["size"]:
         report["privacy"] += _FEW
+    if report["release"] is not None and report["release"]["private"]:
+        report["privacy"] = _guaranteed(report["release"])
     report["embeddings"] = _embeddings(report)
     if report["images"] is not None:
         report["images"] = _summary(report["images"])
@@ -97,6 +99,15 @@ def _verified(model: Path) -> list[dict[str, Any]]:
 def _show_checks(checks: list[dict[str, Any]]) -> None:
     for check in checks:
         typer.echo(f"{'ok' if check['ok'] else 'FAILED':7}{check['name']}: {plain(check['detail'])}")
+
+
+def _guaranteed(release: dict[str, Any]) -> str:
+    from acil.privacy import SCOPE, UNIT
+
+    return (
+        f"Differentially private release: ε = {release['epsilon']:.4g}, δ = {release['delta']:g}, for "
+        f"{UNIT}. {SCOPE}"
+    )
 
 
 def _show(report: dict[str, Any], console: Console) -> None:
@@ -285,6 +296,14 @@ def export(
         Path | None,
         typer.Option(help="Write a small model file here that predicts but cannot learn."),
     ] = None,
+    private: Annotated[
+        Path | None,
+        typer.Option(help="Write a differentially private release here; needs --epsilon."),
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of the private release.")] = None,
+    delta: Annotated[
+        float, typer.Option(help="δ of the private release, well below 1 / number of images.")
+    ] = 1e-6,
     check: Annotated[
         Path | None, typer.Option(help="Folder of images to compare ONNX and PyTorch on.")
     ] = None,
@@ -292,14 +311,18 @@ def export(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Write a model as ONNX, or as a file for prediction alone.
+    """Write a model as ONNX, as a file for prediction alone, or as a private release.
 
     The ONNX graph takes pixels (uint8, RGB) and gives scores and probabilities; it is compared with
     PyTorch in onnxruntime before it is written. A script beside it makes these pixels of image files.
+    A private release protects the samples that the head has learnt and the network never saw. The model
+    remembers it: ε of further ones adds up. Its earlier states, for `acil undo`, are removed.
     """
-    if onnx is None and inference is None:
-        raise InputError("Say what to write: --onnx FILE, --inference FILE, or both.")
-    for path in (onnx, inference):
+    if onnx is None and inference is None and private is None:
+        raise InputError("Say what to write: --onnx FILE, --inference FILE or --private FILE.")
+    if (private is None) != (epsilon is None):
+        raise InputError("--private FILE and --epsilon belong together. Give both.")
+    for path in (onnx, inference, private):
         if path is not None:
             require_free(path, force)
             if path.resolve() == model.resolve():
@@ -313,14 +336,18 @@ def export(
         if inference is not None:
             ImageClassifier.load(model).save(inference, inference=True)
             written["inference"] = {"path": str(inference), "bytes": inference.stat().st_size}
+        if private is not None:
+            written["private"] = _private(model, private, epsilon, delta)
         if onnx is not None:
             written["onnx"] = _onnx(ImageClassifier.load(model, backbone=backbone), onnx, check)
     if as_json:
         typer.echo(json.dumps(written, indent=2))
         return
-    for path in (onnx, inference):
+    for path in (onnx, inference, private):
         if path is not None:
             typer.echo(f"{path}  {path.stat().st_size:,} bytes")
+    if private is not None:
+        typer.echo(written["private"]["privacy"])
     if onnx is not None:
         facts = written["onnx"]
         typer.echo(f"{onnx}.py  names the class of image files with it, without acil")
@@ -328,6 +355,24 @@ def export(
             f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: the same classes, scores "
             f"within {facts['difference']:.1e}"
         )
+
+
+def _private(model: Path, path: Path, epsilon: float | None, delta: float) -> dict[str, Any]:
+    from acil.images.undo import remove_states
+    from acil.modelfile import describe, load, locked, save
+    from acil.privacy import privatize
+
+    with locked(model):
+        classifier = load(model)
+        release = privatize(classifier, epsilon or 0.0, delta)
+        # First the model, which then knows of the release even if that cannot be written.
+        save(classifier, model)
+        # States for `acil undo` do not know of it.
+        remove_states(model)
+    save(release, path)
+    stated = describe(path)["release"]
+    facts = {"path": str(path), "bytes": path.stat().st_size, "privacy": _guaranteed(stated)}
+    return {**facts, "epsilon": stated["epsilon"], "delta": stated["delta"]}
 
 
 def _onnx(classifier: Any, path: Path, check: Path | None) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def partial_fit(
             declared = _agreed_classes(facts)
             state = _state(classifier, facts, declared, group)
             sums = _all_sums(state, shard, declared, group)
+            state.require_enough(declared, sums.counts, classifier.min_class_samples)
     except BaseException:
         for name in FEATURE_ATTRIBUTES:
             content.pop(name, None)
@@ -196,6 +197,7 @@ def _state(
     if facts[0]["model"] is not None:
         state = classifier._require_state()
         check_same_kind(declared, state.classes)
+        state.require_sums_of_samples()
         return state
     seed = facts[0]["seed"]
     state = State.new(classifier, declared[:0], _first(facts, "features"), seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -31,15 +30,13 @@ from acil.images.results import (
     name_of,
     require_list,
 )
-from acil.images.snapshot import MAX_TRACKED, UNKNOWN_ABOVE, Snapshot, Tracker
+from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
 from acil.images.undo import keep_state, remove_states
 from acil.modelfile import load as load_head
 from acil.vision.decode import Source
 from acil.vision.embedder import Embedder, ImageProgress, embed_files
 from acil.vision.listing import check_class_name, first_of
 from acil.vision.networks import DEFAULT, open_network
-
-logger = logging.getLogger(__name__)
 
 
 class ImageClassifier:
@@ -62,6 +59,8 @@ class ImageClassifier:
         Seed of the expansion.
     device : str, default="auto"
         Of the head; networks in ONNX run on the CPU.
+    clip_norm, min_class_samples
+        See `ACILClassifier`.
 
     Notes
     -----
@@ -102,6 +101,8 @@ class ImageClassifier:
         track: bool = True,
         random_state: int = 0,
         device: str = "auto",
+        clip_norm: float | None = None,
+        min_class_samples: int = 1,
     ) -> None:
         self._embedder = backbone if isinstance(backbone, Embedder) else None
         self._source = None if isinstance(backbone, Embedder) else absolute(backbone)
@@ -113,6 +114,8 @@ class ImageClassifier:
             "gamma": gamma,
             "random_state": random_state,
             "device": device,
+            "clip_norm": clip_norm,
+            "min_class_samples": min_class_samples,
             "scores": "discriminant",
         }
         self._track: bool | None = track
@@ -493,9 +496,6 @@ class ImageClassifier:
         """Return the tracker for learning these samples; equal rows of other data are no mistake."""
         tracker = Tracker() if self._snapshot is None else self._snapshot.tracker
         if self._track is False or samples.identity is None:
-            return Tracker()
-        if len(tracker) + len(samples.digests) > MAX_TRACKED:
-            logger.warning("More than %d images: their hashes are not kept.", MAX_TRACKED)
             return Tracker()
         return Tracker.new() if self._track and not tracker.active else tracker
 

@@ -210,19 +210,10 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
         expected |= {"gram": (sums, (d * (d + 1) // 2,)), "moment": (sums, (d, classes))}
     elif header["kind"] == "full":
         expected["rfaum"] = (sums, (d * (d + 1) // 2,))
-    missing, extra = sorted(expected.keys() - layouts.keys()), sorted(layouts.keys() - expected.keys())
-    if missing or extra:
-        raise InvalidFileError(
-            f"a model of kind {header['kind']!r} with solver {header['solver']!r} has the tensors "
-            f"{', '.join(sorted(expected))}; missing: {shown(missing)}, not expected: {shown(extra)}"
-        )
-    for name, (dtype, shape) in expected.items():
-        found = layouts[name]
-        if found != (dtype, shape):
-            raise InvalidFileError(
-                f"tensor {name!r} must be {dtype} of shape {shape}, found {found[0]} of shape "
-                f"{shown(found[1])}"
-            )
+    for name in sorted(expected.keys() | layouts.keys()):
+        if layouts.get(name) != expected.get(name):
+            needed, found = (shown(layout.get(name, "none")) for layout in (expected, layouts))
+            raise InvalidFileError(f"tensor {name!r} must be {needed}, found {found}")
     if "projection" not in layouts and header["n_features"] != d:
         raise InvalidFileError(f"it has no projection of {header['n_features']} features to {d}")
 

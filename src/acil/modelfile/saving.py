@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -37,14 +39,14 @@ from acil.modelfile.writing import write_tensors
 from acil.scores import MIXERS, balance_factors
 from acil.validation import check_parameters, resolve_device
 
+logger = logging.getLogger(__name__)
+
 _HEADER = "header"
 #: Whose versions a file names.
 _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 #: Returns a tensor as a NumPy array, by its name.
 Get = Callable[[str], Any]
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
-#: Numbers that are looked at together.
-_CHUNK = 2**20
 
 
 def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool = False) -> None:
@@ -81,6 +83,7 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     """
     text, tensors = _content(clf, inference)
     write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(checksum(text.encode()))})
+    _advise(clf)
 
 
 def load(
@@ -107,7 +110,23 @@ def load(
         If the file is missing, damaged, hostile or written by another version.
     """
     with opened(path) as (file, header, found):
-        return _assembled(file.get_tensor, header, found, inference, device, path)
+        return _assembled(file.get_tensor, header, found, inference, device)
+
+
+def _advise(clf: ACILClassifier) -> None:
+    """Warn if few samples lie between two saved states: whoever has both files can recover them."""
+    with clf._locked() as state:
+        n_samples, d = int(state.model.head.counts.sum()), state.model.expansion.size
+        between = 0 if state.saved is None else abs(n_samples - state.saved)
+        private = state.release is not None and state.release["private"]
+        clf._state = replace(state, saved=n_samples)
+    if 0 < between < d and not private:
+        logger.warning(
+            "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
+            "Whoever has both files can recover them: delete the earlier one, see docs/privacy.md.",
+            between,
+            d,
+        )
 
 
 def pack(clf: ACILClassifier) -> dict[str, Any]:
@@ -128,7 +147,7 @@ def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassif
         layouts = {n: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for n, t in tensors.items()}
         check_layouts(header, layouts)
         get = lambda name: tensors[name].cpu().numpy()  # noqa: E731
-        return _assembled(get, header, tensors, False, device, "a packed model")
+        return _assembled(get, header, tensors, False, device)
     except (InvalidFileError, KeyError) as error:
         raise ModelFileError(f"This is not the content of a model: {error}.") from None
 
@@ -223,6 +242,7 @@ def _header(
         "dtype": model.precision.name,
         "fit_intercept": head.intercept if isinstance(head, Ridge) else bool(clf.fit_intercept),
         "class_balance": model.mixer is MIXERS["balanced"],
+        "clip_norm": model.expansion.clip_norm,
         "scores": "discriminant" if model.mixer is MIXERS["discriminant"] else "ridge",
         "standardize": state.scaling is not None,
         "classes": classes,
@@ -237,6 +257,7 @@ def _header(
         "calibration": state.calibration and state.calibration.to_dict(inference),
         "backbone": getattr(clf, "backbone_", None),
         "images": getattr(clf, "images_", None),
+        "release": state.release,
         "fingerprint": model.expansion.fingerprint(),
         "checksums": checksums,
         "versions": {name: str(module.__version__) for name, module in _PACKAGES.items()},
@@ -250,22 +271,14 @@ def _finite(value: float) -> float | None:
 
 def _parameters(clf: ACILClassifier, seed: int, inference: bool) -> dict[str, Any]:
     """Return the constructor arguments as JSON has them; all are valid, but some may be NumPy's."""
-    size, gamma, device = clf.expansion_size, clf.gamma, clf.device
-    automatic = inference or isinstance(gamma, str)
-    return {
-        "expansion_size": None if size is None else int(size),
-        "gamma": "auto" if automatic else float(gamma),
-        "activation": str(clf.activation),
-        # The recursion takes no "auto".
-        "solver": "gram" if inference else str(clf.solver),
-        "dtype": str(clf.dtype),
-        "random_state": seed,
-        "device": "auto" if device == "auto" else str(torch.device(device)),
-        "fit_intercept": bool(clf.fit_intercept),
-        "class_balance": bool(clf.class_balance),
-        "scores": str(clf.scores),
-        "standardize": bool(clf.standardize),
+    found = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in clf.get_params().items()
     }
+    gamma = found["gamma"] if isinstance(found["gamma"], str) else float(found["gamma"])
+    # The recursion takes no "auto".
+    hidden = {"gamma": "auto", "solver": "gram"} if inference else {}
+    return found | {"gamma": gamma, "random_state": seed, "device": str(clf.device)} | hidden
 
 
 def _storable(classes: Labels) -> tuple[list[Any], str]:
@@ -308,15 +321,15 @@ def _assembled(
     names: Collection[str],
     inference: bool,
     device: str | None,
-    path: str | os.PathLike[str],
 ) -> ACILClassifier:
     """Return the model of a checked header and of tensors with these names."""
     clf = ACILClassifier(**header["parameters"])
     if device is not None:
         clf.device = device
-    where = _device(path, clf, header["dtype"], given=device is not None)
+    where = resolve_device(clf.device, header["dtype"])
     projection = _read(get, "projection", header).clone() if "projection" in names else None
-    expansion = Expansion(projection, header["activation"], header["n_features"])
+    clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
+    expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
@@ -338,8 +351,8 @@ def _assembled(
     calibration = header["calibration"] and Calibration.from_dict(header["calibration"], frozen)
     if header["calibration"] is not None and calibration is None:
         raise InvalidFileError("'calibration' does not have the numbers that it must have")
-    seed = header["parameters"]["random_state"]
-    clf._state = State(classes, model, seed, scaling, calibration)
+    seed, saved = header["parameters"]["random_state"], sum(header["counts"])
+    clf._state = State(classes, model, seed, scaling, calibration, header["release"], saved)
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
@@ -348,18 +361,6 @@ def _assembled(
     if header["images"] is not None:
         clf.images_ = header["images"]
     return clf
-
-
-def _device(path: str | os.PathLike[str], clf: ACILClassifier, dtype: str, given: bool) -> torch.device:
-    try:
-        return resolve_device(clf.device, dtype)
-    except InputError as error:
-        if given:
-            raise
-        raise ModelFileError(
-            f"Cannot load {path} onto the device {clf.device!r}, where it was saved: {error} Or load it "
-            'with device="cpu".'
-        ) from error
 
 
 def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Frozen:
@@ -413,7 +414,6 @@ def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
 
 
 def _require_finite(name: str, tensor: Tensor) -> None:
-    # In pieces: asking for all at once would take as much memory again.
-    for piece in torch.split(tensor.reshape(-1), _CHUNK):
-        if not bool(torch.isfinite(piece).all()):
-            raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
+    # The extremes, because comparing all numbers would take as much memory again
+    if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
+        raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")

@@ -186,6 +186,7 @@ _OPTIONS: dict[str, Rule] = {
     "dtype": _one_of(*MAX_GAMMA),
     "fit_intercept": TRUTH,
     "class_balance": TRUTH,
+    "clip_norm": _or_none(_number(1e-30, 1e30)),
     "scores": _one_of(*SCORES),
     "standardize": TRUTH,
 }
@@ -194,6 +195,7 @@ PARAMETERS: dict[str, Rule] = {
     "expansion_size": _or_none(WIDTH),
     "gamma": lambda value, name: None if value == "auto" else AMOUNT(value, name),
     "random_state": COUNT,
+    "min_class_samples": WIDTH,
     "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
     **_OPTIONS,
 }
@@ -208,6 +210,13 @@ CALIBRATION: dict[str, Rule] = {
 IMAGES: dict[str, Rule] = {
     "source": _or_none(NETWORK),
     "tracked": _list_of(_object({"salt": HASH, "hashes": _list_of(HASH), "placed": _list_of(HASH)})),
+}
+#: Releases of the samples of a model, and whether the model is one itself: `acil.privacy.release`.
+RELEASE: dict[str, Rule] = {
+    "private": TRUTH,
+    "releases": _list_of(_object({"id": HASH, "noise": _number(1e-6, 1e6)}), least=1),
+    "epsilon": _or_none(_number(0, 1e12)),
+    "delta": _or_none(_number(0, 1)),
 }
 #: The network of a model that was learnt from images: `acil.vision.embedder.Embedder.identity`.
 check_identity = _object(
@@ -234,6 +243,7 @@ HEADER: dict[str, Rule] = {
     "calibration": _or_none(_object(CALIBRATION)),
     "backbone": _or_none(_map_of(_json)),
     "images": _or_none(_object(IMAGES)),
+    "release": _or_none(_object(RELEASE)),
     "fingerprint": TEXT,
     "checksums": _map_of(COUNT),
     "versions": _map_of(TEXT),

@@ -1,0 +1,110 @@
+"""`acil audit`: attack a model file, and say what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acil.cli.shared import AsJson, Backbone, Model, counted, plain, shown_progress
+
+if TYPE_CHECKING:
+    from acil.privacy import Audit
+
+#: Classes that a report names.
+_NAMED = 8
+_WAYS = {"leverage": "from gram", "score": "from the score of its class"}
+
+
+def audit(
+    model: Model,
+    previous: Annotated[
+        Path | None,
+        typer.Option(help="Another state of the same model: before learning, or before forgetting."),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Images that were learnt (between the states), to compare with the attack."),
+    ] = None,
+    others: Annotated[
+        Path | None,
+        typer.Option(help="Images that were not learnt: with --images, can the two be told apart?"),
+    ] = None,
+    as_json: AsJson = False,
+    backbone: Backbone = None,
+) -> None:
+    """Attack a model file: find samples in it, and tell samples learnt from others.
+
+    Tries what whoever has the file can try: small classes, samples between two states, membership. That
+    the attack finds nothing does not prove that nothing can be found.
+    """
+    from acil.modelfile import load
+    from acil.privacy import audit as attack
+
+    given: dict[str, Any] = {}
+    with shown_progress("images") as progress:
+        if images is not None or others is not None:
+            from acil.images import ImageClassifier, network_of
+
+            network = ImageClassifier(network_of(model, backbone)[0])
+            for folder, rows, labels in (
+                (images, "features", "labels"),
+                (others, "others", "other_labels"),
+            ):
+                if folder is not None:
+                    samples = network.prepare(folder, progress=progress)
+                    given |= {rows: samples.features, labels: samples.labels}
+        found = attack(load(model), None if previous is None else load(previous), **given)
+    if as_json:
+        facts = {"model": str(model), "previous": None if previous is None else str(previous)}
+        typer.echo(json.dumps({**facts, **found.to_dict()}, indent=2))
+        return
+    typer.echo(report(found, plain(model), None if previous is None else plain(previous)))
+
+
+def report(found: Audit, model: str, previous: str | None) -> str:
+    """Return one page about an attack.
+
+    Parameters
+    ----------
+    found : Audit
+    model, previous : str
+        Names of the files.
+    """
+    lines = [f"Attack on {model}" + ("" if previous is None else f" and {previous}"), ""]
+    if found.private:
+        lines.append("The model is a differentially private release.")
+    if found.kind == "weights":
+        lines.append("The file can only predict: the attack has weights, and no sums over samples.")
+    if found.few:
+        named = ", ".join(f"{plain(name)} ({n})" for name, n in list(found.few.items())[:_NAMED])
+        more = " …" if len(found.few) > _NAMED else ""
+        lines.append(f"Classes of few samples: {named}{more}.")
+        if 1 in found.few.values() and found.kind == "sums" and not found.private:
+            lines.append("The sum of a class of one sample is the features of that sample.")
+    what = f"Samples {found.direction} between the states" if previous is not None else "Samples"
+    lines.append(f"{what}: {found.learnt:,}")
+    if found.rank is None:
+        lines.append("Recovery was not tried: there is nothing between the states, or too much.")
+    else:
+        lines.append(f"Recovered, with their classes: {found.recovered:,} (rank {found.rank:,})")
+    if found.recovered:
+        back = "follow" if found.features_recovered else "do not follow"
+        lines.append(f"The features of the backbone {back} from them.")
+    if found.cosines:
+        close = sum(cosine >= 0.999 for cosine in found.cosines)
+        lines.append(
+            f"Of {counted(len(found.cosines), 'image')} given, {close:,} were found (cosine ≥ 0.999); "
+            f"mean cosine {sum(found.cosines) / len(found.cosines):.4f}"
+        )
+    for way, result in found.membership.items():
+        lines.append(
+            f"Membership {_WAYS[way]}: area under the ROC curve {result.area:.3f} (chance 0.5), "
+            f"{result.found:.1%} found at 0.1 % false positives"
+        )
+    from acil.privacy import SCOPE
+
+    lines += ["", SCOPE, "An attack that fails proves nothing. See docs/privacy.md."]
+    return "\n".join(lines)

@@ -1,0 +1,285 @@
+"""A differentially private release: the sums of a model with calibrated noise, as a model of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from acil.analytic import AnalyticModel, Expansion, Ridge, Sums
+from acil.analytic.linalg import mirror_
+from acil.calibration import Calibration
+from acil.classifier import ACILClassifier, State
+from acil.errors import InputError, MissingExtraError, UnsupportedError
+from acil.labels import check_labels, columns_of, union
+from acil.privacy import UNIT
+
+#: How the squared sensitivity is divided between gram, moment and counts: noise in gram hurts most.
+_SHARES = {True: (0.81, 0.185, 0.005), False: (0.0, 0.99, 0.01)}
+#: Rows may be longer than the clip norm by rounding.
+_ROUNDING = 1 + 1e-9
+#: Least ridge, as a share of the mean eigenvalue.
+_LEAST_GAMMA = 1e-3
+
+
+def privatize(
+    model: ACILClassifier,
+    epsilon: float,
+    delta: float,
+    *,
+    classes: Any = None,
+    gram: bool = True,
+    gamma: float | None = None,
+) -> ACILClassifier:
+    """Return a release of a model that is (ε, δ)-differentially private for its head.
+
+    Gaussian noise is added to the sums; everything else follows from them and from public settings. The
+    model remembers its releases: each further one of the same samples states the ε of all together.
+
+    Parameters
+    ----------
+    model : ACILClassifier
+        Learnt with a ``clip_norm`` that was chosen without the samples, in float64, with sums. Its
+        expansion and settings count as public. It keeps its exact sums: do not give it away.
+    epsilon, delta : float
+        Of this release. δ should be well below 1 / (number of samples).
+    classes : array-like, optional
+        The label set, fixed without looking at the samples. By default the classes of the model, which
+        then count as public.
+    gram : bool, default=True
+        Without it only class sums and counts are released, with less noise, and samples count as
+        scattered equally in all directions. Best for features that were whitened by public samples.
+    gamma : float, optional
+        Ridge strength, chosen without the samples. By default as large as the noise in gram.
+
+    Returns
+    -------
+    ACILClassifier
+        Predicts like any other and can be saved, but neither learns nor forgets nor merges.
+
+    Notes
+    -----
+    With ‖x‖ ≤ c, one sample changes gram by x xᵀ, of norm at most c², moment by at most c, and counts by
+    1. Divided by these bounds and multiplied by the roots of their shares, the three together change by
+    at most 1 in Euclidean norm. For gram this is the norm of the full matrix: entries off its diagonal,
+    which occur twice, get half the variance. The noise multiplier σ of this Gaussian mechanism comes
+    from dp-accounting. Repeated releases compose exactly: 1/σ² adds up.
+
+    Noise comes from the operating system's entropy, never from ``random_state``. Sums and noise are
+    floating-point numbers: the proof is about real numbers, and their last bits may tell more.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from acil import ACILClassifier
+    >>> from acil.privacy import guarantee, privatize
+    >>> X = np.random.default_rng(0).random((90, 4))
+    >>> clf = ACILClassifier(expansion_size=None, clip_norm=1.0).fit(X, np.repeat([0, 1, 2], 30))
+    >>> release = privatize(clf, epsilon=4.0, delta=1e-6)
+    >>> guarantee(release)["epsilon"]
+    4.0
+    """
+    _check_budget(epsilon, delta)
+    with model._locked() as state:
+        expansion = _require_releasable(model, state)
+        noise = _accountant().get_sigma_gaussian(epsilon, delta)
+        this = {"id": secrets.token_hex(16), "noise": noise}
+        before = [] if state.release is None else state.release["releases"]
+        labels = state.classes if classes is None else np.unique(check_labels(classes))
+        ridge = state.model.ridge
+        ridge.flush()
+        sums, spread = _noisy(ridge.sums, state, labels, noise, gram, expansion)
+        # The model knows of the release before anybody has it.
+        model._state = replace(state, release=_ledger([*before, this]))
+    if gamma is None:
+        gamma = spread + _LEAST_GAMMA * float(sums.gram.diagonal().mean())
+    ledger = _ledger([*before, this], delta, epsilon)
+    return _model_of(model, state, labels, sums, gamma, ledger)
+
+
+def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassifier:
+    """Add up private releases: of sites, or of phases.
+
+    Parameters
+    ----------
+    releases : sequence of ACILClassifier
+        Made by `privatize`, with the same expansion.
+    disjoint : bool
+        Whether no sample is in two of them. Then ε is the largest of theirs, else that of all together.
+        This cannot be checked: if you do not know, say False.
+
+    Returns
+    -------
+    ACILClassifier
+    """
+    states = [release._require_state() for release in releases]
+    ledgers = [state.release for state in states]
+    for ledger in ledgers:
+        if ledger is None or not ledger["private"]:
+            raise InputError("combine needs releases made by privatize: plain sums never mix with them.")
+    if not states:
+        raise InputError("combine needs at least one release.")
+    known = [{entry["id"] for entry in ledger["releases"]} for ledger in ledgers if ledger]
+    if len(set().union(*known)) < sum(map(len, known)):
+        raise InputError("A release is given twice, or with one that it is part of.")
+    backbones = [getattr(release, "backbone_", None) for release in releases]
+    total = states[0].model.ridge.clone()
+    merged = replace(states[0], model=states[0].model.with_head(total))
+    for state, backbone in zip(states[1:], backbones[1:], strict=True):
+        merged.require_same_expansion(state)
+        if backbone != backbones[0]:
+            raise InputError("The releases are of features of different backbones.")
+        merged = merged.merged(state.model.ridge.sums, state.classes, None)
+    delta = min(ledger["delta"] for ledger in ledgers if ledger)
+    entries = [ledger["releases"] for ledger in ledgers if ledger]
+    # In parallel, the samples of the release with the least noise have the largest ε.
+    kept = max(entries, key=_loss) if disjoint else [entry for own in entries for entry in own]
+    gamma = math.sqrt(sum(release.gamma_**2 for release in releases))
+    sums = merged.model.ridge.sums
+    return _model_of(releases[0], merged, merged.classes, sums, gamma, _ledger(kept, delta))
+
+
+def guarantee(model: ACILClassifier) -> dict[str, Any] | None:
+    """Return ε, δ and the unit that a release guarantees; None for a model without a guarantee.
+
+    Parameters
+    ----------
+    model : ACILClassifier
+    """
+    ledger = model._require_state().release
+    if ledger is None or not ledger["private"]:
+        return None
+    return {"epsilon": ledger["epsilon"], "delta": ledger["delta"], "unit": UNIT}
+
+
+def _accountant() -> Any:
+    try:
+        import dp_accounting
+    except ImportError as error:
+        raise MissingExtraError(
+            "Private releases need dp-accounting: pip install 'acil[privacy]'."
+        ) from error
+    return dp_accounting
+
+
+def _check_budget(epsilon: Any, delta: Any) -> None:
+    if not (isinstance(epsilon, int | float) and 0 < epsilon < math.inf):
+        raise InputError(f"epsilon must be a finite positive number. Got {epsilon!r}.")
+    if not (isinstance(delta, int | float) and 0 < delta < 1):
+        raise InputError(f"delta must be a number between 0 and 1. Got {delta!r}.")
+
+
+def _require_releasable(model: ACILClassifier, state: State) -> Expansion:
+    state.require_sums_of_samples()
+    expansion = state.model.expansion
+    if expansion.clip_norm is None:
+        raise UnsupportedError(
+            "A release needs rows of bounded length. Learn the model with clip_norm, chosen without the "
+            "samples."
+        )
+    if state.scaling is not None:
+        raise UnsupportedError(
+            "A release needs features whose scale says nothing of the samples. This model has "
+            "standardize=True: scale them by public numbers before learning."
+        )
+    if state.model.precision.name != "float64":
+        raise UnsupportedError(
+            f'A release needs sums in float64. This model has dtype="{state.model.precision.name}".'
+        )
+    return expansion
+
+
+def _noisy(
+    exact: Sums, state: State, labels: Any, noise: float, with_gram: bool, expansion: Expansion
+) -> tuple[Sums, float]:
+    """Return sums with noise that could be those of samples, and the spread of the noise in gram."""
+    d, norm = expansion.size, float(expansion.clip_norm or 0) * _ROUNDING
+    places = columns_of(state.classes, labels)
+    share_gram, share_moment, share_counts = _SHARES[with_gram]
+    sums = Sums(d, len(labels), torch.float64)
+    moment, counts = sums.moment.clone(), torch.zeros(len(labels), dtype=torch.float64)
+    moment[:, places], counts[places] = exact.moment.cpu(), exact.weights
+    moment += noise * norm / math.sqrt(share_moment) * gaussian(d, len(labels))
+    counts += noise / math.sqrt(share_counts) * gaussian(len(labels))
+    # A class of the label set is there, whether it has samples or not.
+    counts = counts.clamp(min=1.0)
+    between = (moment / counts) @ moment.T
+    if with_gram:
+        scale = noise * norm**2 / math.sqrt(share_gram)
+        gram = mirror_(exact.gram.cpu().clone()) + scale * _symmetric(d)
+        # Sums over samples have a scatter within classes that has no negative eigenvalue.
+        values, vectors = torch.linalg.eigh(gram - between)
+        within = (vectors * values.clamp(min=0.0)) @ vectors.T
+        # The largest eigenvalue of such noise
+        spread = scale * math.sqrt(2 * d)
+    else:
+        within, spread = torch.eye(d, dtype=torch.float64) * (counts.sum() * norm**2 / d), 0.0
+    with sums.matrix.changing(sums.version) as matrix:
+        matrix.copy_(within + between)
+    sums.version = sums.matrix.version
+    sums.moment, sums.weights, sums.counts = moment, counts, counts.round().long()
+    return sums, spread
+
+
+def gaussian(*shape: int) -> Tensor:
+    """Return standard normal numbers, each from 8 bytes of the operating system's entropy.
+
+    Parameters
+    ----------
+    *shape : int
+    """
+    bits = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(11)
+    return torch.from_numpy(ndtri((bits + 0.5) * 2.0**-53)).reshape(shape)
+
+
+def _symmetric(d: int) -> Tensor:
+    """Return a symmetric matrix of noise: variance 1 on the diagonal, 1/2 beside it."""
+    half = gaussian(d, d).tril()
+    noise = (half.tril(-1) + half.tril(-1).T) / math.sqrt(2)
+    noise.diagonal().copy_(half.diagonal())
+    return noise
+
+
+def _loss(entries: Sequence[dict[str, Any]]) -> float:
+    """Return Σ 1/σ² of releases of the same samples."""
+    return math.fsum(entry["noise"] ** -2 for entry in entries)
+
+
+def _ledger(
+    entries: list[dict[str, Any]], delta: float | None = None, alone: float | None = None
+) -> dict[str, Any]:
+    """Return what a model remembers of its releases, and what a release says of itself if it has a δ."""
+    epsilon = alone
+    if delta is not None and (alone is None or len(entries) > 1):
+        epsilon = float(_accountant().get_epsilon_gaussian(_loss(entries) ** -0.5, delta))
+    return {"private": delta is not None, "releases": entries, "epsilon": epsilon, "delta": delta}
+
+
+def _model_of(
+    origin: ACILClassifier, state: State, labels: Any, sums: Sums, gamma: float, ledger: dict[str, Any]
+) -> ACILClassifier:
+    """Return a model of sums, with nothing of its origin but public settings."""
+    settings = {**origin.get_params(), "gamma": gamma, "random_state": state.seed, "device": "cpu"}
+    release = type(origin)(**settings)
+    expansion = state.model.expansion
+    head = Ridge(sums, state.model.precision, gamma, bool(origin.fit_intercept))
+    model = AnalyticModel(expansion, head, torch.device("cpu"), state.model.mixer)
+    # What was measured on samples stays behind; typical values stand for it.
+    calibration = state.calibration and Calibration.empty().marked()
+    classes = union(labels[:0], labels)
+    release._state = State(classes, model, state.seed, None, calibration, ledger)
+    release.n_features_in_ = expansion.in_features
+    for name in ("feature_names_in_", "backbone_"):
+        if hasattr(origin, name):
+            setattr(release, name, getattr(origin, name))
+    if hasattr(origin, "images_"):
+        release.images_ = {**origin.images_, "tracked": []}
+    return release

@@ -1,0 +1,117 @@
+"""`acil audit`, `acil export --private`, receipts and advice, on small generated pictures."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from acil import ACILClassifier, load, save
+from acil.cli import app
+from acil.privacy import SCOPE
+from pictures import draw, network_file
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+def acil(*arguments, code=0):
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, [*map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("privacy")
+    draw(folder / "train", 5)
+    draw(folder / "more", 1, seed=1)
+    network_file(folder / "network.onnx")
+    network = ("--backbone", f"onnx:{folder / 'network.onnx'}", "--expansion-size", 64)
+    guards = ("--clip-norm", 1, "--at-least", 2)
+    acil("learn", folder / "train", "--model", folder / "old.acil", *network, *guards)
+    (folder / "new.acil").write_bytes((folder / "old.acil").read_bytes())
+    learnt = acil("learn", folder / "more", "--model", folder / "new.acil")
+    assert "less than the width 64" in learnt.stderr
+    return folder
+
+
+def test_images_learnt_between_two_files_are_found(place):
+    arguments = (place / "new.acil", "--previous", place / "old.acil", "--images", place / "more")
+    facts = json.loads(acil("audit", *arguments, "--json").stdout)
+    classes = len(list((place / "more").iterdir()))
+    assert facts["learnt"] == facts["recovered"] == classes
+    assert min(facts["cosines"]) > 0.999
+    page = acil("audit", *arguments).stdout
+    assert f"Recovered, with their classes: {classes}" in page
+    assert SCOPE in page
+
+
+def test_membership_is_reported_where_other_images_are_given(place):
+    arguments = ("audit", place / "new.acil", "--images", place / "train", "--others", place / "more")
+    facts = json.loads(acil(*arguments, "--json").stdout)
+    assert set(facts["membership"]) == {"leverage", "score"}
+    assert "area under the ROC curve" in acil(*arguments).stdout
+
+
+def test_a_release_says_what_it_guarantees_and_the_model_remembers_it(place):
+    pytest.importorskip("dp_accounting")
+    written = acil("export", place / "new.acil", "--private", place / "r.acil", "--epsilon", 2)
+    assert "ε = 2, δ = 1e-06, for one sample added or removed" in written.stdout
+    shown = acil("inspect", place / "r.acil").stdout
+    assert "ε = 2" in shown
+    assert SCOPE in shown
+    again = acil(
+        "export",
+        place / "new.acil",
+        "--private",
+        place / "s.acil",
+        "--epsilon",
+        2,
+        "--delta",
+        1e-6,
+        "--json",
+    )
+    assert json.loads(again.stdout)["private"]["epsilon"] > 2.5
+    found = json.loads(acil("audit", place / "r.acil", "--json").stdout)
+    assert (found["private"], found["recovered"]) == (True, 0)
+    acil("predict", place / "r.acil", place / "more")
+    acil("verify", place / "r.acil")
+    # An earlier state would not know of the release.
+    acil("undo", place / "new.acil", code=1)
+    refused = acil("learn", place / "more", "--model", place / "r.acil", code=1)
+    assert "private release" in refused.stderr
+
+
+def test_classes_of_few_images_are_refused(place):
+    image = next((place / "more").rglob("*.png"))
+    refused = acil("learn", image, "--class", "rarest", "--model", place / "old.acil", code=1)
+    assert "'rarest' would have 1 samples, fewer than min_class_samples=2" in refused.stderr
+    given = acil("learn", image, "--class", "x", "--model", place / "old.acil", "--at-least", 3, code=1)
+    assert "Leave out --at-least" in given.stderr
+
+
+def test_forgetting_leaves_a_receipt_that_tells_no_image(place):
+    (place / "f.acil").write_bytes((place / "new.acil").read_bytes())
+    image = next((place / "train").rglob("*.png"))
+    said = acil("forget", place / "f.acil", image, "--class", image.parent.name)
+    assert "delete all copies" in said.stderr.replace("\n", " ")
+    (line,) = (place / "f.acil.receipts.jsonl").read_text().splitlines()
+    receipt = json.loads(line)
+    assert receipt["forgotten_samples"] == receipt["forgotten_classes"] == 1
+    assert receipt["model_before"] != receipt["model_after"]
+    assert image.name not in line
+    assert image.parent.name not in line
+
+
+def test_saving_advises_where_few_samples_lie_between_two_states(tmp_path, caplog):
+    X, y = np.random.default_rng(0).random((50, 4)), np.arange(50) % 2
+    clf = ACILClassifier(expansion_size=16, gamma=1.0).fit(X[:20], y[:20])
+    with caplog.at_level(logging.WARNING, "acil"):
+        save(clf, tmp_path / "m.acil")
+        save(clf.partial_fit(X[20:40], y[20:40]), tmp_path / "m.acil")
+        assert not caplog.messages
+        save(load(tmp_path / "m.acil").partial_fit(X[40:43], y[40:43]), tmp_path / "n.acil")
+    (advice,) = caplog.messages
+    assert "before: 3, less than the width 16" in advice
