@@ -778,7 +778,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _calibrate(self, rows: Rows, labels: Labels, weights: Tensor | None) -> None:
         """Count how samples just learnt score when they are left out, if scores are calibrated."""
-        if self._state.calibration is not None and self.__sklearn_is_fitted__():
+        if self._state.calibration is not None:
             with self._locked() as state:
                 seen = state.measured(rows, labels, weights)
                 both = cast(Calibration, state.calibration).merged(seen)

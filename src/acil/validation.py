@@ -93,7 +93,7 @@ class Rows:
         """Return what to take from each feature, then divide it by, for mean 1 and deviation 1."""
         size = max(1, _CHECK_BYTES // (8 * self.n_features))
         weights = torch.ones(len(self), dtype=torch.float64) if weights is None else weights
-        shares = torch.split(weights / weights.sum().clamp(min=1e-300), size)
+        shares = torch.split(weights / weights.sum(), size)
         mean, square = torch.zeros(2, self.n_features, dtype=torch.float64)
         for block, share in zip(self.blocks(size, torch.float64, _CPU), shares, strict=True):
             mean += share @ block
