@@ -769,7 +769,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             state.check_values(rows)
             self._require_enough(state, labels, declared, weights)
             if self.standardize:
-                state = replace(state, scaling=rows.scaling())
+                state = replace(state, scaling=rows.scaling(weights))
                 state.check_values(rows)
             state = state.learned(rows, labels, declared, weights)
             # The last line: what comes after it cannot take the features back.
@@ -784,7 +784,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _calibrate(self, rows: Rows, labels: Labels, weights: Tensor | None) -> None:
         """Count how samples just learnt score when they are left out, if scores are calibrated."""
-        if self._require_state().calibration is not None:
+        if self._state.calibration is not None:
             with self._locked() as state:
                 seen = state.measured(rows, labels, weights)
                 both = cast(Calibration, state.calibration).merged(seen)
