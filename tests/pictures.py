@@ -9,6 +9,7 @@ from torch import nn
 
 from acil.vision import WrappedBackbone
 from acil.vision.base import Preprocessing
+from acil.vision.embedder import TorchEmbedder
 from acil.vision.onnx_models import exported_network
 
 #: Mean colour of each class: far apart, so that any network can tell them.
@@ -34,6 +35,11 @@ class Pooled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(nn.functional.conv2d(x, self.weight)).mean(dim=(2, 3))
+
+
+def network(seed: int = 0) -> TorchEmbedder:
+    """Return the small network, as image classifiers take it."""
+    return TorchEmbedder(WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING))
 
 
 def network_file(path: Path, seed: int = 0) -> Path:

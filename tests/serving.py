@@ -12,11 +12,9 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import uvicorn
 from PIL import Image
 
-from acil.app.api import create_app
-from acil.app.server import listen
+from acil.app.server import configured, listen
 from acil.app.service import Service
 from acil.app.settings import Settings
 from pictures import COLOURS, picture
@@ -61,8 +59,7 @@ def server(settings: Settings):
     """Serve in a thread; yield the service and the address."""
     listening = listen("127.0.0.1", 0)
     service = Service(settings)
-    config = uvicorn.Config(create_app(service), log_config=None, lifespan="on")
-    running = uvicorn.Server(config)
+    running = configured(service)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
@@ -100,7 +97,7 @@ def start(*arguments: object, cwd: Path, **environment: str) -> tuple[subprocess
     line = process.stdout.readline()
     found = re.search(r"http://\S+", line)
     assert found, line + (cwd / LOG).read_text()
-    return process, found.group().rstrip("/")
+    return process, found.group().partition("#")[0].rstrip("/")
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:

@@ -77,6 +77,10 @@ ACTIONS = {
     "learn few more": (streamed, lambda m: m.partial_fit(X[70:73], [3, 0, 7])),
     "learn with weights": (streamed, lambda m: m.partial_fit(X[62:], Y[62:], None, np.arange(28.0))),
     "centred": (lambda: streamed(fit_intercept=True), lambda m: m.partial_fit(X[70:73], [3, 0, 7])),
+    "discriminant": (
+        lambda: streamed(scores="discriminant", standardize=True),
+        lambda m: m.partial_fit(X[70:73], [3, 0, 7]),
+    ),
     "recursion": (lambda: small(solver="recursive"), lambda m: m.partial_fit(X[60:], Y[60:])),
     "recursion forgets": (
         lambda: small(solver="recursive"),

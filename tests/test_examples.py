@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits.py"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+DIGITS = EXAMPLES / "digits.py"
 
 
 def run(source: str) -> subprocess.CompletedProcess[str]:
@@ -65,3 +66,14 @@ def test_digits_fails_when_phases_differ_from_joint():
     failed = run(source)
     assert failed.returncode == 1
     assert failed.stderr.startswith("error: ")
+
+
+def test_benchmark_compares_methods_on_features_from_python():
+    done = run((EXAMPLES / "benchmark.py").read_text(encoding="utf-8"))
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^(\w+) +(\d) +([\d.]+)% +([\d.]+)%$", done.stdout, re.MULTILINE)
+    assert [(method, int(seed)) for method, seed, *_ in rows] == [
+        (method, seed) for seed in (0, 1) for method in ("acil", "ncm", "lda")
+    ]
+    last = {method: float(accuracy) for method, _, _, accuracy in rows}
+    assert last["acil"] > last["lda"] > last["ncm"]

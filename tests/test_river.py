@@ -80,5 +80,8 @@ def test_missing_package_is_named(monkeypatch):
     for name in ("river", "river.base"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "acil.river", raising=False)
+    from acil.river import RiverClassifier
+
+    sys.modules.pop("acil.river")
     with pytest.raises(MissingExtraError, match=r"acil\[river\]"):
-        import acil.river  # noqa: F401
+        RiverClassifier(ACILClassifier())

@@ -12,6 +12,9 @@ PACKAGE = Path(__file__).parents[1] / "src" / "acil"
 ROOMS = [
     "errors",
     "analytic",
+    "scores",
+    "calibration",
+    "consistency",
     "validation",
     "labels",
     "classifier",

@@ -1,6 +1,7 @@
 """Models survive being saved: bit-equal sums, the same predictions, and learning goes on."""
 
 import itertools
+import json
 import tempfile
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from acil.errors import (
     NotFittedError,
     UnsupportedError,
 )
-from acil.modelfile import describe, saving
+from acil.modelfile import describe, pack, saving, unpack
 from strategies import correction_rank, same_sums
 
 LABELS = {
@@ -124,7 +125,7 @@ def test_inference_model_scores_like_the_full_one(model, weighted):
             saved_and_loaded(small)
 
 
-def test_inference_model_refuses_to_learn_and_still_predicts(tmp_path):
+def test_inference_model_refuses_to_learn_and_still_predicts():
     X, y = data()
     model = ACILClassifier(expansion_size=8).fit(X, y)
     small = saved_and_loaded(model, inference=True)
@@ -137,65 +138,54 @@ def test_inference_model_refuses_to_learn_and_still_predicts(tmp_path):
     assert small.fit(X[:9], y[:9]).n_samples_ == 9
 
 
-def test_pending_correction_is_folded_in_before_saving(tmp_path):
+def test_pending_correction_is_folded_in_before_saving():
     X, y = data(n=300)
     corrected = ACILClassifier(expansion_size=64, gamma=1.0).fit(X[:295], y[:295])
+    direct = ACILClassifier(expansion_size=64, gamma=1.0).fit(X[:295], y[:295])
     corrected.predict(X[:1])
-    corrected.partial_fit(X[295:], y[295:])
+    for model in (corrected, direct):
+        model.partial_fit(X[295:], y[295:])
     assert correction_rank(corrected) > 0
-    save(corrected, tmp_path / "m.acil")
-    direct = ACILClassifier(expansion_size=64, gamma=1.0).partial_fit(X[:295], y[:295])
-    direct.partial_fit(X[295:], y[295:])
-    loaded = load(tmp_path / "m.acil")
+    loaded = saved_and_loaded(corrected)
     assert loaded.coef_.tobytes() == direct.coef_.tobytes()
     assert loaded.temperature_ == direct.temperature_
 
 
-def test_loading_does_not_solve_again(tmp_path, monkeypatch):
+def test_loading_does_not_solve_again(monkeypatch):
     X, y = data()
-    save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
-    loaded = load(tmp_path / "m.acil")
+    loaded = saved_and_loaded(ACILClassifier(expansion_size=8).fit(X, y))
     monkeypatch.setattr("acil.analytic.ridge.Factor", None)
     assert loaded.predict_proba(X).shape == (40, 3)
 
 
-def test_automatic_gamma_stays_automatic_and_keeps_its_value(tmp_path):
+def test_automatic_gamma_stays_automatic_and_keeps_its_value():
     X, y = data(n=100)
     model = ACILClassifier(expansion_size=8, gamma="auto").fit(X, y)
-    save(model, tmp_path / "m.acil")
-    loaded = load(tmp_path / "m.acil")
+    loaded = saved_and_loaded(model)
     assert loaded.gamma == "auto"
     assert loaded._state.model.head.gamma is None
-    assert loaded.gamma_ == model.gamma_ == describe(tmp_path / "m.acil")["gamma"]
+    assert loaded.gamma_ == model.gamma_
 
 
-def test_settings_changed_after_fitting_do_not_change_what_was_learnt(tmp_path):
+def test_settings_changed_after_fitting_do_not_change_what_was_learnt():
     X, y = data()
     model = ACILClassifier(expansion_size=8, class_balance=True).fit(X, y)
     model.set_params(expansion_size=5, activation="tanh", class_balance=False, fit_intercept=True)
-    save(model, tmp_path / "m.acil")
-    loaded = load(tmp_path / "m.acil")
+    loaded = saved_and_loaded(model)
     assert loaded.get_params() == model.get_params()
     np.testing.assert_allclose(loaded.decision_function(X), model.decision_function(X), rtol=1e-12)
 
 
-def test_feature_names_and_backbone_are_kept(tmp_path):
+def test_feature_names_and_backbone_are_kept():
     X, y = data()
+    without = saved_and_loaded(ACILClassifier(expansion_size=8).fit(X, y))
+    assert not {"backbone_", "feature_names_in_"} & vars(without).keys()
     model = ACILClassifier(expansion_size=8).fit(pd.DataFrame(X, columns=list("abcd")), y)
     model.backbone_ = {"name": "resnet18", "sha256": "00", "mean": [0.5, 0.25], "engine": None}
-    save(model, tmp_path / "m.acil")
-    loaded = load(tmp_path / "m.acil")
+    loaded = saved_and_loaded(model)
     assert list(loaded.feature_names_in_) == list("abcd")
     assert loaded.backbone_ == model.backbone_
     assert loaded.merge(model).n_samples_ == 80
-
-
-def test_model_without_names_and_backbone_has_none_after_loading(tmp_path):
-    X, y = data()
-    save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
-    loaded = load(tmp_path / "m.acil")
-    assert not hasattr(loaded, "backbone_")
-    assert not hasattr(loaded, "feature_names_in_")
 
 
 @pytest.mark.parametrize(
@@ -210,24 +200,23 @@ def test_backbone_that_would_come_back_different_is_refused(tmp_path, backbone):
     assert not list(tmp_path.iterdir())
 
 
-def test_forgotten_wide_class_and_declared_class_round_trip(tmp_path):
+def test_forgotten_wide_class_and_declared_class_round_trip():
     X, y = data(np.array(["a", "b", "a long name"]))
     model = ACILClassifier(expansion_size=8).partial_fit(
         X, y, classes=["a", "b", "a long name", "never"]
     )
     model.forget(X[y == "a long name"], y[y == "a long name"])
-    save(model, tmp_path / "m.acil")
-    loaded = load(tmp_path / "m.acil")
+    loaded = saved_and_loaded(model)
     assert list(loaded.classes_) == ["a", "b", "never"]
     assert list(loaded.class_count_) == list(model.class_count_)
     assert "never" not in loaded.predict(X)
     assert loaded.partial_fit(X[:2], ["a very long name indeed"] * 2).n_samples_ == model.n_samples_ + 2
 
 
-def test_extended_floats_are_stored_as_float64(tmp_path):
+def test_extended_floats_are_stored_as_float64():
     X, y = data(LABELS["float64"].astype(np.longdouble))
-    save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
-    assert load(tmp_path / "m.acil").classes_.dtype == np.float64
+    model = ACILClassifier(expansion_size=8).fit(X, y)
+    assert saved_and_loaded(model).classes_.dtype == np.float64
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -264,15 +253,6 @@ def test_reading_for_inference_leaves_the_sums_alone(tmp_path, monkeypatch):
     assert sorted(names) == ["coef", "intercept", "projection"]
 
 
-def test_inference_file_holds_only_what_prediction_needs(tmp_path):
-    X, y = data()
-    model = ACILClassifier(expansion_size=8, fit_intercept=True, class_balance=True).fit(X, y)
-    save(model, tmp_path / "m.acil", inference=True)
-    report = describe(tmp_path / "m.acil")
-    assert set(report["tensors"]) == {"coef", "intercept", "projection"}
-    assert report["kind"] == "inference"
-
-
 def numbers(value):
     """Return all numbers in a JSON value."""
     if isinstance(value, dict | list):
@@ -287,6 +267,7 @@ def test_inference_file_does_not_tell_gamma(tmp_path, options):
     X, y = np.random.default_rng(0).normal(size=(5, 16)), np.arange(5)
     model = ACILClassifier(**{"expansion_size": None, "gamma": 0.37} | options).fit(X, y)
     save(model, tmp_path / "m.acil", inference=True)
+    assert describe(tmp_path / "m.acil")["tensors"].keys() == {"coef", "intercept"}
     secret = [model.gamma_, model.condition_, model.temperature_]
     secret += [model.gamma_relative_] if model.solver == "gram" else []
     assert not set(secret) & set(numbers(describe(tmp_path / "m.acil")))
@@ -388,3 +369,21 @@ def test_wide_triangles_span_panels(tmp_path):
         model = ACILClassifier(expansion_size=size, solver=solver, gamma=10.0).fit(X, y)
         save(model, tmp_path / "m.acil")
         assert same_sums(load(tmp_path / "m.acil"), model)
+
+
+def test_packing_measures_nothing_and_the_model_made_of_it_measures_for_itself(monkeypatch):
+    X, y = data()
+    model = ACILClassifier(expansion_size=8).fit(X, y)
+    expected = model.copy().predict_proba(X)
+
+    def refuse(self):
+        raise AssertionError("packing must not factorize")
+
+    with monkeypatch.context() as context:
+        context.setattr("acil.analytic.Ridge.degrees_of_freedom", refuse)
+        context.setattr("acil.analytic.Ridge.condition", refuse)
+        content = pack(model)
+    header = json.loads(content["header"])
+    assert header["temperature"] is None
+    assert header["condition"] is None
+    assert np.array_equal(unpack(content).predict_proba(X), expected)

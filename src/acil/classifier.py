@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
-from acil.analytic import AnalyticModel, Sums
+from acil.analytic import AnalyticModel, Ridge, Sums
 from acil.analytic.model import Features, Weights
-from acil.errors import InputError, NotFittedError, UnsupportedError
+from acil.analytic.sums import Block
+from acil.calibration import Calibration
+from acil.consistency import require_forgettable
+from acil.errors import InputError, NotFittedError, SingularMatrixError, UnsupportedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
+from acil.scores import Discriminant
 from acil.validation import (
     Rows,
     check_candidates,
@@ -56,6 +60,10 @@ class State:
     model : AnalyticModel
     seed : int
         Seed that the expansion was drawn with.
+    scaling : Tensor of shape (2, n_features) or None
+        What is taken from each feature, and what it is divided by then.
+    calibration : Calibration or None
+        For discriminant scores.
     release : dict or None
         Releases made of these samples, see `acil.privacy`; None if there are none.
     saved : int or None
@@ -65,20 +73,35 @@ class State:
     classes: Labels
     model: AnalyticModel
     seed: int
+    scaling: Tensor | None = None
+    calibration: Calibration | None = None
     release: dict[str, Any] | None = None
     saved: int | None = None
 
+    @classmethod
+    def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
+        """Return the state that has learnt nothing yet."""
+        calibration = Calibration.empty() if estimator.scores == "discriminant" else None
+        return cls(classes, new_model(estimator, n_features, seed), seed, None, calibration)
+
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""
-        model = self.model
-        return lambda: rows.blocks(model.block_rows, model.precision.products, model.device)
+        model, scaling = self.model, self.scaling
+        size, dtype, device = model.block_rows, model.precision.products, model.device
+        if scaling is None:
+            return lambda: rows.blocks(size, dtype, device)
+        shift, unit = scaling.to(device=device, dtype=dtype)
+        return lambda: ((block - shift) / unit for block in rows.blocks(size, dtype, device))
 
     def check_values(self, rows: Rows) -> None:
         """Raise an `InputError` if rows have values that are not finite or too large to be squared."""
         with input_errors():
             # |x W_fe|² ≤ ‖x‖² · (largest column norm)², and sums of it must not overflow
             limit = torch.finfo(self.model.precision.products).max / 1e3
-            rows.check_finite(limit / max(1.0, self.model.expansion.column_norm() ** 2))
+            stretch = self.model.expansion.column_norm()
+            if self.scaling is not None:
+                stretch *= max(1.0, 1 / float(self.scaling[1].min()))
+            rows.check_finite(limit / max(1.0, stretch**2))
 
     def learned(self, rows: Rows, labels: Labels, declared: Labels, weights: Tensor | None) -> State:
         """Return the state after learning samples, of declared classes."""
@@ -88,22 +111,76 @@ class State:
         head = model.learner.learn(blocks, len(rows), places, len(classes))
         return replace(self, classes=classes, model=model.with_head(head))
 
-    def merged(self, sums: Sums, labels: Labels) -> State:
+    def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""
         classes = union(self.classes, labels)
         places, positions = columns_of(self.classes, classes), columns_of(labels, classes)
         head = self.model.ridge.merge(sums, positions, places, len(classes))
-        return replace(self, classes=classes, model=self.model.with_head(head))
+        both = self.calibration and (
+            self.calibration.merged(calibration) if calibration else self.calibration.marked()
+        )
+        return replace(self, classes=classes, model=self.model.with_head(head), calibration=both)
 
     def forgotten(self, rows: Rows, labels: Labels, weights: Tensor | None) -> State:
         """Return the state that has never learnt samples; raise if they cannot have been learnt."""
         head, columns = self.model.learner, columns_of(labels, self.classes)
         self._require_learnt(columns, weights)
         features = self.features(rows)
-        rest, kept = head.forget(
-            lambda: self.model.blocks(features, columns, weights), declared=head.counts == 0
+
+        def blocks() -> Iterator[Block]:
+            return self.model.blocks(features, columns, weights)
+
+        if isinstance(head, Ridge):
+            require_forgettable(head, blocks)
+        rest, kept = head.forget(blocks, declared=head.counts == 0)
+        return replace(
+            self,
+            classes=self.classes[kept.numpy()],
+            model=self.model.with_head(rest),
+            calibration=self.calibration and self.calibration.marked(),
         )
-        return replace(self, classes=self.classes[kept.numpy()], model=self.model.with_head(rest))
+
+    def measured(self, rows: Rows, labels: Labels, weights: Tensor | None) -> Calibration:
+        """Return how samples learnt score when each is left out."""
+        model, total = self.model, Calibration.empty()
+        with suppress(SingularMatrixError):  # it is for whoever predicts, not for whoever learns
+            found = Discriminant.of(model)
+            coef = model.ridge.coefficients()[0]
+            for block, columns, heavy in model.blocks(
+                self.features(rows), columns_of(labels, self.classes), weights
+            ):
+                leverages = model.ridge.leverage(block).cpu().double()
+                left_out = found.left_out((block @ coef.to(block)).cpu(), leverages, columns, heavy)
+                scores, leverages, sound = left_out
+                novelty = self.log_novelty(block, scores, leverages)
+                heavy = torch.ones(len(columns), dtype=torch.float64) if heavy is None else heavy
+                total = total.plus(scores[sound], columns[sound], novelty[sound], heavy[sound])
+        return total
+
+    def novelty(self, block: Tensor) -> Tensor:
+        """Return how unlike everything learnt rows are."""
+        model = self.model
+        rows = model.expansion(block)
+        leverages = model.ridge.leverage(rows)
+        if self.calibration is None:
+            return model.relative_leverage(rows, leverages)
+        scores = next(model.scores([block], model.weights()))
+        log_novelty = self.log_novelty(rows, scores, leverages) - self.calibration.largest_known()
+        return log_novelty.exp().to(rows)
+
+    def log_novelty(self, rows: Tensor, scores: Tensor, leverages: Tensor) -> Tensor:
+        """Return the logarithm of how unlike everything learnt expanded rows are.
+
+        The relative leverage, and how much nearer a row is to a class than to the centre of all.
+        """
+        relative = self.model.relative_leverage(rows, leverages.to(rows)).cpu().double()
+        return relative.clamp(min=1e-300).log() - scores.cpu().double().amax(dim=1)
+
+    def temperature(self) -> float:
+        """Return the temperature of the softmax that gives probabilities."""
+        if self.calibration is None or self.model.head.solver == "frozen":
+            return self.model.temperature()
+        return self.calibration.temperature()
 
     def _require_learnt(self, columns: Tensor, weights: Tensor | None) -> None:
         """Raise if a class has fewer samples, or less weight, than are to be forgotten."""
@@ -157,6 +234,14 @@ class State:
                 "The models have different expansions, so their sums cannot be added. Fit both with the "
                 "same expansion_size, activation and random_state."
             )
+        scales = [state.scaling for state in (self, other)]
+        if (scales[0] is None) != (scales[1] is None) or (
+            scales[0] is not None and not torch.equal(scales[0], cast(Tensor, scales[1]))
+        ):
+            raise InputError(
+                "The models scale their features differently, so their sums cannot be added. Models to "
+                "be merged have to start from the same first call (standardize=True), or without."
+            )
 
 
 class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -196,6 +281,15 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data: `acil.privacy.privatize` relies on it. Sample weights are then at most 1.
     min_class_samples : int, default=1
         Refuse to learn a class of which the model would then have fewer samples.
+    scores : {"ridge", "discriminant"}, default="ridge"
+        ``"ridge"`` scores by the weights of the regression, as in the paper. ``"discriminant"`` makes
+        linear discriminants of them, from the same sums: better where some classes have few samples,
+        with calibrated probabilities. Every call that learns then solves, and looks at its samples once
+        more.
+    standardize : bool, default=False
+        Shift and scale each feature to mean 1 and standard deviation 1 over the samples of the first
+        call; later calls keep that scale. (Mean 1, because the expansion has no bias.) Only models with
+        the same scale can be merged, such as copies of one model.
 
     Attributes
     ----------
@@ -218,7 +312,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     n_features_in_ : int
         Number of features of X.
     temperature_ : float
-        Temperature of the softmax in ``predict_proba``, from the sums.
+        Temperature of the softmax in ``predict_proba``.
 
     Notes
     -----
@@ -260,6 +354,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_balance: bool = False,
         clip_norm: float | None = None,
         min_class_samples: int = 1,
+        scores: Literal["ridge", "discriminant"] = "ridge",
+        standardize: bool = False,
     ) -> None:
         self.expansion_size = expansion_size
         self.gamma = gamma
@@ -272,6 +368,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_balance = class_balance
         self.clip_norm = clip_norm
         self.min_class_samples = min_class_samples
+        self.scores = scores
+        self.standardize = standardize
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from scratch.
@@ -371,7 +469,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for state in (mine, theirs):
                 state.require_sums_of_samples()
             mine.require_enough(theirs.classes, theirs.model.head.counts, self.min_class_samples)
-            merged = mine.merged(theirs.model.ridge.sums, theirs.classes)
+            merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
             self._state = replace(merged, release=_both_ledgers(mine.release, theirs.release))
         return self
 
@@ -473,10 +571,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return torch.from_numpy(labels).to(rows.tensor_device)
 
     def predict_proba(self, X: Any) -> Any:
-        """Return class probabilities: a softmax of the scores, at a temperature from the sums.
+        """Return class probabilities: a softmax of the scores.
 
-        They rank like the scores and are meant for people; they are calibrated only as far as scores
-        of new samples scatter like those of the samples learnt.
+        They rank like the scores. With ``scores="discriminant"`` the temperature of the softmax is the
+        best one for the samples learnt, each scored as if it had been left out when it was learnt. With
+        ``scores="ridge"`` it is an estimate from the sums.
 
         Parameters
         ----------
@@ -488,7 +587,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         with self._locked() as state:
-            heat, weights = state.model.temperature(), state.model.weights()
+            heat, weights = state.temperature(), state.model.weights()
         scores = state.model.scores(state.features(rows)(), weights)
         return _like(rows, torch.cat([torch.softmax(block / heat, dim=1) for block in scores]))
 
@@ -516,6 +615,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         that samples learnt would have if each were left out. All of it follows from the sums: it is the
         same for any order of learning, merging and forgetting.
 
+        With ``scores="discriminant"`` it is divided by exp(highest score), so that rows between classes
+        count as novel, too, and scaled so that 5 % of the samples learnt would be above 1 if each were
+        left out.
+
         Parameters
         ----------
         X : array-like or Tensor of shape (n, n_features)
@@ -526,7 +629,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         with self._locked() as state:
-            return _like(rows, torch.cat(list(state.model.relative_leverage(state.features(rows)()))))
+            found = [state.novelty(block) for block in state.features(rows)()]
+            return _like(rows, torch.cat(found))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of ``predict(X)``, between 0 and 1.
@@ -642,7 +746,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def temperature_(self) -> float:
         """Temperature of the softmax in ``predict_proba``."""
         with self._locked() as state:
-            return state.model.temperature()
+            return state.temperature()
 
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
@@ -658,11 +762,15 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     state.require_sums_of_samples()
                     self._require_enough(state, labels, declared, weights)
                     self._state = state.learned(rows, labels, declared, weights)
+                    self._calibrate(rows, labels, weights)
                     return self
             seed = resolve_seed(self.random_state)
-            state = State(labels[:0], new_model(self, rows.n_features, seed), seed)
+            state = State.new(self, labels[:0], rows.n_features, seed)
             state.check_values(rows)
             self._require_enough(state, labels, declared, weights)
+            if self.standardize:
+                state = replace(state, scaling=rows.scaling(weights))
+                state.check_values(rows)
             state = state.learned(rows, labels, declared, weights)
             # The last line: what comes after it cannot take the features back.
             self._state = state
@@ -671,7 +779,16 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.__dict__.pop(name, None)
             self.__dict__.update(before)
             raise
+        self._calibrate(rows, labels, weights)
         return self
+
+    def _calibrate(self, rows: Rows, labels: Labels, weights: Tensor | None) -> None:
+        """Count how samples just learnt score when they are left out, if scores are calibrated."""
+        if self._state.calibration is not None:
+            with self._locked() as state:
+                seen = state.measured(rows, labels, weights)
+                both = cast(Calibration, state.calibration).merged(seen)
+                self._state = replace(state, calibration=both)
 
     def _check_samples(
         self, X: Any, y: Any, sample_weight: Any, reset: bool

@@ -24,12 +24,7 @@ _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 
 
 def check_labels(y: Any) -> Labels:
-    """Return labels as a one-dimensional array of bool, int, float or str.
-
-    Parameters
-    ----------
-    y : array-like or Tensor of shape (n,)
-    """
+    """Return labels as an array of bool, int, float or str, of shape (n,)."""
     if y is None:
         raise InputError(
             "This ACILClassifier estimator requires y to be passed, but the target y is None."
@@ -139,15 +134,12 @@ def _typed(y: Labels) -> Labels:
         y = y.astype(object)
     if y.dtype.kind != "O":
         return y
-    types: list[tuple[type, tuple[type, ...]]] = [
-        (str, (str,)),
-        (np.bool_, (bool, np.bool_)),
-        (np.int64, (int, np.integer)),
-        (np.float64, (float, np.floating)),
-    ]
-    for dtype, accepted in types:
-        if all(isinstance(label, accepted) for label in y):
-            return (_storable(y) if dtype is str else y).astype(dtype)
+    if all(isinstance(label, str) for label in y):
+        return _storable(y).astype(str)
+    accepted = {np.bool_: bool | np.bool_, np.int64: int | np.integer, np.float64: float | np.floating}
+    for dtype, kinds in accepted.items():
+        if all(isinstance(label, kinds) for label in y):
+            return y.astype(dtype)
     found = sorted({type(label).__name__ for label in y})
     raise InputTypeError(
         f"Labels must be all int, all float, all bool or all str, got {', '.join(found)}."

@@ -12,13 +12,11 @@ from acil.errors import InputError, MissingExtraError
 
 try:
     from river.base import Classifier
-except ImportError as error:
-    raise MissingExtraError(
-        "acil.river needs the package river. Install it with: pip install 'acil[river]'"
-    ) from error
+except ImportError:  # told when it is used
+    Classifier = None
 
 
-class RiverClassifier(Classifier):  # type: ignore[misc]
+class RiverClassifier(Classifier or object):  # type: ignore[misc]
     """A classifier of river that learns one sample after another and equals learning all at once.
 
     Parameters
@@ -33,6 +31,10 @@ class RiverClassifier(Classifier):  # type: ignore[misc]
     """
 
     def __init__(self, model: ACILClassifier) -> None:
+        if Classifier is None:
+            raise MissingExtraError(
+                "RiverClassifier needs the package river. Install it with: pip install 'acil[river]'"
+            )
         self.model = model
         self._features: list[Any] | None = None
 

@@ -1,7 +1,4 @@
-"""Checks of what users give: arrays, sample weights and constructor arguments.
-
-Arrays are checked, then handed out in blocks of tensors. Arguments are checked when learning starts.
-"""
+"""Checks of what users give: arrays, which become blocks of tensors, weights and arguments."""
 
 from __future__ import annotations
 
@@ -14,28 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_array,
-    validate_data,
-)
+from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 from torch import Tensor
 
-from acil.analytic import (
-    ACTIVATIONS,
-    PRECISIONS,
-    AnalyticModel,
-    Expansion,
-    Recursion,
-    Ridge,
-    Sums,
-)
+from acil.analytic import ACTIVATIONS, PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
 from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
+from acil.scores import MIXERS
 
 #: Largest γ, by the type of products: it is added to the diagonal of a matrix. Files take no larger one.
 MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
 #: Rows read at a time when an array is only looked at.
 _CHECK_BYTES = 2**24
+_CPU = torch.device("cpu")
 #: Rows that travel to another device at a time: a copy waits for all work queued there.
 _UPLOAD_BYTES = 2**26
 
@@ -54,12 +41,7 @@ def input_errors() -> Iterator[None]:
 
 
 class Rows:
-    """A checked two-dimensional array that is read block by block, never copied as a whole.
-
-    Parameters
-    ----------
-    source : ndarray or Tensor of shape (n, n_features)
-    """
+    """A checked array of shape (n, n_features) that is read block by block, never copied as a whole."""
 
     def __init__(self, source: npt.NDArray[Any] | Tensor) -> None:
         self.source = source
@@ -107,6 +89,20 @@ class Rows:
                 'Scale the features, or use dtype="float64".'
             )
 
+    def scaling(self, weights: Tensor | None) -> Tensor:
+        """Return what to take from each feature, then divide it by, for mean 1 and deviation 1."""
+        size = max(1, _CHECK_BYTES // (8 * self.n_features))
+        weights = torch.ones(len(self), dtype=torch.float64) if weights is None else weights
+        shares = torch.split(weights / weights.sum(), size)
+        mean, square = torch.zeros(2, self.n_features, dtype=torch.float64)
+        for block, share in zip(self.blocks(size, torch.float64, _CPU), shares, strict=True):
+            mean += share @ block
+        for block, share in zip(self.blocks(size, torch.float64, _CPU), shares, strict=True):
+            square += share @ (block - mean).square()
+        # Of a constant feature, what deviates is rounding.
+        deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), 1.0)
+        return torch.stack([mean - deviation, deviation])
+
     def _block(self, start: int, stop: int) -> Tensor:
         if isinstance(self.source, Tensor):
             return self.source[start:stop]
@@ -119,38 +115,24 @@ class Rows:
 def check_rows(estimator: Any, X: Any, reset: bool) -> Rows:
     """Check the shape and type of X (not its values) and its agreement with earlier calls.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Receives ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
-    X : array-like, DataFrame, Tensor or anything with DLPack, of shape (n, n_features)
-    reset : bool
-        True for the first data of a model.
+    X is an array, a DataFrame, a Tensor or anything with DLPack. The first data of a model (``reset``)
+    set its ``n_features_in_`` and ``feature_names_in_``.
     """
     with input_errors():
         if not isinstance(X, np.ndarray | Tensor) and hasattr(X, "__dlpack__"):
             X = torch.utils.dlpack.from_dlpack(X)
         if isinstance(X, Tensor):
             return Rows(_check_tensor(estimator, X, reset))
-        if not reset and _is_plain(estimator, X):
+        plain = type(X) is np.ndarray and X.ndim == 2 and len(X) and X.dtype in (np.float32, np.float64)
+        if not reset and plain and _has_known_width(estimator, X):
+            # In a stream, a closer look would take longer than learning.
             return Rows(X)
-        return Rows(
-            validate_data(
-                estimator, X, reset=reset, dtype="numeric", order=None, ensure_all_finite=False
-            )
-        )
+        options = {"dtype": "numeric", "order": None, "ensure_all_finite": False}
+        return Rows(validate_data(estimator, X, reset=reset, **options))
 
 
 def check_weights(sample_weight: Any, rows: Rows) -> Tensor | None:
-    """Return sample weights as a float64 tensor on the CPU, or None.
-
-    Parameters
-    ----------
-    sample_weight : array-like or Tensor of shape (n,), number or None
-        Finite and not negative.
-    rows : Rows
-        The samples they belong to.
-    """
+    """Return the weights of samples, finite and not negative, as float64 on the CPU, or None."""
     if sample_weight is None:
         return None
     with input_errors():
@@ -160,17 +142,6 @@ def check_weights(sample_weight: Any, rows: Rows) -> Tensor | None:
             sample_weight, np.empty((len(rows), 1)), dtype=np.float64, ensure_non_negative=True
         )
     return torch.from_numpy(np.array(weights))
-
-
-def _is_plain(estimator: Any, X: Any) -> bool:
-    """Say at once that an array needs no closer look, which in a stream takes longer than learning."""
-    return (
-        type(X) is np.ndarray
-        and X.dtype in (np.float32, np.float64)
-        and X.ndim == 2
-        and X.shape[0] > 0
-        and _has_known_width(estimator, X)
-    )
 
 
 def _has_known_width(estimator: Any, X: Any) -> bool:
@@ -207,6 +178,7 @@ def check_parameters(estimator: Any) -> None:
     _one_of("activation", estimator.activation, ACTIVATIONS)
     _one_of("solver", estimator.solver, ("gram", "recursive"))
     _one_of("dtype", estimator.dtype, PRECISIONS)
+    _one_of("scores", estimator.scores, ("ridge", "discriminant"))
     size = estimator.expansion_size
     if size is not None and not (_is_number(size, Integral) and size >= 1):
         raise _invalid("expansion_size", "a positive int or None", size)
@@ -220,14 +192,20 @@ def check_parameters(estimator: Any) -> None:
         raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
     if not (_is_number(least, Integral) and least >= 1):
         raise _invalid("min_class_samples", "a positive int", least)
-    for name in ("fit_intercept", "class_balance"):
+    for name in ("fit_intercept", "class_balance", "standardize"):
         if not isinstance(getattr(estimator, name), bool | np.bool_):
             raise _invalid(name, "a bool", getattr(estimator, name))
-    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed"
+    discriminant = estimator.scores == "discriminant"
+    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed" or discriminant
     if estimator.solver == "recursive" and needs_sums:
         raise UnsupportedError(
-            'gamma="auto", fit_intercept=True and dtype="mixed" need the sums, which '
-            'solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+            'gamma="auto", fit_intercept=True, dtype="mixed" and scores="discriminant" need the sums, '
+            'which solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+        )
+    if discriminant and (estimator.fit_intercept or estimator.class_balance):
+        raise InputError(
+            'scores="discriminant" has intercepts and balances classes by itself. Leave out '
+            "fit_intercept and class_balance."
         )
 
 
@@ -261,11 +239,8 @@ def resolve_seed(random_state: Any) -> int:
 
 
 def resolve_device(name: Any, dtype: str) -> torch.device:
-    """Return the device, after making sure that it holds numbers of the given precision.
-
-    ``"auto"`` is CUDA when there is one, else the CPU: other accelerators may lack float64 and must be
-    asked for by name.
-    """
+    """Return the device, after making sure that it holds numbers of the given precision."""
+    # Accelerators other than CUDA may lack float64, and must be asked for by name.
     if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -275,7 +250,7 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"The 'device' parameter of ACILClassifier is {name!r}, which cannot be used here with "
-            f'dtype="{dtype}": {reason} Use device="auto".'
+            f'dtype="{dtype}": {reason} Use device="auto" or device="cpu", also to load a model.'
         ) from error
     return device
 
@@ -295,7 +270,12 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
         gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
         sums = Sums(expansion.size, 0, precision.sums, device)
         head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
-    return AnalyticModel(expansion, head, device, bool(estimator.class_balance))
+    return AnalyticModel(expansion, head, device, MIXERS[scoring_of(estimator)])
+
+
+def scoring_of(estimator: Any) -> str:
+    """Return the key of `MIXERS` that the (checked) arguments describe."""
+    return "balanced" if estimator.class_balance else str(estimator.scores)
 
 
 def _is_gamma(value: Any, products: torch.dtype) -> bool:

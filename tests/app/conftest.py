@@ -1,5 +1,7 @@
 """A small network in a file, and servers that use it."""
 
+import shutil
+
 import pytest
 
 pytest.importorskip("fastapi", reason="needs acil[serve]")
@@ -22,10 +24,12 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def settings(place, tmp_path):
-    """Settings for a model that does not exist yet, by keyword."""
+    """Settings for a model that does not exist yet, by keyword; its network lies beside it."""
 
     def made(**options):
-        return Settings(tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}", **options)
+        # A model names its network without a folder: it lies beside the model.
+        shutil.copy(place / "network.onnx", tmp_path)
+        return Settings(tmp_path / "m.acil", f"onnx:{tmp_path / 'network.onnx'}", **options)
 
     return made
 

@@ -294,6 +294,27 @@ def test_slow_client_is_cut_off(settings):
             assert time.monotonic() - start < 15
 
 
+def costly_files() -> dict[str, bytes]:
+    """Return small files that take long to read: they have very many parts, or much hidden text."""
+    jpeg, gif = photograph("JPEG"), photograph("GIF")
+    scan = jpeg.index(b"\xff\xda")
+    return {
+        "png of chunks": png(8, 8, *[(b"teSt", b"")] * 20_000),
+        "png of text": png(8, 8, *[(b"zTXt", b"k\0\0" + zlib.compress(bytes(1_000_000)))] * 8),
+        "jpeg of comments": jpeg[:2] + b"\xff\xfe\x00\x02" * 20_000 + jpeg[2:],
+        "jpeg of fillers": jpeg[:2] + b"\xff" * 20_000 + jpeg[2:],
+        "jpeg of scans": jpeg[:scan] + jpeg[scan:-2] * 101 + jpeg[-2:],
+        "gif of blocks": gif[:-1] + b"!\xfe" + b"\x01x" * 20_000 + b"\0;",
+        "gif of frames": gif[:-1] + b",\0\0\0\0\1\0\1\0\0\x02\0" * 20_000 + b";",
+    }
+
+
+@pytest.mark.parametrize("name", costly_files())
+def test_files_that_take_long_to_read_are_refused(name):
+    with pytest.raises(InputError, match=r"parts|scans|damaged"):
+        check_image(costly_files()[name], MAX_PIXELS)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordinary_images_are_taken_with_what_cameras_append(kind):
     whole = photograph(kind)

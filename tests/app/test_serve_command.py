@@ -60,7 +60,8 @@ def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
 def test_request_that_has_begun_is_answered_before_the_end(place, tmp_path):
     import threading
 
-    process, address = start("m.acil", "--backbone", f"onnx:{place / 'network.onnx'}", cwd=tmp_path)
+    network = f"onnx:{place / 'network.onnx'}"
+    process, address = start("m.acil", "--backbone", network, "--no-token", cwd=tmp_path)
     try:
         answers = []
 
@@ -106,6 +107,52 @@ def test_missing_extra_is_named(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["serve", str(tmp_path / "m.acil")])
     assert result.exit_code == 1
     assert "acil[serve]" in result.stderr
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Run the command without listening; return the settings and what it says."""
+    found = []
+
+    def serve(settings, ready):
+        found.append(settings)
+        ready("http://127.0.0.1:8000/")
+
+    monkeypatch.setattr("acil.app.server.serve", serve)
+
+    def run(*arguments, **environment):
+        environment = {"ACIL_TOKEN": None, **environment}
+        result = CliRunner().invoke(
+            app, ["serve", str(tmp_path / "m.acil"), *arguments], env=environment
+        )
+        assert result.exit_code == 0, result.output
+        return found.pop(), result
+
+    return run
+
+
+def test_token_is_made_at_start_and_is_part_of_the_address(started):
+    settings, result = started()
+    assert len(settings.token) >= 32
+    assert f"http://127.0.0.1:8000/#token={settings.token}\n" in result.stdout
+    assert started()[0].token != settings.token
+
+
+def test_own_token_is_not_shown_and_none_is_told(started):
+    settings, result = started(ACIL_TOKEN=TOKEN)
+    assert settings.token == TOKEN
+    assert TOKEN not in result.output
+    settings, result = started("--no-token", ACIL_TOKEN=TOKEN)
+    assert settings.token is None
+    assert "everybody on this machine can teach" in result.stderr
+    assert "#" not in result.stdout
+
+
+def test_start_says_which_names_are_answered(started):
+    assert "answers to localhost, 127.0.0.1, [::1]\n" in started()[1].stderr
+    arguments = ("--host", "0.0.0.0", "--allow-host", "models.example")
+    said = started(*arguments, ACIL_TOKEN=TOKEN)[1].stderr
+    assert "models.example and any IP address" in said
 
 
 #: Imports everything once, then forks a server for each line of stdin: fifty starts in a short time.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import start
+from serving import TOKEN, start
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,13 +27,13 @@ def test_commands_of_the_guide_run(tmp_path):
     process, answers = None, []
     try:
         for command in commands:
-            program, *arguments = shlex.split(command)
+            program, *arguments = shlex.split(command.replace("$ACIL_TOKEN", TOKEN))
             if program == "python":
                 subprocess.run(
                     [sys.executable, ROOT / arguments[0], *arguments[1:]], cwd=tmp_path, check=True
                 )
             elif arguments[0] == "serve":
-                process, address = start(*arguments[1:], cwd=tmp_path)
+                process, address = start(*arguments[1:], cwd=tmp_path, ACIL_TOKEN=TOKEN)
             elif program == "acil":
                 subprocess.run([sys.executable, "-m", "acil", *arguments], cwd=tmp_path, check=True)
             else:

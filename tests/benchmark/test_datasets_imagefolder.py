@@ -1,6 +1,5 @@
 """Folders of images: decoded once, cached whole, and every odd thing in them named."""
 
-import json
 import logging
 import shutil
 
@@ -241,17 +240,6 @@ def test_hidden_and_other_files_are_ignored_and_links_followed(folder, tmp_path,
     assert "Ignored 2 entries" in caplog.text
 
 
-def test_odd_images_are_decoded(folder):
-    write_image(folder / "train/ant/one.png", (5, 6, 7), size=(1, 1))
-    Image.new("CMYK", (9, 9)).save(folder / "train/ant/cmyk.jpg")
-    Image.fromarray(np.full((9, 9), 65535, np.uint16)).save(folder / "train/ant/deep.png")
-    frames = [Image.new("P", (9, 9), i) for i in range(2)]
-    frames[0].save(folder / "train/ant/moving.gif", save_all=True, append_images=frames[1:])
-    dataset = load("imagefolder", folder, size=8)
-    assert len(dataset.train) == 13
-    assert dataset.skipped == ()
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -290,9 +278,3 @@ def test_subset_takes_its_hundred_of_a_thousand_classes(tmp_path, monkeypatch):
         load("imagenet100-lucir", tmp_path)
     with pytest.raises(InputError, match="lucir and podnet"):
         load("imagefolder", tmp_path, subset="mine")
-
-
-def test_facts_beside_the_pixels_are_json(folder):
-    load("imagefolder", folder, size=8)
-    (facts,) = (folder / ".acil-cache").glob("val-*.json")
-    assert set(json.loads(facts.read_text())) == {"identity", "kept", "bad"}

@@ -18,18 +18,8 @@ from acil.benchmark.runner import run
 from acil.errors import InputError
 
 
-@pytest.fixture(scope="module")
-def embeddings(tmp_path_factory):
-    rng = np.random.default_rng(0)
-    arrays = {f"{split}_features": rng.normal(size=(40, 8)) for split in ("train", "test")}
-    arrays |= {f"{split}_labels": np.arange(40) % 4 for split in ("train", "test")}
-    path = tmp_path_factory.mktemp("embeddings") / "mine.npz"
-    np.savez(path, **arrays)
-    return f"features:{path}"
-
-
 def config(embeddings, **changes):
-    return make_config({"dataset": embeddings, "phases": "2", "seeds": "0", **changes})
+    return make_config({"dataset": f"features:{embeddings}", "phases": "2", "seeds": "0", **changes})
 
 
 def test_head_that_cannot_fit_is_refused_before_anything_is_written(embeddings, tmp_path):
@@ -42,7 +32,16 @@ def test_head_that_cannot_fit_is_refused_before_anything_is_written(embeddings, 
 
 def test_memory_error_is_one_line_with_what_to_do(embeddings, tmp_path, monkeypatch):
     monkeypatch.setattr(estimate, "machine_bytes", lambda device: 2**29)
-    arguments = ("--dataset", embeddings, "--phases", "2", "--seeds", "0,1", "--expansion-size", "9000")
+    arguments = (
+        "--dataset",
+        f"features:{embeddings}",
+        "--phases",
+        "2",
+        "--seeds",
+        "0,1",
+        "--expansion-size",
+        "9000",
+    )
     result = command(*arguments, "--jobs", "2", "--out", tmp_path / "run")
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
@@ -168,12 +167,3 @@ def test_dry_run_tells_memory_and_time_and_writes_nothing(embeddings, tmp_path):
     assert "s for base training (all seeds)" in result.stdout
     assert "1 jobs:\n  acil, seed 0, K = 5" in result.stdout
     assert not (tmp_path / "run").exists()
-
-
-def test_estimated_time_follows_the_work(embeddings):
-    def seconds(**changes):
-        prepared = prepare(config(embeddings, **changes), None, None)
-        return estimate.head_seconds(prepared, planned(prepared)[0])
-
-    # Eight times the work of a factor; a busy machine may be twice as slow at one of the two.
-    assert seconds(expansion_size=8000) > 3 * seconds(expansion_size=2000)

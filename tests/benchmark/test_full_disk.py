@@ -11,20 +11,7 @@ from safetensors import SafetensorError
 
 from acil.modelfile.writing import write_tensors
 
-
-@pytest.fixture(autouse=True, scope="module")
-def without_plots():
-    """Drawing takes longer than all the rest, and writes its files like any other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acil.benchmark.report._draw", lambda *_: [])
-        yield
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    assert command(*DIGITS, "--out", folder).exit_code == 0
-    return timeless(folder)
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 
 def fill_disk(patch, module):

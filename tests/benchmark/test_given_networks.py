@@ -17,13 +17,7 @@ from acil.errors import InputError
 from acil.methods import available, resolve
 from pictures import Pooled
 
-
-@pytest.fixture(autouse=True, scope="module")
-def without_plots():
-    """Drawing takes longer than all the rest."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acil.benchmark.report._draw", lambda *_: [])
-        yield
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 
 @pytest.fixture(scope="module")

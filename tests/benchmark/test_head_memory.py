@@ -45,7 +45,7 @@ def features(tmp_path_factory):
 )
 def test_peak_of_a_cifar_sized_run_with_a_wide_head(features, tmp_path, phases, joint):
     arguments = ["--dataset", f"features:{features}", "--phases", str(phases), "--seeds", "0"]
-    arguments += ["--expansion-size", "8192", "--dtype", "float64", "--set", f"joint_check={joint}"]
+    arguments += ["--expansion-size", "8192", "--gamma", "1", "--set", f"joint_check={joint}"]
     command = [sys.executable, "-c", MEASURED, *arguments, "--out", str(tmp_path / "run")]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     peak = int(result.stdout.split("peak ")[-1])

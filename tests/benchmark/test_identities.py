@@ -109,18 +109,6 @@ def test_another_network_under_the_same_name_is_another_run(trained, tmp_path):
     assert len(comparison.rows) == 2
 
 
-def test_one_network_for_each_seed_is_one_row(trained, tmp_path):
-    _, network = trained
-    run(make_config({**SHORT, "order": "7", "seeds": "3"}), tmp_path / "trained")
-    (other,) = (tmp_path / "trained").glob("checkpoint/base-*/backbone.safetensors")
-    for seed, file in (("0", network), ("3", other)):
-        values = {**SHORT, "order": "7", "seeds": seed, "backbone": str(file)}
-        run(make_config(values), tmp_path / seed)
-    (comparison,) = collect([tmp_path / "0", tmp_path / "3"]).suites["main"]
-    (row,) = comparison.rows
-    assert len(row.cells[1].runs) == 2
-
-
 def test_other_features_under_the_same_file_name_are_another_problem(tmp_path):
     def write(folder, seed):
         folder.mkdir()

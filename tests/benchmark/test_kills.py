@@ -8,6 +8,8 @@ from running import DIGITS, command, process, timeless
 
 from acil.methods import available
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 KILLING = Path(__file__).with_name("killing.py").read_text()
 #: Methods that train nothing after the base phase; the others take minutes.
 QUICK = ("acil", "ncm", "slda", "lda", "fecam", "fetril", "ds-al")
@@ -38,24 +40,10 @@ PLACES = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def without_plots():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acil.benchmark.report._draw", lambda *_: [])
-        yield
-
-
 def kill(place, nth, *arguments):
     """Start the command, resumed if it was there, and see that it kills itself."""
     result = process(place, nth, *arguments, "--resume", script=KILLING)
     assert result.returncode == -signal.SIGKILL, result.stderr
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    assert command(*DIGITS, "--out", folder).exit_code == 0
-    return timeless(folder)
 
 
 def test_killed_in_every_place_one_after_the_other(undisturbed, tmp_path):

@@ -74,15 +74,6 @@ def test_overall_accuracy_is_the_sample_weighted_mean_of_origins(pair):
     assert metrics.accuracy(predictions, labels) == pytest.approx(weighted)
 
 
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.randoms())
-def test_mean_lies_between_extremes_and_ignores_order(values, random):
-    mean = metrics.average_accuracy(values)
-    assert min(values) - 1e-9 <= mean <= max(values) + 1e-9
-    shuffled = list(values)
-    random.shuffle(shuffled)
-    assert metrics.average_accuracy(shuffled) == mean
-
-
 @given(st.integers(1, 8), st.floats(0, 100))
 def test_a_model_that_keeps_its_accuracy_forgets_nothing(n_phases, value):
     rows = [[value] * (k + 1) for k in range(n_phases)]

@@ -170,35 +170,6 @@ def test_processes_that_append_at_once_lose_nothing(records):
     assert sorted(seeds) == list(range(N_PROCESSES * N_EACH))
 
 
-FULL_DISK = """
-import resource, sys
-sys.path.insert(0, sys.argv[1])
-from synthetic_records import ENVIRONMENT, summary_record
-from acil.benchmark.records import Records
-from acil.errors import ACILError
-records = Records(sys.argv[2])
-records.append(ENVIRONMENT)
-size = records.path.stat().st_size
-resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
-try:
-    records.append(summary_record())
-except ACILError as error:
-    print(error)
-print(records.path.stat().st_size - size)
-"""
-
-
-def test_full_disk_in_the_middle_of_a_line_leaves_the_file_as_it_was(records):
-    # A limit on the size of files takes the first 100 bytes and refuses the rest, as a full disk does.
-    command = [sys.executable, "-c", FULL_DISK, str(Path(__file__).parent), str(records.path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    message, grown = done.stdout.splitlines()
-    assert "Cannot write" in message
-    assert str(records.path) in message
-    assert grown == "0"
-    assert records.read() == [ENVIRONMENT]
-
-
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_failing_disk_leaves_the_file_as_it_was(records, monkeypatch, call):
     def fail(*_):

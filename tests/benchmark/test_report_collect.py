@@ -3,11 +3,8 @@
 import csv
 import io
 import math
-import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from synthetic_records import ENVIRONMENT, phase_record, run_records, summary_record, write_run
 from typer.testing import CliRunner
 
@@ -19,15 +16,6 @@ from acil.benchmark.report.render import to_csv, to_markdown
 from acil.benchmark.report.rows import stat
 from acil.benchmark.report.tables import base_table
 from acil.cli import app
-from acil.errors import InputError
-
-
-@given(st.lists(st.floats(0, 100), min_size=2, max_size=9))
-def test_mean_and_deviation_are_those_of_the_standard_library(values):
-    found = stat(values)
-    assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-9)
-    assert found.std == pytest.approx(statistics.stdev(values), abs=1e-9)
-    assert found.n == len(values)
 
 
 def test_one_value_has_no_deviation():
@@ -97,14 +85,6 @@ def test_suites_have_tables_of_their_own(tmp_path):
     }
 
 
-def test_last_of_two_directories_counts_and_is_counted(tmp_path):
-    first = write_run(tmp_path / "a", run_records(average=10.0))
-    second = write_run(tmp_path / "b", run_records(average=20.0))
-    found = collect([first, second])
-    assert found.replaced == 1
-    assert found.suites["main"][0].rows[0].cells[5].over_seeds("average_accuracy").mean == 20.0
-
-
 def test_unfinished_run_is_named_unless_finished_elsewhere(tmp_path):
     half = [phase_record(), phase_record(phase=1, classes_seen=60)]
     started = write_run(tmp_path / "a", [ENVIRONMENT, *half])
@@ -145,11 +125,6 @@ def test_summary_without_phases_still_makes_a_row(tmp_path):
     cell = comparison.rows[0].cells[5]
     assert cell.over_seeds("average_accuracy").mean == 66.0
     assert (cell.kept("samples"), cell.peak(), cell.seconds(lambda phase: True)) == (None, None, None)
-
-
-def test_directory_without_records_is_a_clear_error(tmp_path):
-    with pytest.raises(InputError, match="There are no records in"):
-        collect([tmp_path])
 
 
 FILES = {0: "n-0.safetensors@aa", 1: "n-1.safetensors@bb"}

@@ -193,14 +193,6 @@ def test_what_is_printed_of_a_main_run_does_not_repeat_it_as_memory(tmp_path):
     assert "Accuracy against memory" not in text
 
 
-METHODS = ("acil", "bic", "ds-al", "ewc", "fecam", "fetril", "finetune", "icarl", "icarl-bce", "joint")
-METHODS += ("lda", "lucir", "lwf", "lwf-exemplars", "ncm", "slda")
-
-
-def memory(samples=0, statistics=0):
-    return {"samples": samples, "statistics": statistics, "weights": 2_000_000}
-
-
 def test_several_files_in_a_folder_are_one_report(tmp_path):
     for seed in (0, 1, 2):
         folder = write_run(tmp_path / f"run-{seed}", run_records(seed=seed, average=66.0 + seed))
@@ -292,66 +284,3 @@ def test_time_of_one_pass_for_several_phases_counts_once(tmp_path):
     records = [*run_records(phases=5), *run_records(phases=10)]
     (comparison,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
     assert seconds_taken(comparison) == 22.0
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    """All methods under one protocol, as the suite `compare` records them; three seeds, two K."""
-    records = []
-    for place, method in enumerate(METHODS):
-        keeps = method in ("bic", "icarl", "icarl-bce", "lucir", "lwf-exemplars")
-        settings = {"expansion_size": 8000, "gamma": 0.1} | (
-            {"memory_rule": "20 per class"} if keeps else {}
-        )
-        for seed in (0, 1, 2):
-            for phases in (5, 10):
-                records += run_records(
-                    suite="compare",
-                    method=method,
-                    seed=seed,
-                    phases=phases,
-                    settings=settings,
-                    average=40.0 + place + seed,
-                    memory=memory(6_144_000 if keeps else 0, 0 if keeps else 256_000_000),
-                )
-    return write_run(tmp_path_factory.mktemp("compared") / "run", records)
-
-
-def test_comparison_has_a_row_for_each_method_and_number_of_phases(compared, tmp_path):
-    report = write_report([compared], tmp_path, plots=False)
-    table = (tmp_path / "main.md").read_text()
-    titles = (
-        "Ā (%)",
-        "A_K (%)",
-        "F (%)",
-        "Samples kept",
-        "Statistics kept",
-        "Published Ā",
-        "Difference",
-    )
-    for title in (*titles, "Phase 0 (s)", "Later phases (s)"):
-        assert title in table
-    csv = (tmp_path / "main.csv").read_text().splitlines()
-    assert len(csv) == 1 + 2 * len(METHODS)
-    # 16 methods: iCaRL is the eighth in the list, so 47, 48 and 49 over the seeds; the paper has 57.12
-    line = next(line for line in report.markdown.splitlines() if line.startswith("|   5 | icarl "))
-    assert "48.00 ± 1.00" in line
-    assert "57.12" in line
-    assert "−9.12" in line
-    assert "6.14 MB" in line
-
-
-def test_curves_of_all_methods_are_told_apart(compared):
-    from acil.benchmark.report.plots import accuracy_plot, styled
-
-    (comparison,) = collect([compared]).suites["main"]
-    with styled():
-        figure = accuracy_plot(comparison)
-        figure.draw_without_rendering()
-    for panel in figure.axes:
-        looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in panel.lines}
-        assert len(looks) == len(METHODS)
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == sorted(METHODS)
-    box = legend.get_window_extent()
-    assert all(panel.get_tightbbox().y0 >= box.y1 for panel in figure.axes)

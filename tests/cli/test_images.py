@@ -86,7 +86,7 @@ def test_learning_in_phases_equals_learning_at_once(place, tmp_path):
     for name in ("white", "green", "blue", "red"):
         acil("learn", place / "train" / name, "--class", name, "--model", model, "--backbone", network)
     features = ImageClassifier.load(model).prepare(place / "test").features
-    found, expected = (load(path).predict_proba(features) for path in (model, place / "all.acil"))
+    found, expected = (load(path).decision_function(features) for path in (model, place / "all.acil"))
     assert abs(found - expected).max() < 1e-9
 
 
@@ -127,7 +127,22 @@ def test_a_command_that_changes_a_model_reads_its_sums_once(place, model, monkey
     where = ["--model", model] if command == "learn" else [model]
     images = [place / "train" / "red", "--class", "red"]
     acil(command, *(images + where if command == "learn" else where + images))
-    assert sorted(names) == ["coef", "gram", "intercept", "moment"]
+    assert sorted(names) == ["coef", "gram", "intercept", "mixing", "moment"]
+
+
+@pytest.mark.parametrize(
+    ("gamma", "words"), [("auto", "chosen from the sums (auto)"), ("2", "2, fixed")]
+)
+def test_gamma_is_a_number_or_auto(place, tmp_path, gamma, words):
+    model, network = tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}"
+    acil("learn", place / "train", "--model", model, "--backbone", network, "--gamma", gamma)
+    shown = acil("inspect", model).stdout
+    assert words in shown
+    assert "condition κ" in shown
+    assert "discriminant" in shown
+    assert "measured on 20 samples" in shown
+    result = acil("learn", place / "train", "--model", tmp_path / "n.acil", "--gamma", "best", code=2)
+    assert "auto" in result.stderr
 
 
 def test_settings_of_a_model_cannot_be_changed_by_learning_more(place, model):
@@ -230,6 +245,7 @@ def test_numbers_agree_with_their_nouns(number, words):
 
 
 def test_forgetting_under_the_wrong_class_is_refused_before_anything_is_saved(place, model):
+    acil("learn", place / "test", "--model", model, "--no-track")
     before, image = model.read_bytes(), min((place / "train" / "red").iterdir())
     refused = acil("forget", model, image, "--class", "blue", code=1)
     assert "under these classes" in refused.stderr
@@ -267,6 +283,7 @@ def test_image_that_was_learnt_is_left_out_and_told(place, model):
     before = model.read_bytes()
     result = acil("learn", place / "train" / "red", "--class", "red", "--model", model)
     assert "left out: 5 images learnt already" in result.stderr
+    assert result.stdout == f"nothing new: {model} is unchanged\n"
     assert model.read_bytes() == before
     assert json.loads(acil("inspect", model, "--json").stdout)["images"]["tracked"] == 20
     image = next((place / "train" / "red").iterdir())

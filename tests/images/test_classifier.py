@@ -11,17 +11,13 @@ from acil import ImageClassifier, load
 from acil.analytic import ridge
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 from acil.images import UNKNOWN_ABOVE
-from acil.vision import WrappedBackbone, build, save_backbone
-from acil.vision.embedder import TorchEmbedder
+from acil.images.features import write_features
+from acil.vision import build, save_backbone
 from modelfiles import rewrite
-from pictures import PREPROCESSING, Pooled, draw
+from pictures import draw, network
 
 #: Rounding of sums in another order; κ is below 1e4 here.
 SCORES = 1e-9
-
-
-def network(seed=0):
-    return TorchEmbedder(WrappedBackbone(Pooled(seed), "pooled", 24, PREPROCESSING))
 
 
 def scores(model, features):
@@ -302,7 +298,7 @@ def test_predictions_go_on_while_the_model_learns(pictures):
 def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
     images = sorted(pictures[1].glob("*/*.png"))
     known = [prediction.novelty for prediction in joint.classify(images)]
-    assert 0.5 < np.median(known) < UNKNOWN_ABOVE
+    assert np.median(known) < 0.7 * UNKNOWN_ABOVE
     for name in ("red", "green"):
         joint.forget(pictures[0] / name, name)
     strange = joint.classify(sorted((pictures[1] / "green").iterdir()))
@@ -312,18 +308,18 @@ def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
     assert joint.predict([pictures[1] / "green" / "1-0.png"], None) != ["unknown"]
 
 
-def test_novelty_is_the_same_in_any_order_of_learning(pictures, joint):
+def test_novelty_is_the_same_in_any_order_of_learning_but_for_its_unit(pictures, joint):
     train, test = pictures
     other = ImageClassifier(network(), track=False)
     for name in ("white", "red", "blue", "green", "red"):
         other.learn(train / name, name)
     other.forget(train / "red", "red")
     features = joint.prepare(test).features
-    np.testing.assert_allclose(
-        other.snapshot.head.relative_novelty(features),
-        joint.snapshot.head.relative_novelty(features),
-        rtol=1e-8,  # leverages are solved from sums that were added and subtracted: eps · κ
-    )
+    # The unit is measured when images are learnt, and then not in any order.
+    found, expected = (m.snapshot.head.relative_novelty(features) for m in (other, joint))
+    assert 0.5 < found[0] / expected[0] < 2
+    # Leverages are solved from sums that were added and subtracted: eps · κ
+    np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-8)
 
 
 def test_what_is_derived_from_the_sums_is_computed_once(pictures, joint, monkeypatch):
@@ -365,6 +361,8 @@ def test_file_of_a_network_is_stored_without_its_folder_and_found_again(
     path, images = tmp_path / "models" / "m.acil", [min((pictures[1] / "red").iterdir())]
     model.save(path, inference=inference)
     assert b"networks" not in path.read_bytes()
+    write_features(tmp_path / "models" / "f.npz", model.prepare(images, "red"))
+    assert "networks" not in str(np.load(tmp_path / "models" / "f.npz")["network"])
     monkeypatch.chdir(tmp_path / "work")
     with pytest.raises(InputError, match=r"no file .*small\.safetensors.*--backbone"):
         ImageClassifier.load(path).predict(images)

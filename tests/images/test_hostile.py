@@ -9,10 +9,8 @@ from PIL import Image
 
 from acil import ImageClassifier
 from acil.errors import ACILError, InputError
-from acil.vision import WrappedBackbone
-from acil.vision.embedder import TorchEmbedder
 from acil.vision.listing import check_class_name, list_images
-from pictures import PREPROCESSING, Pooled, draw
+from pictures import draw, network
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:
@@ -72,7 +70,7 @@ FILES = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     pictures = draw(tmp_path_factory.mktemp("hostile"), 3)
-    made = ImageClassifier(TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING)))
+    made = ImageClassifier(network())
     made.learn(pictures)
     return made
 

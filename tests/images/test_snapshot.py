@@ -5,16 +5,10 @@ import pytest
 
 from acil import ImageClassifier
 from acil.errors import InputError, ModelFileError
-from acil.images import classifier
+from acil.images import snapshot
 from acil.images.snapshot import Tracker
-from acil.vision import WrappedBackbone
-from acil.vision.embedder import TorchEmbedder
 from modelfiles import rewrite
-from pictures import PREPROCESSING, Pooled, draw
-
-
-def network():
-    return TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
+from pictures import draw, network
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +64,7 @@ def test_tracking_that_is_switched_off_drops_all_hashes(model, pictures, tmp_pat
 
 
 def test_more_images_than_a_header_holds_are_not_tracked(model, pictures, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(classifier, "MAX_TRACKED", 17)
+    monkeypatch.setattr(snapshot, "MAX_TRACKED", 17)
     model.learn(draw(tmp_path, 2, ("red",), seed=3))
     assert "hashes are not kept" in caplog.text
     assert not model.snapshot.tracker.active

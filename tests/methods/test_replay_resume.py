@@ -116,7 +116,11 @@ def timeless(folder):
     ]
 
 
-@pytest.mark.parametrize("name", [*REPLAY_METHODS, "podnet+aanets+rmm"])
+#: Those that keep all images, or more than a network and exemplars.
+KEEPING_MORE = ("joint", "bic", "ewc", "dgr", "icarl-bce", "podnet+aanets+rmm")
+
+
+@pytest.mark.parametrize("name", KEEPING_MORE)
 def test_interrupted_run_resumes_to_the_same_records(name, tmp_path, monkeypatch, often):
     monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
     config = make_config({**DIGITS, "methods": name})

@@ -192,6 +192,7 @@ def test_private_and_plain_sums_never_mix():
     [
         ({"clip_norm": None}, "clip_norm"),
         ({"dtype": "float32"}, "float64"),
+        ({"standardize": True}, "scale"),
         ({"solver": "recursive"}, "need the sums"),
     ],
 )
@@ -251,3 +252,16 @@ def test_attacks_on_a_release_of_small_epsilon_are_no_better_than_chance(gram):
             areas[way].append(result.area)
     assert recovered == 0
     assert max(map(np.mean, areas.values())) < 0.55
+
+
+def test_a_release_of_discriminants_keeps_nothing_that_was_measured_on_samples(tmp_path):
+    clf = plain(scores="discriminant").fit(X, y)
+    made = privatize(clf, 8.0, DELTA)
+    measured, kept = clf._require_state().calibration, made._require_state().calibration
+    assert measured.samples > 0
+    assert kept.samples == 0
+    assert not kept.losses.any()
+    assert not kept.novelties.any()
+    save(made, tmp_path / "release.acil")
+    again = load(tmp_path / "release.acil")
+    assert np.array_equal(again.predict_proba(X), made.predict_proba(X))

@@ -183,24 +183,23 @@ def test_progress_ends_with_the_last_epoch(monkeypatch):
 
 
 def test_accuracy_is_unknown_without_scores():
-    images, labels = problem()
     reports = []
-
-    def objective(network, x, y, indices):
-        return CrossEntropy()(network, x, y, indices)[0]
-
-    fit(make_network(), images, labels, SHORT, objective=objective, progress=reports.append)
+    fit(
+        make_network(),
+        *problem(),
+        SHORT,
+        objective=lambda *batch: CrossEntropy()(*batch)[0],
+        progress=reports.append,
+    )
     assert reports[-1].accuracy is None
 
 
 def test_diverging_training_is_an_error_that_says_where():
-    images, labels = problem()
-
     def objective(network, x, y, indices):
         return network(x).sum() * float("nan")
 
     with pytest.raises(DivergedError, match=r"epoch 1 of 3.*learning rate"):
-        fit(make_network(), images, labels, SHORT, objective=objective)
+        fit(make_network(), *problem(), SHORT, objective=objective)
 
 
 def test_label_smoothing_is_that_of_torch():

@@ -31,41 +31,37 @@ def test_step_schedule_may_warm_up():
     )
 
 
-@pytest.mark.parametrize(
-    ("n", "keep", "steps"),
-    [
-        (100, True, 4),
-        (100, False, 3),
-        (96, True, 3),
-        (96, False, 3),
-        (5, False, 1),
-        (32, False, 1),
-        (1, True, 1),
-    ],
-)
-def test_steps_per_epoch_count_the_last_batch_only_if_kept(n, keep, steps):
-    assert Training(epochs=1, batch_size=32, keep_last_batch=keep).steps_per_epoch(n) == steps
+def test_steps_per_epoch_count_the_last_batch_only_if_kept():
+    keep, drop = (Training(epochs=1, batch_size=32, keep_last_batch=kept) for kept in (True, False))
+    assert [keep.steps_per_epoch(n) for n in (1, 32, 96, 100)] == [1, 1, 3, 4]
+    assert [drop.steps_per_epoch(n) for n in (1, 5, 32, 96, 100)] == [1, 1, 1, 3, 3]
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"epochs": -1},
-        {"batch_size": 0},
-        {"learning_rate": 0.0},
-        {"learning_rate": float("nan")},
-        {"decay": 0.0},
-        {"warmup": -1},
-        {"momentum": 1.0},
-        {"label_smoothing": 1.0},
-        {"weight_decay": -1e-4},
-        {"schedule": "linear"},
-        {"precision": "float16"},
-        {"milestones": (120, 80)},
-        {"nesterov": True, "momentum": 0.0},
-        {"augment": ("cutout",)},
-    ],
-)
-def test_bad_setting_is_an_error_that_names_it(bad):
-    with pytest.raises(InputError, match=next(iter(bad)) if "augment" not in bad else "Augmentation"):
-        Training(**{"epochs": 1, **bad})
+#: Values that are no settings.
+BAD = {
+    "epochs": (-1,),
+    "batch_size": (0,),
+    "learning_rate": (0.0, float("nan"), float("inf")),
+    "decay": (0.0,),
+    "warmup": (-1,),
+    "momentum": (1.0,),
+    "label_smoothing": (1.0,),
+    "weight_decay": (-1e-4,),
+    "schedule": ("linear",),
+    "precision": ("float16",),
+    "milestones": ((120, 80), (80, 80)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_setting_is_an_error_that_names_it(name):
+    for value in BAD[name]:
+        with pytest.raises(InputError, match=f"Training setting {name} must be"):
+            Training(**{"epochs": 1, name: value})
+
+
+def test_settings_that_do_not_go_together_or_do_not_exist_are_refused():
+    with pytest.raises(InputError, match="nesterov"):
+        Training(epochs=1, nesterov=True, momentum=0.0)
+    with pytest.raises(InputError, match="Augmentation"):
+        Training(epochs=1, augment=("cutout",))

@@ -4,7 +4,6 @@ import json
 import logging
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -183,14 +182,3 @@ def test_processes_that_write_at_once_see_whole_files(tmp_path):
     # A warning would mean that one had seen a part of what the other wrote.
     assert said == ["", ""]
     assert all(entry.suffix == ".safetensors" for entry in tmp_path.iterdir())
-
-
-def test_threads_share_one_cache(tmp_path):
-    cache = FeatureCache(tmp_path, max_bytes=100)
-
-    def work(index):
-        found = cache.get(str(index % 5), lambda: torch.full((5,), float(index % 5)))
-        return found.unique().tolist() == [index % 5]
-
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(work, range(80)))

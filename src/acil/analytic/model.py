@@ -55,21 +55,22 @@ class Frozen:
 
 
 Head = Ridge | Recursion | Frozen
+Mixer = Callable[["AnalyticModel"], tuple[Tensor, Tensor]] | None
 
 
 class AnalyticModel:
     """The closed-form learner on features: expand, regress, score.
 
-    Like `Ridge`, it is replaced and not changed when it learns, forgets or merges. If balanced, the
-    weights of each class are scaled by (mean class weight) / (its class weight): the same as regressing
-    onto targets of that height, because the solution is linear in the targets.
+    Like `Ridge`, it is replaced and not changed when it learns, forgets or merges. A ``mixer`` returns a
+    square map from the weights of the regression to those that score, and their intercepts.
     """
 
-    def __init__(self, expansion: Expansion, head: Head, device: torch.device, balanced: bool) -> None:
+    def __init__(self, expansion: Expansion, head: Head, device: torch.device, mixer: Mixer) -> None:
         self.expansion, self.head, self.precision = expansion, head, head.precision
-        self.device, self.balanced = device, balanced
+        self.device, self.mixer = device, mixer
         #: What is derived from this state, once it was asked for.
         self.ready: Weights | None = None
+        self.known_mixing: tuple[Tensor, Tensor] | None = None
         self.known_temperature: float | None = None
         self._freedom: float | None = None
 
@@ -100,7 +101,7 @@ class AnalyticModel:
         """Make sure that the weights come from the sums alone."""
         if isinstance(self.head, Ridge) and (self.head.solution is None or self.head.solution.corrected):
             self.head.solve(None if self.head.solution is None else self.head.solution.gamma)
-            self.ready = None
+            self.ready = self.known_mixing = None
 
     @property
     def learner(self) -> Ridge | Recursion:
@@ -133,7 +134,7 @@ class AnalyticModel:
 
     def with_head(self, head: Head) -> AnalyticModel:
         """Return the same model around another head."""
-        return AnalyticModel(self.expansion, head, self.device, self.balanced)
+        return AnalyticModel(self.expansion, head, self.device, self.mixer)
 
     def blocks(self, features: Features, columns: Tensor, weights: Tensor | None) -> Iterator[Block]:
         """Yield expanded blocks with their columns and weights, without rows of weight zero."""
@@ -153,20 +154,25 @@ class AnalyticModel:
         """Return γ, after choosing it if that is left to the solution."""
         gamma = self.head.solved().gamma if isinstance(self.head, Ridge) else self.head.gamma
         if gamma is None:
-            raise UnsupportedError(
-                "This model comes from an inference file, which does not store gamma."
-            )
+            raise UnsupportedError("This model comes from an inference file, which stores no gamma.")
         return gamma
 
     def weights(self) -> Weights:
         """Return the weights as used for scoring."""
         if self.ready is None:
             coef, intercept = self.head.coefficients()
-            if self.balanced and not isinstance(self.head, Frozen):
-                scale = balance_factors(self.head.weights).to(coef)
-                coef, intercept = coef * scale, intercept * scale
+            mixed = self.mixing()
+            if mixed is not None:
+                mixing, intercept = (part.to(coef) for part in mixed)
+                coef = coef @ mixing
             self.ready = Weights(coef, intercept, (self.head.counts == 0).to(coef.device))
         return self.ready
+
+    def mixing(self) -> tuple[Tensor, Tensor] | None:
+        """Return what the mixer returns, if there is one."""
+        if self.known_mixing is None and self.mixer is not None and not isinstance(self.head, Frozen):
+            self.known_mixing = self.mixer(self)
+        return self.known_mixing
 
     def scores(self, features: Iterable[Tensor], weights: Weights) -> Iterator[Tensor]:
         """Yield scores of shape (block, n_classes); classes without samples score −inf."""
@@ -183,19 +189,16 @@ class AnalyticModel:
         mean = self.degrees_of_freedom() / float(self.learner.weights.sum())
         return mean / (1 - mean) if mean < 1 else math.inf
 
-    def relative_leverage(self, features: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Yield how novel the direction of each row is: about 1 for rows like those learnt.
+    def relative_leverage(self, rows: Tensor, leverages: Tensor) -> Tensor:
+        """Return how novel the direction of expanded rows is: about 1 for rows like those learnt.
 
-        Each row is scaled to the root of the mean square of those learnt (trace(gram) / n), then its
-        leverage is divided by the one to expect.
+        Rows are scaled to the mean square of those learnt, and leverages divided by the one to expect.
         """
-        ridge, expected, gamma = self.ridge, self.expected_leverage(), self.gamma()
-        scale = float(ridge.sums.gram.diagonal().sum()) / ridge.sums.total_weight / expected
-        for block in features:
-            rows = self.expansion(block)
-            square = rows.square().sum(dim=1)
-            # A row of zeros has no direction: it counts as orthogonal to everything learnt.
-            yield scale * torch.where(square > 0, ridge.leverage(rows) / square, 1 / max(gamma, 1e-300))
+        scale = float(self.ridge.sums.gram.diagonal().sum()) / self.ridge.sums.total_weight
+        square = rows.square().sum(dim=1)
+        # A row of zeros has no direction: it counts as orthogonal to everything learnt.
+        relative = torch.where(square > 0, leverages / square, 1 / max(self.gamma(), 1e-300))
+        return scale / self.expected_leverage() * relative
 
     def degrees_of_freedom(self) -> float:
         """Return tr H, which takes as long as a factorization."""
@@ -216,18 +219,11 @@ class AnalyticModel:
             return self.head.temperature
         if self.known_temperature is None:
             weights, squares = self.head.weights, self.head.residual_squares()
-            if self.balanced:
-                squares = squares * balance_factors(weights).to(squares).square()
+            mixed = self.mixing()
+            if mixed is not None:
+                squares = squares * mixed[0].diagonal().to(squares).square()
             n, present = float(weights.sum()), (weights > 0).to(squares.device)
             left = max(1 - self.degrees_of_freedom() / n, _LEFT_OVER)
             error = max(float(squares[present].mean()) / n / left**2, 0.0)
             self.known_temperature = min(max(math.sqrt(6 * error) / math.pi, _COLDEST), _HOTTEST)
         return self.known_temperature
-
-
-def balance_factors(weights: Tensor) -> Tensor:
-    """Return (mean class weight) / (class weight) of each class that has samples, else 1."""
-    present = weights > 0
-    factors = torch.ones_like(weights)
-    factors[present] = weights[present].mean() / weights[present]
-    return factors

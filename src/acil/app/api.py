@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import reprlib
-import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
 from acil import __version__
-from acil.app.guard import Guard, TooMuchError
+from acil.app.guard import Guard, TokenCheck, client_of
+from acil.app.inbox import FIELD, Inbox
+from acil.app.line import BusyError
 from acil.app.metrics import CONTENT_TYPE
 from acil.app.service import Question, Service
 from acil.app.uploads import TooLargeError
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
-logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 STATIC = Path(__file__).parent / "static"
 #: Files of the page, by the address under which each is found.
 PAGES = {
@@ -38,9 +37,8 @@ PAGES = {
 }
 #: Seconds between two checks of the model file.
 WATCH_SECONDS = 1.0
-#: Requests to teach or forget that are received at a time; changes are made one by one.
-_MAX_CHANGES = 8
-_FIELD = "images"
+#: After which a client that was refused because there is too much to do may ask again.
+_RETRY_SECONDS = 5
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -48,9 +46,9 @@ _BODY: dict[str, Any] = {
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
-                    "required": [_FIELD],
+                    "required": [FIELD],
                     "properties": {
-                        _FIELD: {
+                        FIELD: {
                             "type": "array",
                             "items": {"type": "string", "format": "binary"},
                             "description": "Image files: JPEG, PNG, WEBP, GIF or BMP.",
@@ -76,7 +74,9 @@ class Predicted(BaseModel):
 
     label: str = Field(description='The likeliest class, or "unknown".')
     unknown: bool = Field(description="Whether the image is unlike everything learnt.")
-    novelty: float | None = Field(description="About 1 for images like those learnt, more for others.")
+    novelty: float | None = Field(
+        description="Above 1 for 5 % of images of the classes learnt, and for others."
+    )
     top: list[Likely] = Field(description="The likeliest classes, best first.")
 
 
@@ -128,6 +128,7 @@ class Changed(Entry):
     """A change that has just been made and saved."""
 
     totals: dict[str, int] = Field(description="Images of each class in the model now.")
+    repeated: int = Field(description="Images left out, because they were learnt before.")
     seconds: float
 
 
@@ -156,16 +157,18 @@ class Model(BaseModel):
     network: str
     can_learn: bool
     protected: bool = Field(description="Whether teaching and forgetting need a token.")
+    undo_left: int = Field(description="How many of the last changes can be taken back.")
     limits: Limits
     held_out: Accuracy | None
     history: list[Entry] = Field(description="The last changes since the server started.")
 
 
 class Health(BaseModel):
-    """A server that is up, and whether it can predict."""
+    """A server that is up, whether it can predict, and what is wrong with its model file."""
 
-    status: Literal["ok"] = "ok"
+    status: Literal["ok", "degraded"]
     ready: bool
+    fault: str | None = Field(description="Why changes of the model file are not seen, if so.")
 
 
 class Refusal(BaseModel):
@@ -175,7 +178,6 @@ class Refusal(BaseModel):
 
 
 _STATUS: list[tuple[type[Exception], int, str | None]] = [
-    (TooMuchError, 413, "The request is larger than this server takes. Send fewer or smaller images."),
     (TooLargeError, 413, None),
     (NotFittedError, 409, None),
     (UnsupportedError, 409, None),
@@ -195,7 +197,7 @@ def create_app(service: Service) -> FastAPI:
         Closed when the application ends.
     """
     refusals: dict[int | str, dict[str, Any]] = {
-        code: {"model": Refusal} for code in (401, 403, 408, 409, 413, 415, 422, 503)
+        code: {"model": Refusal} for code in (401, 403, 408, 409, 413, 415, 422, 429, 503)
     }
     app = FastAPI(
         title="acil",
@@ -210,10 +212,9 @@ def create_app(service: Service) -> FastAPI:
         app.add_exception_handler(kind, _answered(status, detail))
     app.add_exception_handler(404, _answered(404, _NOTHING))
     app.add_exception_handler(RequestValidationError, _parameters_refused)
-    slots = asyncio.Semaphore(service.settings.max_requests)
-    # Changes do not wait in line behind predictions.
-    changes = asyncio.Semaphore(_MAX_CHANGES)
-    protected = [Depends(_token_check(service.settings.token))]
+    app.add_exception_handler(BusyError, _busy)
+    inbox = Inbox(service.settings)
+    protected = [Depends(TokenCheck(service.settings.token))]
 
     @app.post("/predict", responses=refusals, openapi_extra=_BODY)
     async def predict(
@@ -231,11 +232,11 @@ def create_app(service: Service) -> FastAPI:
         """Name the class of images."""
         limit = service.settings.unknown_above if unknown_above is None else unknown_above
         service.store.require()
-        async with slots:
-            with service.expecting():
-                async with _files(request, service) as files:
-                    pixels = await service.read(files)
-            answer = await service.predict(pixels, Question(top, limit or None))
+        async with inbox.files(request) as files:
+            question = Question(top, limit or None)
+            answer = await _unless_gone(
+                request, service.predict(client_of(request.scope), files, question)
+            )
         return Predictions.model_validate(
             {
                 "revision": answer.revision,
@@ -254,8 +255,9 @@ def create_app(service: Service) -> FastAPI:
     @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def teach(request: Request, name: str) -> Changed:
         """Teach images of a new class, or more of a known one; the model is saved before the answer."""
-        async with changes, _files(request, service) as files:
-            return Changed.model_validate(await service.change("learn", name, files))
+        async with inbox.files(request) as files:
+            done = await _unless_gone(request, service.change("learn", name, files))
+            return Changed.model_validate(done)
 
     @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def forget(request: Request, name: str) -> Changed:
@@ -263,8 +265,14 @@ def create_app(service: Service) -> FastAPI:
 
         Send the same files that were taught. A class of which none is left disappears.
         """
-        async with changes, _files(request, service) as files:
-            return Changed.model_validate(await service.change("forget", name, files))
+        async with inbox.files(request) as files:
+            done = await _unless_gone(request, service.change("forget", name, files))
+            return Changed.model_validate(done)
+
+    @app.post("/undo", responses=refusals, dependencies=protected)
+    async def undo() -> Model:
+        """Take the last change of the model back, also one that another process has made."""
+        return Model.model_validate(await service.undo())
 
     @app.get("/model")
     def model() -> Model:
@@ -273,11 +281,13 @@ def create_app(service: Service) -> FastAPI:
 
     @app.get("/health")
     async def health() -> Health:
-        """Say that the server is up, and whether there is a model to predict with."""
-        return Health(ready=service.store.published is not None)
+        """Say that the server is up, whether it can predict, and whether it sees its model file."""
+        store = service.store
+        status: Literal["ok", "degraded"] = "ok" if store.fault is None else "degraded"
+        return Health(status=status, ready=store.published is not None, fault=store.fault)
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    def metrics() -> PlainTextResponse:
+    async def metrics() -> PlainTextResponse:
         """Return counters for Prometheus."""
         return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
 
@@ -299,10 +309,7 @@ async def _life(service: Service) -> AsyncIterator[None]:
     async def watch() -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            try:
-                await asyncio.to_thread(service.store.refresh)
-            except InputError as error:
-                logger.warning("%s", error)
+            await asyncio.to_thread(service.store.refresh)
 
     watching = asyncio.create_task(watch())
     try:
@@ -314,46 +321,29 @@ async def _life(service: Service) -> AsyncIterator[None]:
         await asyncio.to_thread(service.close)
 
 
-@contextlib.asynccontextmanager
-async def _files(request: Request, service: Service) -> AsyncIterator[list[BinaryIO]]:
-    """Receive the files of a request; large ones go to the disk until they are read."""
-    settings = service.settings
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{_FIELD}'.")
-    async with asyncio.timeout(settings.read_seconds):
-        form = await request.form(max_files=settings.max_images, max_fields=1)
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of work, or cancel it when the client hangs up."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
-        fields = form.multi_items()
-        if not fields:
-            raise InputError(f"There are no images. Send at least one, in a field named '{_FIELD}'.")
-        files: list[BinaryIO] = []
-        for key, value in fields:
-            if key != _FIELD or not isinstance(value, UploadFile):
-                raise InputError(f"Send files in fields named '{_FIELD}', and nothing else.")
-            files.append(value.file)
-        yield files
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
     finally:
-        await form.close()
+        working.cancel()
+        watching.cancel()
+        # A change that has begun goes on to its end, with its images.
+        await asyncio.wait({working, watching})
 
 
-def _token_check(token: str | None) -> Any:
-    """Return a dependency that refuses requests without the token, before their body is read."""
-
-    async def check(request: Request) -> None:
-        if token is None:
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # Constant time: it must not reveal how much of the token is right.
-        same = secrets.compare_digest(given.strip().encode(), token.encode())
-        if scheme.lower() != "bearer" or not same:
-            raise HTTPException(
-                401,
-                "Teaching and forgetting need the token of this server. Send it in the header "
-                "'Authorization: Bearer TOKEN'.",
-                {"WWW-Authenticate": "Bearer"},
-            )
-
-    return check
+async def _busy(request: Request, error: Exception) -> JSONResponse:
+    status = error.status if isinstance(error, BusyError) else 503
+    return JSONResponse({"detail": str(error)}, status, {"Retry-After": str(_RETRY_SECONDS)})
 
 
 async def _parameters_refused(request: Request, error: Exception) -> JSONResponse:

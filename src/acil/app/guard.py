@@ -1,23 +1,24 @@
-"""Checks before every request: host, origin and size; headers for browsers, metrics, one log line."""
+"""Checks before every request: host, origin, size, token; headers for browsers, metrics, a log line."""
 
 from __future__ import annotations
 
-import json
+import ipaddress
 import logging
+import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from acil.app.metrics import Metrics
-from acil.app.settings import LOOPBACK_NAMES, Settings
+from acil.app.settings import Settings
 
 logger = logging.getLogger(__name__)
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADERS = {
     # Nothing from other sites, no inline code; blob: previews images before they are sent.
@@ -32,22 +33,74 @@ HEADERS = {
     "cache-control": "no-store",
 }
 _READING = ("GET", "HEAD", "OPTIONS")
+#: Wrong tokens of one client that cost nothing; each further one doubles the wait, up to a minute.
+_FREE_GUESSES = 5
+_MAX_DOUBLINGS = 6
+#: Clients whose guesses are remembered.
+_MAX_GUESSERS = 10_000
 
 
-class TooMuchError(Exception):
-    """The body of a request is larger than the server takes."""
+def client_of(scope: Mapping[str, Any]) -> str:
+    """Return whom a request counts for: an address, of IPv6 the network (/64) that one user has."""
+    address = (scope.get("client") or ("unknown",))[0]
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return str(address)
+    return str(found if found.version == 4 else ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+
+
+class TokenCheck:
+    """Refuses requests without the token, before their body is read; a client has few guesses."""
+
+    def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._token = token
+        self._clock = clock
+        #: Number of wrong tokens of a client, and the time before which no other is looked at.
+        self._wrong: dict[str, tuple[int, float]] = {}
+
+    async def __call__(self, request: Request) -> None:
+        """Let a request through, or raise the refusal."""
+        if self._token is None:
+            return
+        client, now = client_of(request.scope), self._clock()
+        count, until = self._wrong.get(client, (0, 0.0))
+        if now < until:
+            raise HTTPException(
+                429,
+                "There were too many wrong tokens. Wait before the next.",
+                {"Retry-After": str(int(until - now) + 1)},
+            )
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        # Constant time: it must not reveal how much of the token is right.
+        same = secrets.compare_digest(given.strip().encode(), self._token.encode())
+        if scheme.lower() == "bearer" and same:
+            self._wrong.pop(client, None)
+            return
+        if given:
+            count += 1
+            wait = 0 if count < _FREE_GUESSES else 2 ** min(count - _FREE_GUESSES, _MAX_DOUBLINGS)
+            self._wrong.pop(client, None)
+            self._wrong[client] = (count, now + wait)
+            if len(self._wrong) > _MAX_GUESSERS:
+                del self._wrong[next(iter(self._wrong))]
+        raise HTTPException(
+            401,
+            "Teaching and forgetting need the token of this server. Send it in the header "
+            "'Authorization: Bearer TOKEN'.",
+            {"WWW-Authenticate": "Bearer"},
+        )
 
 
 class Guard:
     """ASGI middleware: host and origin, size of the body, security headers, metrics, one log line."""
 
-    def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._max_bytes = settings.max_bytes
-        # On loopback the host name must be ours, or a foreign site could use DNS rebinding.
-        names = (*LOOPBACK_NAMES, settings.host) if settings.loopback else ()
-        self._names = frozenset(name.lower() for name in (*names, *settings.hosts))
+        self._settings = settings
+        self._names = frozenset(settings.names)
+        self._any_address = settings.every_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -60,19 +113,16 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message.get("headers", ()), *extra]
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         try:
-            headers = {
-                name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-            }
-            refusal = self._refusal(scope["method"], headers)
+            refusal = self._refusal(scope["method"], Headers(scope=scope))
             if refusal is not None:
-                await _answer(sending, *refusal)
+                status_code, detail = refusal
+                await JSONResponse({"detail": detail}, status_code)(scope, receive, sending)
             else:
-                await self._app(scope, self._limited(receive), sending)
+                await self._app(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - start
             path = getattr(scope.get("route"), "path", "other")
@@ -84,7 +134,8 @@ class Guard:
     def _refusal(self, method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "").lower()
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if self._names and name not in self._names:
+        # A foreign site could point a name of its own here (DNS rebinding), but not an address.
+        if name not in self._names and not (self._any_address and _is_address(name)):
             return 421, (
                 "This server does not answer to that name. Start it with --allow-host if it should."
             )
@@ -93,26 +144,14 @@ class Guard:
         if method not in _READING and (foreign or headers.get("sec-fetch-site") == "cross-site"):
             return 403, "Pages of other sites may not use this server."
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 18 or int(length) > self._max_bytes:
-            return 413, f"A request may have {self._max_bytes:,} bytes. Send fewer or smaller images."
+        if not length.isdecimal() or len(length) > 18 or int(length) > self._settings.max_bytes:
+            return 413, self._settings.too_many_bytes
         return None
 
-    def _limited(self, receive: Receive) -> Receive:
-        received = 0
 
-        async def receiving() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_bytes:
-                raise TooMuchError
-            return message
-
-        return receiving
-
-
-async def _answer(send: Send, status: int, detail: str) -> None:
-    body = json.dumps({"detail": detail}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

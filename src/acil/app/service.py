@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from torch import Tensor
 
-from acil.app.batching import Batcher
+from acil.app.line import BusyError, Line, Waiting
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
 from acil.app.store import Change, Published, Store
-from acil.app.uploads import check_image, check_name, read_pixels
+from acil.app.uploads import TooLargeError, check_image, check_name
 from acil.errors import InputError
 from acil.images import Samples
 from acil.images.snapshot import Snapshot
+from acil.vision.decode import decode
 
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
 _HISTORY = 20
 _DECODERS = 4
+#: Changes that are made or wait, with their images in memory.
+_MAX_CHANGES = 4
+#: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
+_IMAGE_COST, _BYTE_COST = 1_000_000, 16
 
 
 class Question(NamedTuple):
@@ -56,39 +62,46 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.store = Store(settings.model, settings.backbone)
+        self.store = Store(settings.model, settings.backbone, settings.track, settings.undo)
         self._held_out: Samples | None = None
         if settings.held_out is not None:
             self._held_out = self.store.prepare(settings.held_out, None)
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
-        self._batcher: Batcher[Question, Answer] = Batcher(
-            self.store.embedder, self._answer, settings.batch_images, settings.batch_seconds
+        self._line: Line[Question, Answer] = Line(
+            self.store.embedder,
+            self._answer,
+            max_pixels=settings.max_pixels,
+            limit=settings.request_pixels
+            + _IMAGE_COST * settings.max_images
+            + _BYTE_COST * settings.max_bytes,
+            max_images=settings.batch_images,
+            decoders=min(_DECODERS, os.cpu_count() or 1),
         )
-        decoders = min(_DECODERS, os.cpu_count() or 1)
-        self._decoders = ThreadPoolExecutor(decoders, thread_name_prefix="acil-decode")
+        self._checkers = ThreadPoolExecutor(2, thread_name_prefix="acil-check")
         # One thread: changes are made one after another.
         self._changes = ThreadPoolExecutor(1, thread_name_prefix="acil-change")
+        self._n_changes = 0
         self.metrics = Metrics(self._current)
 
-    def expecting(self) -> Any:
-        """Announce images that are being read; see `Batcher.expecting`."""
-        return self._batcher.expecting()
-
-    async def read(self, files: Sequence[BinaryIO]) -> list[Tensor]:
-        """Decode uploads in threads, or raise an error that names the first bad one."""
-        embedder, limit = self.store.embedder, self.settings.max_pixels
-        return await self._each(files, lambda content: read_pixels(content, embedder, limit))
-
-    async def predict(self, pixels: Sequence[Tensor], question: Question) -> Answer:
-        """Return what the model says of decoded images."""
+    async def predict(self, client: str, files: Sequence[bytes], question: Question) -> Answer:
+        """Return what the model says of images; cancelled, it takes no more time."""
         self.store.require()
-        answer = await asyncio.wrap_future(self._batcher.submit(pixels, question))
-        self.metrics.used("predict", len(pixels))
+        sizes = await self._checked(files)
+        waiting = [
+            Waiting(
+                functools.partial(self._decoded, number, content),
+                pixels,
+                pixels + _IMAGE_COST + _BYTE_COST * len(content),
+            )
+            for number, (content, pixels) in enumerate(zip(files, sizes, strict=True), start=1)
+        ]
+        answer = await asyncio.wrap_future(self._line.submit(client, waiting, question))
+        self.metrics.used("predict", len(files))
         return answer
 
     async def change(
-        self, action: Literal["learn", "forget"], name: str, files: Sequence[BinaryIO]
+        self, action: Literal["learn", "forget"], name: str, files: Sequence[bytes]
     ) -> dict[str, Any]:
         """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
 
@@ -98,15 +111,30 @@ class Service:
             The report, the new revision, and the comparison on held-out images if there are any.
         """
         check_name(name)
-        limit = self.settings.max_pixels
+        with self._turn():
+            await self._checked(files)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._changes, self._changed, action, name, list(files))
 
-        def checked(content: bytes) -> bytes:
-            check_image(content, limit)
-            return content
+    async def undo(self) -> dict[str, Any]:
+        """Take the last change of the file back; return the description of the state before it."""
+        with self._turn():
+            await asyncio.get_running_loop().run_in_executor(self._changes, self.store.undo)
+        if self._history:
+            self._history.pop()
+        logger.info("took the last change back")
+        return await asyncio.to_thread(self.describe)
 
-        contents = await self._each(files, checked)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._changes, self._changed, action, name, contents)
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the changes before; refuse if there are many."""
+        if self._n_changes >= _MAX_CHANGES:
+            raise BusyError(503)
+        self._n_changes += 1
+        try:
+            yield
+        finally:
+            self._n_changes -= 1
 
     def describe(self) -> dict[str, Any]:
         """Return what the page and other clients need to know of the model."""
@@ -119,6 +147,7 @@ class Service:
             "images": sum(totals.values()),
             "network": self.store.embedder.name,
             "can_learn": published is None or published.snapshot.can_learn,
+            "undo_left": self.store.undo_left,
             "protected": settings.token is not None,
             "limits": {
                 "bytes": settings.max_bytes,
@@ -138,10 +167,11 @@ class Service:
             "acil_model_images", "Images that the model has learnt.", sum(totals.values())
         )
         yield CounterMetricFamily(
-            "acil_batches", "Batches that went through the network.", self._batcher.batches
+            "acil_batches", "Batches that went through the network.", self._line.batches
         )
-        yield CounterMetricFamily("acil_batch_images", "Images in these batches.", self._batcher.images)
-        accuracy = None if self._held_out is None else self._measure(published).to_dict()["accuracy"]
+        yield CounterMetricFamily("acil_batch_images", "Images in these batches.", self._line.images)
+        # What has been measured: counting must not take long.
+        accuracy = None if self._measured is None else self._measured[1].to_dict()["accuracy"]
         if accuracy is not None:
             about = "Accuracy on the held-out folder, percent."
             yield GaugeMetricFamily("acil_held_out_accuracy", about, accuracy)
@@ -149,62 +179,60 @@ class Service:
     def close(self) -> None:
         """Finish open work and stop the threads."""
         self._changes.shutdown()
-        self._decoders.shutdown()
-        self._batcher.close()
+        self._checkers.shutdown()
+        self._line.close()
 
-    async def _each(self, files: Sequence[BinaryIO], use: Callable[[bytes], Any]) -> list[Any]:
-        def one(number: int, file: BinaryIO) -> Any:
-            try:
-                return use(file.read())
-            except InputError as error:
-                raise type(error)(f"Image {number}: {error} Nothing was changed.") from None
+    async def _checked(self, files: Sequence[bytes]) -> list[int]:
+        """Return the pixels of each image, or raise an error that names the first bad one."""
 
-        loop = asyncio.get_running_loop()
-        running = [
-            loop.run_in_executor(self._decoders, one, number, file)
-            for number, file in enumerate(files, start=1)
-        ]
-        # Wait for all, so that no file is closed while a thread reads it.
-        done = await asyncio.gather(*running, return_exceptions=True)
-        for result in done:
-            if isinstance(result, BaseException):
-                raise result
-        return done
+        def check() -> list[int]:
+            sizes = []
+            for number, content in enumerate(files, start=1):
+                with _named(number):
+                    sizes.append(check_image(content, self.settings.max_pixels))
+            if sum(sizes) > self.settings.request_pixels:
+                raise TooLargeError(
+                    f"The images have {sum(sizes):,} pixels in all, more than "
+                    f"{self.settings.request_pixels:,}. Send fewer or smaller ones."
+                )
+            return sizes
 
-    def _answer(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
-        """Classify the images of several requests, all by one state of the model."""
+        return await asyncio.get_running_loop().run_in_executor(self._checkers, check)
+
+    def _decoded(self, number: int, content: bytes) -> Tensor:
+        embedder = self.store.embedder
+        with _named(number):
+            return decode(content, embedder.preprocessing.size, embedder.mode, embedder.crop)
+
+    def _answer(self, features: Tensor, question: Question) -> Answer:
+        """Classify the images of a request, all by one state of the model."""
         published = self.store.require()
-        answers: list[Answer | None] = [None] * len(asked)
-        for question in {question for _, question in asked}:
-            places = [i for i, (_, other) in enumerate(asked) if other == question]
-            features = torch.cat([asked[i][0] for i in places]).numpy()
-            predictions = iter(published.snapshot.classify(features, *question))
-            for i in places:
-                mine = [next(predictions) for _ in range(len(asked[i][0]))]
-                answers[i] = Answer(published.revision, mine)
-        return [answer for answer in answers if answer is not None]
+        return Answer(published.revision, published.snapshot.classify(features.numpy(), *question))
 
     def _changed(self, action: str, name: str, contents: list[bytes]) -> dict[str, Any]:
         start = time.perf_counter()
         samples: Samples = self.store.prepare(contents, name)
         change: Change = self.store.learn(samples) if action == "learn" else self.store.forget(samples)
-        self.metrics.used(action, len(contents))
+        images = sum(change.report.counts.values())
+        self.metrics.used(action, images)
         held_out = None
         if self._held_out is not None:
             held_out = compared(self._measure(change.before), self._measure(change.after))
         entry = {
             "action": action,
             "class": name,
-            "images": len(contents),
+            "images": images,
             "revision": change.after.revision,
             "held_out": held_out,
         }
-        self._history.append(entry)
+        if images:
+            self._history.append(entry)
         seconds = time.perf_counter() - start
         done = "learnt" if action == "learn" else "forgot"
-        what = "1 image" if len(contents) == 1 else f"{len(contents)} images"
+        what = "1 image" if images == 1 else f"{images} images"
         logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
-        return {**entry, "totals": change.report.totals, "seconds": seconds}
+        repeated = len(change.report.repeated)
+        return {**entry, "totals": change.report.totals, "repeated": repeated, "seconds": seconds}
 
     def _measure(self, published: Published | None) -> Measured:
         """Return the accuracy of a state; the last one is remembered."""
@@ -218,6 +246,15 @@ class Service:
         if published is not None:
             self._measured = (published.revision, found)
         return found
+
+
+@contextlib.contextmanager
+def _named(number: int) -> Iterator[None]:
+    """Say which image an error is about."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"Image {number}: {error} Nothing was changed.") from None
 
 
 @dataclass(frozen=True)

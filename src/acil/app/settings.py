@@ -16,6 +16,8 @@ TOKEN_VARIABLE = "ACIL_TOKEN"
 #: Host names of a server that listens on this machine only.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _MIN_TOKEN = 16
+#: Images of the largest size that a request may have.
+_LARGEST_IMAGES = 8
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,13 @@ class Settings:
     hosts : tuple of str
         Further names by which the server is reached, for one behind a proxy.
     max_bytes, max_images, max_pixels : int
-        Of one request, of one request, of one image.
-    max_requests : int
-        Predictions that are read and answered at a time; further ones wait in line.
+        Of one request, of one request, of one image; a request may have `request_pixels` in all.
     read_seconds : float
         Time in which the images of a request must have arrived.
     batch_images : int
         Images that go through the network and the head together.
-    batch_seconds : float
-        How long an image may wait for others that are on their way.
+    track, undo : bool
+        Whether a new model keeps hashes of its images, and whether states before changes are kept.
     unknown_above : float
         Novelty beyond which an image is unknown, unless a request says otherwise.
     """
@@ -60,14 +60,14 @@ class Settings:
     max_bytes: int = 64 * 2**20
     max_images: int = 64
     max_pixels: int = 50_000_000
-    max_requests: int = 64
     read_seconds: float = 60.0
-    batch_images: int = 32
-    batch_seconds: float = 0.003
+    batch_images: int = 2 * (os.cpu_count() or 1)
+    track: bool = True
+    undo: bool = True
     unknown_above: float = UNKNOWN_ABOVE
 
     def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_images", "max_pixels", "max_requests", "batch_images"):
+        for name in ("max_bytes", "max_images", "max_pixels", "batch_images"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not self.model.absolute().parent.is_dir():
@@ -79,6 +79,28 @@ class Settings:
                 f"{self.host} is open to other machines, and without a token anybody there could teach "
                 f"the model. Give one with --token-file or {TOKEN_VARIABLE}, or listen on 127.0.0.1."
             )
+
+    @property
+    def request_pixels(self) -> int:
+        """Pixels of all images of a request."""
+        return _LARGEST_IMAGES * self.max_pixels
+
+    @property
+    def too_many_bytes(self) -> str:
+        """What a client with more bytes is told."""
+        return f"A request may have {self.max_bytes:,} bytes. Send fewer or smaller images."
+
+    @property
+    def every_address(self) -> bool:
+        """Whether the server listens on all addresses of this machine."""
+        return self.host in ("0.0.0.0", "::")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that requests may use for this server, beside the addresses of one on every address."""
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        local = LOOPBACK_NAMES if self.loopback or self.every_address else ()
+        return tuple(dict.fromkeys(name.lower() for name in (*local, own, *self.hosts)))
 
     @property
     def loopback(self) -> bool:

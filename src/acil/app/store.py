@@ -13,6 +13,7 @@ from pathlib import Path
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.images import ImageClassifier, Report, Samples
 from acil.images.snapshot import Snapshot
+from acil.images.undo import kept_states, undo
 from acil.modelfile import locked
 from acil.vision.embedder import Embedder
 
@@ -75,15 +76,25 @@ class Store:
     path : Path
         If there is no such file, it is made by the first change.
     backbone : str, optional
+    track : bool, default=True
+        Whether a new model keeps hashes of its images, so that none is learnt twice.
+    undo : bool, default=True
+        Whether the state before each change is kept.
     """
 
-    def __init__(self, path: Path, backbone: str | None = None) -> None:
+    def __init__(
+        self, path: Path, backbone: str | None = None, track: bool = True, undo: bool = True
+    ) -> None:
         self.path = path
         self._backbone = backbone
+        self._track = track
+        self._undo = undo
         self._changing = threading.Lock()
         self._published: Published | None = None
         self._refused: Signature | None = None
-        self._gone = False
+        #: What is wrong with the file, in words for anybody.
+        self.fault: str | None = None
+        self._logged: tuple[str | None, str] = (None, "")
         signature = _signature(path)
         if signature is None:
             self._reader = self._new()
@@ -118,34 +129,48 @@ class Store:
         return self._change(lambda classifier: classifier.forget(samples))
 
     def refresh(self) -> bool:
-        """Serve the file as it is now, if another process has changed it.
+        """Serve the file as it is now, if another process has changed it; never raise.
 
-        A file that is gone or cannot be served (another network, damage) is logged once; the old state
-        stays.
+        Whatever is wrong with the file (it is gone, damaged, of another network, cannot be read …) is
+        logged once, and `fault` tells it; the old state stays.
 
         Returns
         -------
         bool
             Whether a new state is served.
         """
+        try:
+            return self._refreshed()
+        except ACILError as error:
+            self._found("The model file has changed, but cannot be served.", str(error))
+        except Exception as error:  # a server that stops looking would serve an old state for ever
+            self._found("The model file cannot be watched.", f"{type(error).__name__}: {error}")
+        return False
+
+    def _found(self, fault: str | None, details: str = "") -> None:
+        if fault is not None and (fault, details) != self._logged:
+            logger.warning("%s: %s Predicting goes on. %s", self.path, fault, details)
+        self.fault, self._logged = fault, (fault, details)
+
+    def _refreshed(self) -> bool:
         signature = _signature(self.path)
         known = None if self._published is None else self._published.signature
-        gone = signature is None and known is not None
-        if gone and not self._gone:
-            logger.warning("%s is gone: predicting goes on, but nothing can be changed.", self.path)
-        self._gone = gone
+        if signature == known:
+            self._found(None)
+        elif signature is None:
+            self._found("The model file is gone. Nothing can be changed.")
         if signature is None or signature in (known, self._refused):
             return False
         if not self._changing.acquire(blocking=False):
             return False
         try:
             self._published = Published.of(self._load(), signature)
-        except ACILError as error:
+        except ACILError:
             self._refused = signature
-            logger.warning("%s has changed, but cannot be served: %s", self.path, error)
-            return False
+            raise
         finally:
             self._changing.release()
+        self._found(None)
         logger.info("%s has been changed by another process: reloaded.", self.path)
         return True
 
@@ -153,10 +178,26 @@ class Store:
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             classifier, before = self._latest()
             report = act(classifier)
-            classifier.save(self.path)
+            if before is not None and not report.counts:
+                return Change(report, before, before)
+            classifier.save(self.path, undo=self._undo)
             after = Published.of(classifier, _existing(self.path))
             self._published = after
         return Change(report, before, after)
+
+    @property
+    def undo_left(self) -> int:
+        """How many of the last changes can be taken back."""
+        return len(kept_states(self.path))
+
+    def undo(self) -> Published:
+        """Take the last change of the file back, and serve the state before it."""
+        with self._changing, locked(self.path, timeout=LOCK_SECONDS):
+            if not self.undo_left:
+                raise InputError("No earlier state is kept: there is nothing to undo.")
+            undo(self.path)
+            self._published = Published.of(self._load(), _existing(self.path))
+            return self._published
 
     def _latest(self) -> tuple[ImageClassifier, Published | None]:
         """Return the file as it is now, for changing, and the state that it holds."""
@@ -177,7 +218,8 @@ class Store:
         return ImageClassifier.load(self.path, backbone=self.embedder)
 
     def _new(self) -> ImageClassifier:
-        return ImageClassifier() if self._backbone is None else ImageClassifier(self._backbone)
+        network = () if self._backbone is None else (self._backbone,)
+        return ImageClassifier(*network, track=self._track)
 
 
 def _signature(path: Path) -> Signature | None:

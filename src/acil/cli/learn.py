@@ -32,8 +32,6 @@ from acil.errors import InputError, ProcessLostError
 
 #: Options that are not named like the settings they give.
 _FLAGS = {"min_class_samples": "at-least"}
-#: Names of images that a message lists.
-_SHOWN = 5
 
 Undo = Annotated[
     bool,
@@ -62,8 +60,11 @@ def learn(
         int | None, typer.Option(help="Width of a random expansion, for a new model (default: none).")
     ] = None,
     gamma: Annotated[
-        float | None,
-        typer.Option(help="Ridge strength γ, for a new model (default: chosen from the sums)."),
+        str | None,
+        typer.Option(
+            help="Ridge strength γ of a new model, or auto, the default: chosen from the sums.",
+            metavar="auto|NUMBER",
+        ),
     ] = None,
     at_least: Annotated[
         int | None,
@@ -95,7 +96,7 @@ def learn(
     start = time.perf_counter()
     options = {
         "expansion_size": expansion_size,
-        "gamma": gamma,
+        "gamma": _strength(gamma),
         "min_class_samples": at_least,
         "clip_norm": clip_norm,
     }
@@ -116,8 +117,13 @@ def learn(
         report, samples = learnt(target, listed, skip_bad, progress)
     if not is_rank_zero():
         return
+    from acil.images.undo import kept_states
+    from acil.vision.listing import first_of
+
     tell_skipped(report.skipped)
-    _tell_repeated(report.repeated)
+    if report.repeated:
+        some = counted(len(report.repeated), "image")
+        typer.echo(f"left out: {some} learnt already ({plain(first_of(report.repeated))})", err=True)
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())
     rate = n_images / samples.seconds if samples.seconds else None
@@ -125,15 +131,18 @@ def learn(
         facts = {**report.to_dict(), "model": str(model), "seconds": seconds, "images_per_second": rate}
         typer.echo(json.dumps(facts, indent=2))
         return
-    if report.counts:
-        show_counts(report.counts, report.totals)
+    if not report.counts:
+        typer.echo(f"nothing new: {model} is unchanged")
+        return
+    show_counts(report.counts, report.totals)
     learnt_now, known = counted(n_images, "sample"), counted(len(report.totals), "class", "classes")
     speed = "" if rate is None else f"features {rate:.0f} images/s, "
     typer.echo(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
-    _tell_undo(model, report)
+    if kept_states(model):
+        typer.echo(f"acil undo {model} takes this back", err=True)
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         typer.echo(
             f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
@@ -142,17 +151,14 @@ def learn(
         )
 
 
-def _tell_repeated(names: tuple[str, ...]) -> None:
-    if names:
-        shown = ", ".join(map(plain, names[:_SHOWN])) + (" …" if len(names) > _SHOWN else "")
-        typer.echo(f"left out: {counted(len(names), 'image')} learnt already ({shown})", err=True)
-
-
-def _tell_undo(model: Path, report: Any) -> None:
-    from acil.images.undo import kept_states
-
-    if report.counts and kept_states(model):
-        typer.echo(f"acil undo {model} takes this back", err=True)
+def _strength(gamma: str | None) -> Any:
+    """Return γ as `ImageClassifier` takes it."""
+    try:
+        return gamma if gamma in (None, "auto") else float(gamma)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{gamma!r} is neither a number nor auto.", param_hint="--gamma"
+        ) from None
 
 
 @contextmanager
@@ -262,10 +268,7 @@ def forget(
     model: Model,
     images: Annotated[
         list[Path],
-        typer.Argument(
-            help="The images that were learnt: as for `acil learn`.",
-            metavar="IMAGES…",
-        ),
+        typer.Argument(help="The images that were learnt: as for `acil learn`.", metavar="IMAGES…"),
     ],
     class_name: ClassName = None,
     undo: Undo = True,
@@ -358,9 +361,7 @@ def undo(
         return
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
-    typer.echo(
-        f"{model} is as it was before the last change; {counted(left, 'earlier state')} left",
-    )
+    typer.echo(f"{model} is as it was before the last change; {counted(left, 'earlier state')} left")
 
 
 def _counts(header: dict[str, Any]) -> dict[str, int]:

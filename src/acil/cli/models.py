@@ -158,7 +158,8 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     relative, condition = report["gamma_relative"], report["condition"]
     gamma = "not stored"
     if report["gamma"] is not None:
-        gamma = f"{report['gamma']:g}" + (" (auto)" if report["parameters"]["gamma"] == "auto" else "")
+        how = "chosen from the sums (auto)" if report["gamma_chosen"] else "fixed"
+        gamma = f"{report['gamma']:g}, {how}"
     options = [name for name in ("fit_intercept", "class_balance") if report[name]]
     backbone, images = report["backbone"] or {}, report["images"] or {}
     return [
@@ -176,13 +177,22 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("options", ", ".join(options) or "none"),
         ("γ", gamma),
         ("γ, relative", "not stored" if relative is None else f"{relative:.3g} of trace(gram) / d"),
-        ("condition", "not stored" if condition is None else f"{condition:.2g}"),
-        ("temperature", f"{report['temperature']:.3g}"),
+        ("condition κ", "not stored" if condition is None else f"{condition:.2g}"),
+        ("scores", report["scores"] + (", of standardized features" if report["standardize"] else "")),
+        ("temperature", f"{report['temperature']:.3g}, {_calibrated(report['calibration'])}"),
         ("fingerprint", report["fingerprint"]),
         ("backbone", ", ".join(f"{key}: {value}" for key, value in backbone.items()) or "none"),
         ("images", ", ".join(f"{key}: {value}" for key, value in images.items()) or "none"),
         ("versions", ", ".join(f"{name} {number}" for name, number in report["versions"].items())),
     ]
+
+
+def _calibrated(calibration: dict[str, Any] | None) -> str:
+    if calibration is None:
+        return "estimated from the sums"
+    measured = counted(round(calibration["samples"]), "sample")
+    forgot = "; approximate, because others came or went" if calibration["approximate"] else ""
+    return f"measured on {measured}, each left out{forgot}"
 
 
 def _classes(report: dict[str, Any]) -> Table:

@@ -57,8 +57,8 @@ def predict(
         float | None,
         typer.Option(
             min=0,
-            help="Call an image unknown when its novelty is beyond this (default: 1.85); images like "
-            "those learnt have about 1. 0 calls none unknown.",
+            help="Call an image unknown when its novelty is beyond this (default: 1, beyond which are "
+            "5 % of images of the classes learnt). 0 calls none unknown.",
             show_default=False,
         ),
     ] = None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import secrets
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,10 +22,13 @@ def serve(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with a token that teaching and forgetting need (or set ACIL_TOKEN).",
+            help="File with the token that teaching and forgetting need (or set ACIL_TOKEN).",
             show_default=False,
         ),
     ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Let everybody on this machine teach and forget.")
+    ] = False,
     held_out: Annotated[
         Path | None,
         typer.Option(
@@ -33,17 +38,35 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="Another name of this server, behind a proxy.", show_default=False),
+        typer.Option(help="Another name by which this server is reached.", show_default=False),
     ] = None,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Size of a request, in MiB.")] = 64,
     max_images: Annotated[int, typer.Option(min=1, help="Images in a request.")] = 64,
     max_megapixels: Annotated[int, typer.Option(min=1, help="Size of an image, in megapixels.")] = 50,
     backbone: Backbone = None,
+    track: Annotated[
+        bool,
+        typer.Option(
+            "--track/--no-track",
+            help="Keep salted hashes of the images in a new model, and leave out those learnt before. "
+            "Whoever has the file and an image can then tell whether it was learnt.",
+        ),
+    ] = True,
+    undo: Annotated[
+        bool,
+        typer.Option(
+            "--undo/--no-undo",
+            help="Keep the state before each change, for the page and `acil undo`, or remove all such "
+            "states. Whoever has the states before and after can recover the images in between.",
+        ),
+    ] = True,
 ) -> None:
     """Serve a model: predict, teach and forget over HTTP and on a web page.
 
-    Listens on this machine only, unless --host says otherwise; then a token is needed. Each change is
-    saved to the model file before it is answered. Ctrl-C stops.
+    Listens on this machine only, unless --host says otherwise. Teaching and forgetting need a token: one
+    is made at each start and printed as part of the address, unless you give your own, which other
+    addresses than this machine require. Each change is saved to the model file before it is answered.
+    Ctrl-C stops.
     """
     try:
         from acil.app.server import serve as run
@@ -59,16 +82,29 @@ def serve(
         backbone,
         host,
         port,
-        read_token(token_file),
+        None if no_token else read_token(token_file),
         held_out,
         tuple(allow_host or ()),
         max_upload_mb * 2**20,
         max_images,
         max_megapixels * 1_000_000,
+        track=track,
+        undo=undo,
     )
 
+    made = "" if no_token or settings.token is not None else secrets.token_urlsafe(24)
+    if made:
+        settings = dataclasses.replace(settings, token=made)
+
     def ready(address: str) -> None:
-        typer.echo(f"serving {plain(model)} at {address}")
+        # Browsers do not send what follows '#', so it is in no log.
+        typer.echo(f"serving {plain(model)} at {address}{'#token=' * bool(made)}{made}")
+        if no_token:
+            typer.echo("without a token: everybody on this machine can teach and forget", err=True)
+        names = ", ".join(settings.names)
+        typer.echo(
+            f"answers to {names}{' and any IP address' if settings.every_address else ''}", err=True
+        )
         sys.stdout.flush()
 
     levels = {"acil": logging.INFO, "uvicorn": logging.WARNING}

@@ -29,8 +29,6 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a file that is the
 ClassName = Annotated[
     str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
 ]
-#: Names that a message lists.
-_SHOWN = 3
 
 
 def several_ranks() -> bool:
@@ -80,7 +78,7 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
 
     Of several folders, those without folders inside are classes of their name.
     """
-    from acil.vision.listing import list_images
+    from acil.vision.listing import first_of, list_images
 
     def label(place: Path) -> str | None:
         by_name = len(images) > 1 and place.is_dir() and not has_folders(place)
@@ -89,10 +87,9 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
     listings = [list_images(place, class_name or label(place)) for place in images]
     for listing in listings:
         if listing.ignored and is_rank_zero():
-            shown = ", ".join(plain(path.name) for path in listing.ignored[:_SHOWN])
-            more = " …" if len(listing.ignored) > _SHOWN else ""
+            names = plain(first_of([path.name for path in listing.ignored]))
             what = counted(len(listing.ignored), "entry that is no image", "entries that are no images")
-            typer.echo(f"ignored {what}: {shown}{more}", err=True)
+            typer.echo(f"ignored {what}: {names}", err=True)
     paths = [path for listing in listings for path in listing.paths]
     return paths, [label for listing in listings for label in listing.labels]
 

@@ -108,18 +108,10 @@ class Group:
         return self.rank == 0
 
     def exchange(self, value: Any = None) -> list[Any]:
-        """Give a value to all processes, and return those of all, by rank.
+        """Give a value that JSON can write to all processes, and return those of all, by rank.
 
-        Parameters
-        ----------
-        value : anything that JSON can write
-
-        Raises
-        ------
-        ACILError
-            If a process has failed instead of coming here (see `together`); the same on all of them.
-        ProcessLostError
-            If a process has ended, or has not come here within the time-out.
+        What a process raised instead of coming here (see `together`) is raised on all of them. If one
+        has ended, or has not come within the time-out, that is a ProcessLostError.
         """
         return self._exchange({"value": value}, None)
 
@@ -232,14 +224,7 @@ def all_reduce_(tensor: Tensor, group: Group) -> Tensor:
 def scattered(values: Tensor, places: Tensor, n: int, group: Group) -> Tensor:
     """Return one tensor, of shape (n, …), from rows that the processes have, each at other places.
 
-    Parameters
-    ----------
-    values : Tensor of shape (k, …)
-        Rows of this process.
-    places : Tensor of shape (k,), int64
-        Where they belong; every place from 0 to n − 1 is in exactly one process.
-    n : int
-    group : Group
+    Every place from 0 to n − 1 is in exactly one process.
     """
     # Those who have no values because they failed say so now.
     group.exchange()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from acil.analytic import Sums
 from acil.analytic.linalg import panels
+from acil.calibration import Calibration
 from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier, State
 from acil.distributed.group import Group, all_reduce_, share
-from acil.errors import InputError, UnsupportedError
+from acil.errors import InputError, ProcessLostError, UnsupportedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
-from acil.validation import Rows, check_parameters, new_model, resolve_seed
+from acil.validation import Rows, check_parameters, resolve_seed
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
 _OWN_PARAMETERS = ("device", "random_state")
@@ -94,15 +95,17 @@ def partial_fit(
             content.pop(name, None)
         content.update(before)
         raise
-    # Nothing from here on depends on other processes.
+    # Nothing that decides the scores depends on other processes from here on.
     with state.model.lock:
         state.model.ridge.flush()
-        classifier._state = state.merged(sums, declared)
+        classifier._state = state.merged(sums, declared, Calibration.empty())
     # Of a process whose shard was empty
     classifier.n_features_in_ = _first(facts, "features")
     names = _first(facts, "names")
     if names is not None and not hasattr(classifier, "feature_names_in_"):
         classifier.feature_names_in_ = np.array(names, dtype=object)
+    if classifier._state.calibration is not None:
+        _calibrate(classifier, shard, group)
     return classifier
 
 
@@ -123,6 +126,11 @@ def _checked_shard(
         raise UnsupportedError(
             'Several processes learn together by adding their sums, which solver="recursive" does not '
             'keep. Use solver="gram".'
+        )
+    if classifier.standardize:
+        raise UnsupportedError(
+            "standardize=True takes the scale of the first samples of one process. Scale the features "
+            "before several processes learn together."
         )
     fresh = not classifier.__sklearn_is_fitted__()
     if not fresh:
@@ -192,7 +200,7 @@ def _state(
         state.require_sums_of_samples()
         return state
     seed = facts[0]["seed"]
-    state = State(declared[:0], new_model(classifier, _first(facts, "features"), seed), seed)
+    state = State.new(classifier, declared[:0], _first(facts, "features"), seed)
     expansion = state.model.expansion
     if expansion.projection is not None:
         # Not drawn from the seed on each: generators may differ between versions of torch.
@@ -222,6 +230,22 @@ def _all_sums(state: State, shard: _Shard, declared: Labels, group: Group) -> Su
     for part in (sums.moment, sums.weights, sums.counts):
         all_reduce_(part, group)
     return sums
+
+
+def _calibrate(classifier: ACILClassifier, shard: _Shard, group: Group) -> None:
+    """Count how the samples of all processes score when they are left out, if all can be reached."""
+    state, seen = classifier._require_state(), Calibration.empty()
+    before = cast(Calibration, state.calibration)
+    try:
+        with group.together():
+            if shard.rows is not None:
+                seen = state.measured(shard.rows, shard.labels, shard.weights)
+            group.exchange()
+            seen = Calibration.of_numbers(all_reduce_(seen.numbers(), group))
+        after = before.merged(seen)
+    except ProcessLostError:
+        after = before.marked()
+    classifier._state = replace(state, calibration=after)
 
 
 def _first(facts: Sequence[dict[str, Any]], name: str) -> Any:

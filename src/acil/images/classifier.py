@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -31,15 +30,13 @@ from acil.images.results import (
     name_of,
     require_list,
 )
-from acil.images.snapshot import MAX_TRACKED, UNKNOWN_ABOVE, Snapshot, Tracker
+from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
 from acil.images.undo import keep_state, remove_states
 from acil.modelfile import load as load_head
 from acil.vision.decode import Source
 from acil.vision.embedder import Embedder, ImageProgress, embed_files
 from acil.vision.listing import check_class_name, first_of
 from acil.vision.networks import DEFAULT, open_network
-
-logger = logging.getLogger(__name__)
 
 
 class ImageClassifier:
@@ -69,6 +66,9 @@ class ImageClassifier:
     -----
     Every change makes a new state beside the old one and then takes its place. So a call that fails
     changes nothing, and predictions in other threads go on with the state they began with.
+
+    Scores are linear discriminants (``scores="discriminant"`` of `ACILClassifier`): classes with few
+    images hold their own beside classes with many, and probabilities are calibrated.
 
     `forget` is exact for the head. The network was trained on other images and never saw these.
 
@@ -116,6 +116,7 @@ class ImageClassifier:
             "device": device,
             "clip_norm": clip_norm,
             "min_class_samples": min_class_samples,
+            "scores": "discriminant",
         }
         self._track: bool | None = track
         #: One change at a time.
@@ -321,7 +322,7 @@ class ImageClassifier:
         ----------
         sources : sequence of images
             Each a path, the content of a file, a PIL image or an array.
-        unknown_above : float or None, default=1.85
+        unknown_above : float or None, default=1
             Images of a larger novelty are unknown; with None a class is always named.
         """
         return [p.label for p in self.classify(sources, 1, unknown_above)]
@@ -343,7 +344,7 @@ class ImageClassifier:
             Each a path, the content of a file, a PIL image or an array.
         top : int, default=3
             Number of classes to name.
-        unknown_above : float or None, default=1.85
+        unknown_above : float or None, default=1
             Images of a larger novelty are unknown; None calls none so.
         progress : callable, optional
         skip_bad : bool, default=False
@@ -383,7 +384,7 @@ class ImageClassifier:
         ----------
         source, labels, skip_bad, progress
             As in `prepare`.
-        unknown_above : float or None, default=1.85
+        unknown_above : float or None, default=1
         """
         sources: Sequence[Source] | Samples
         if isinstance(source, Samples):
@@ -495,9 +496,6 @@ class ImageClassifier:
         """Return the tracker for learning these samples; equal rows of other data are no mistake."""
         tracker = Tracker() if self._snapshot is None else self._snapshot.tracker
         if self._track is False or samples.identity is None:
-            return Tracker()
-        if len(tracker) + len(samples.digests) > MAX_TRACKED:
-            logger.warning("More than %d images: their hashes are not kept.", MAX_TRACKED)
             return Tracker()
         return Tracker.new() if self._track and not tracker.active else tracker
 

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from acil.errors import InputError, MissingExtraError
+from acil.images.network import located, without_folder
 from acil.images.results import Samples
-from acil.modelfile.schema import check_identity
+from acil.modelfile.schema import NETWORK, check_identity
 from acil.modelfile.writing import replacing
 from acil.vision.listing import check_class_name
 
@@ -52,11 +53,12 @@ def write_features(path: str | os.PathLike[str], samples: Samples) -> None:
     samples : Samples
         Labels that are all empty are left out.
     """
+    network = {"source": without_folder(samples.source), "identity": samples.identity}
     arrays: dict[str, Any] = {
         "features": samples.features,
         "paths": np.array(samples.images, dtype=np.str_),
         "digests": np.array(samples.digests, dtype=np.str_),
-        "network": np.array(json.dumps({"source": samples.source, "identity": samples.identity})),
+        "network": np.array(json.dumps(network)),
     }
     if any(samples.names):
         arrays["labels"] = samples.labels
@@ -87,6 +89,9 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
         source, identity = network.get("source"), network.get("identity")
         if identity is not None:
             check_identity(identity, "network")
+        if source is not None:
+            NETWORK(source, "source")
+            source = located(source, place)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, zipfile.BadZipFile) as error:
         raise InputError(
             f"Cannot read features from {place}: {error}. See docs/embeddings.md."

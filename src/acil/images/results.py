@@ -132,8 +132,8 @@ class Prediction:
     top : tuple of (str, float)
         The likeliest classes and their probabilities, best first.
     novelty : float or None
-        How unlike everything learnt the image is: about 1 for images like those learnt, more for
-        others. None for models that can only predict.
+        How unlike everything learnt the image is: above 1 for 5 % of images of the classes learnt, and
+        for others. None for models that can only predict.
     error : str or None
         Why the image cannot be read; then it has no label.
     """

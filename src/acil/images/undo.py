@@ -30,9 +30,8 @@ def kept_states(model: str | os.PathLike[str]) -> list[Path]:
         The model file.
     """
     path = Path(model).resolve()
-    found = sorted(_folder(path).glob("*.acil"))
     # A change that did not come to its end leaves the present state there.
-    return [state for state in found if not (path.exists() and state.samefile(path))]
+    return [state for state in _states(path) if not (path.exists() and state.samefile(path))]
 
 
 def keep_state(model: str | os.PathLike[str]) -> None:
@@ -49,7 +48,7 @@ def keep_state(model: str | os.PathLike[str]) -> None:
         remove_states(path)
         return
     folder, states = _folder(path), kept_states(path)
-    number = 1 + max((int(state.stem) for state in folder.glob("*.acil")), default=0)
+    number = 1 + max((int(state.stem) for state in _states(path)), default=0)
     try:
         folder.mkdir(exist_ok=True)
         states.append(folder / f"{number:09}.acil")
@@ -103,6 +102,10 @@ def remove_states(model: str | os.PathLike[str]) -> None:
 
 def _folder(path: Path) -> Path:
     return path.with_name(f".{path.name}.undo")
+
+
+def _states(path: Path) -> list[Path]:
+    return sorted(file for file in _folder(path).glob("*.acil") if file.stem.isdecimal())
 
 
 def _link(source: Path, target: Path) -> None:

@@ -155,6 +155,12 @@ def check_header(header: dict[str, Any], packed: bool = False) -> None:
         )
     if header["solver"] == "recursive" and (header["fit_intercept"] or header["dtype"] == "mixed"):
         raise InvalidFileError("solver 'recursive' has no intercept and no mixed precision")
+    if (header["calibration"] is None) != (header["scores"] == "ridge"):
+        raise InvalidFileError("'calibration' belongs to discriminant scores, and only to them")
+    if header["scores"] == "discriminant" and (
+        header["solver"] == "recursive" or header["fit_intercept"] or header["class_balance"]
+    ):
+        raise InvalidFileError("discriminant scores need sums, and no intercept or class balance")
 
 
 def _check_classes(classes: list[Any], dtype: str) -> None:
@@ -196,23 +202,18 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
     expected: dict[str, Layout] = {"coef": (sums, (classes, d)), "intercept": (sums, (classes,))}
     if "projection" in layouts:
         expected["projection"] = ("F32", (header["n_features"], d))
+    if header["standardize"]:
+        expected["scaling"] = ("F64", (2, header["n_features"]))
+    if header["kind"] == "full" and header["scores"] == "discriminant" and "mixing" in layouts:
+        expected["mixing"] = ("F64", (classes + 1, classes))
     if header["kind"] == "full" and header["solver"] == "gram":
         expected |= {"gram": (sums, (d * (d + 1) // 2,)), "moment": (sums, (d, classes))}
     elif header["kind"] == "full":
         expected["rfaum"] = (sums, (d * (d + 1) // 2,))
-    missing, extra = sorted(expected.keys() - layouts.keys()), sorted(layouts.keys() - expected.keys())
-    if missing or extra:
-        raise InvalidFileError(
-            f"a model of kind {header['kind']!r} with solver {header['solver']!r} has the tensors "
-            f"{', '.join(sorted(expected))}; missing: {shown(missing)}, not expected: {shown(extra)}"
-        )
-    for name, (dtype, shape) in expected.items():
-        found = layouts[name]
-        if found != (dtype, shape):
-            raise InvalidFileError(
-                f"tensor {name!r} must be {dtype} of shape {shape}, found {found[0]} of shape "
-                f"{shown(found[1])}"
-            )
+    for name in sorted(expected.keys() | layouts.keys()):
+        if layouts.get(name) != expected.get(name):
+            needed, found = (shown(layout.get(name, "none")) for layout in (expected, layouts))
+            raise InvalidFileError(f"tensor {name!r} must be {needed}, found {found}")
     if "projection" not in layouts and header["n_features"] != d:
         raise InvalidFileError(f"it has no projection of {header['n_features']} features to {d}")
 

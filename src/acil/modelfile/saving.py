@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import sklearn
@@ -18,9 +18,9 @@ from torch import Tensor
 import acil
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
 from acil.analytic.linalg import mirror_, panels
-from acil.analytic.model import balance_factors
 from acil.analytic.ridge import Solution
 from acil.analytic.sums import Matrix
+from acil.calibration import Calibration
 from acil.classifier import ACILClassifier, State
 from acil.errors import InputError, ModelFileError, UnsupportedError
 from acil.labels import Labels
@@ -36,6 +36,7 @@ from acil.modelfile.header import (
 )
 from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
+from acil.scores import MIXERS, balance_factors
 from acil.validation import check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,6 @@ _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 #: Returns a tensor as a NumPy array, by its name.
 Get = Callable[[str], Any]
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
-#: Numbers that are looked at together.
-_CHUNK = 2**20
 
 
 def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool = False) -> None:
@@ -111,7 +110,7 @@ def load(
         If the file is missing, damaged, hostile or written by another version.
     """
     with opened(path) as (file, header, found):
-        return _assembled(file.get_tensor, header, found, inference, device, path)
+        return _assembled(file.get_tensor, header, found, inference, device)
 
 
 def _advise(clf: ACILClassifier) -> None:
@@ -148,7 +147,7 @@ def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassif
         layouts = {n: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for n, t in tensors.items()}
         check_layouts(header, layouts)
         get = lambda name: tensors[name].cpu().numpy()  # noqa: E731
-        return _assembled(get, header, tensors, False, device, "a packed model")
+        return _assembled(get, header, tensors, False, device)
     except (InvalidFileError, KeyError) as error:
         raise ModelFileError(f"This is not the content of a model: {error}.") from None
 
@@ -197,7 +196,7 @@ def _content(
                 "inference=True."
             )
         state.model.solve_again()
-        tensors = _tensors(state.model, inference)
+        tensors = _tensors(state, inference, packed)
         checksums = {} if packed else {name: checksum(t.numpy()) for name, t in tensors.items()}
         header = _header(clf, state, inference, packed, checksums)
     try:
@@ -227,7 +226,7 @@ def _header(
     relative = math.inf
     if ridge is not None and gamma is not None:
         relative = gamma / (float(ridge.sums.gram.diagonal().mean()) or math.nan)
-    temperature = None if packed else float(model.temperature())
+    temperature = None if packed else float(state.temperature())
     if inference and temperature is not None:
         # γ follows from all its digits, the weights and the counts.
         temperature = float(f"{temperature:.1e}")
@@ -242,8 +241,10 @@ def _header(
         "solver": str(clf.solver) if isinstance(head, Frozen) else head.solver,
         "dtype": model.precision.name,
         "fit_intercept": head.intercept if isinstance(head, Ridge) else bool(clf.fit_intercept),
-        "class_balance": model.balanced,
+        "class_balance": model.mixer is MIXERS["balanced"],
         "clip_norm": model.expansion.clip_norm,
+        "scores": "discriminant" if model.mixer is MIXERS["discriminant"] else "ridge",
+        "standardize": state.scaling is not None,
         "classes": classes,
         "classes_dtype": classes_dtype,
         "counts": head.counts.tolist(),
@@ -253,6 +254,7 @@ def _header(
         "gamma_relative": _finite(relative),
         "condition": None if packed or ridge is None else _finite(ridge.condition()),
         "temperature": temperature,
+        "calibration": state.calibration and state.calibration.to_dict(inference),
         "backbone": getattr(clf, "backbone_", None),
         "images": getattr(clf, "images_", None),
         "release": state.release,
@@ -269,22 +271,14 @@ def _finite(value: float) -> float | None:
 
 def _parameters(clf: ACILClassifier, seed: int, inference: bool) -> dict[str, Any]:
     """Return the constructor arguments as JSON has them; all are valid, but some may be NumPy's."""
-    size, gamma, device = clf.expansion_size, clf.gamma, clf.device
-    automatic = inference or isinstance(gamma, str)
-    return {
-        "expansion_size": None if size is None else int(size),
-        "gamma": "auto" if automatic else float(gamma),
-        "activation": str(clf.activation),
-        # The recursion takes no "auto".
-        "solver": "gram" if inference else str(clf.solver),
-        "dtype": str(clf.dtype),
-        "random_state": seed,
-        "device": "auto" if device == "auto" else str(torch.device(device)),
-        "fit_intercept": bool(clf.fit_intercept),
-        "class_balance": bool(clf.class_balance),
-        "clip_norm": None if clf.clip_norm is None else float(clf.clip_norm),
-        "min_class_samples": int(clf.min_class_samples),
+    found = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in clf.get_params().items()
     }
+    gamma = found["gamma"] if isinstance(found["gamma"], str) else float(found["gamma"])
+    # The recursion takes no "auto".
+    hidden = {"gamma": "auto", "solver": "gram"} if inference else {}
+    return found | {"gamma": gamma, "random_state": seed, "device": str(clf.device)} | hidden
 
 
 def _storable(classes: Labels) -> tuple[list[Any], str]:
@@ -298,10 +292,10 @@ def _storable(classes: Labels) -> tuple[list[Any], str]:
     return labels, classes.dtype.name
 
 
-def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
-    head, tensors = model.head, {}
+def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
+    model, head, tensors = state.model, state.model.head, {}
     if inference or isinstance(head, Frozen):
-        # With class balancing, as used for scoring
+        # As used for scoring
         W, intercept, _ = model.weights()
     else:
         W, intercept = head.coefficients()
@@ -309,6 +303,12 @@ def _tensors(model: AnalyticModel, inference: bool) -> dict[str, Tensor]:
             tensors = {"rfaum": pack_lower(head.R)}
         else:
             tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
+        if model.mixer is MIXERS["discriminant"] and not packed:
+            # Else whoever reads the file had to factorize before the first prediction.
+            mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
+            tensors["mixing"] = torch.cat([mixing, intercepts.unsqueeze(0)])
+    if state.scaling is not None:
+        tensors["scaling"] = state.scaling
     tensors |= {"coef": W.mT, "intercept": intercept}
     if model.expansion.projection is not None:
         tensors["projection"] = model.expansion.projection
@@ -321,13 +321,12 @@ def _assembled(
     names: Collection[str],
     inference: bool,
     device: str | None,
-    path: str | os.PathLike[str],
 ) -> ACILClassifier:
     """Return the model of a checked header and of tensors with these names."""
     clf = ACILClassifier(**header["parameters"])
     if device is not None:
         clf.device = device
-    where = _device(path, clf, header["dtype"], given=device is not None)
+    where = resolve_device(clf.device, header["dtype"])
     projection = _read(get, "projection", header).clone() if "projection" in names else None
     clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
     expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
@@ -337,13 +336,23 @@ def _assembled(
         )
     frozen = inference or header["kind"] == "inference"
     head = _frozen_head(get, header, where) if frozen else _learning_head(get, header, where)
-    model = AnalyticModel(expansion, head, where, header["class_balance"])
+    scoring = "balanced" if header["class_balance"] else header["scores"]
+    model = AnalyticModel(expansion, head, where, MIXERS[scoring])
+    if "mixing" in names and not frozen:
+        mixing = _read(get, "mixing", header).clone()
+        model.known_mixing = mixing[:-1], mixing[-1]
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
     classes = np.array(header["classes"], dtype=header["classes_dtype"])
+    scaling = _read(get, "scaling", header).clone() if "scaling" in names else None
+    if scaling is not None and not bool((scaling[1] > 0).all()):
+        raise InvalidFileError("'scaling' must divide by positive numbers")
+    calibration = header["calibration"] and Calibration.from_dict(header["calibration"], frozen)
+    if header["calibration"] is not None and calibration is None:
+        raise InvalidFileError("'calibration' does not have the numbers that it must have")
     seed, saved = header["parameters"]["random_state"], sum(header["counts"])
-    clf._state = State(classes, model, seed, header["release"], saved)
+    clf._state = State(classes, model, seed, scaling, calibration, header["release"], saved)
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
@@ -354,20 +363,11 @@ def _assembled(
     return clf
 
 
-def _device(path: str | os.PathLike[str], clf: ACILClassifier, dtype: str, given: bool) -> torch.device:
-    try:
-        return resolve_device(clf.device, dtype)
-    except InputError as error:
-        if given:
-            raise
-        raise ModelFileError(
-            f"Cannot load {path} onto the device {clf.device!r}, where it was saved: {error} Or load it "
-            'with device="cpu".'
-        ) from error
-
-
 def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Frozen:
     coef, intercept = _weights(get, header)
+    if header["kind"] == "full" and header["scores"] == "discriminant":
+        mixing = _read(get, "mixing", header).to(coef)
+        coef, intercept = coef @ mixing[:-1], mixing[-1].clone()
     if header["kind"] == "full" and header["class_balance"]:
         scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
         coef, intercept = coef * scale, intercept * scale
@@ -414,7 +414,6 @@ def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
 
 
 def _require_finite(name: str, tensor: Tensor) -> None:
-    # In pieces: asking for all at once would take as much memory again.
-    for piece in torch.split(tensor.reshape(-1), _CHUNK):
-        if not bool(torch.isfinite(piece).all()):
-            raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
+    # The extremes, because comparing all numbers would take as much memory again
+    if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
+        raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")

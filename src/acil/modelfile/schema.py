@@ -26,6 +26,7 @@ MAX_DEPTH = 32
 # These names are repeated here because acil.analytic imports torch; a test compares them.
 ACTIVATIONS = ("relu", "tanh", "gelu", "identity")
 SOLVERS = ("gram", "recursive")
+SCORES = ("ridge", "discriminant")
 DAMAGED = "The file is damaged or was edited: use another copy of it, or save the model again."
 
 #: Raises `InvalidFileError` unless a value is what the entry of this name must be.
@@ -186,6 +187,8 @@ _OPTIONS: dict[str, Rule] = {
     "fit_intercept": TRUTH,
     "class_balance": TRUTH,
     "clip_norm": _or_none(_number(1e-30, 1e30)),
+    "scores": _one_of(*SCORES),
+    "standardize": TRUTH,
 }
 #: The constructor arguments of `ACILClassifier`.
 PARAMETERS: dict[str, Rule] = {
@@ -195,6 +198,13 @@ PARAMETERS: dict[str, Rule] = {
     "min_class_samples": WIDTH,
     "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
     **_OPTIONS,
+}
+#: How samples learnt score when left out: `acil.calibration`. An inference file has empty lists.
+CALIBRATION: dict[str, Rule] = {
+    "samples": AMOUNT,
+    "losses": _list_of(AMOUNT),
+    "novelties": _list_of(AMOUNT),
+    "approximate": TRUTH,
 }
 #: What a file says of images.
 IMAGES: dict[str, Rule] = {
@@ -230,6 +240,7 @@ HEADER: dict[str, Rule] = {
     "gamma_relative": _or_none(AMOUNT),
     "condition": _or_none(_number(1, 1e308)),
     "temperature": _or_none(_number(1e-6, 1e6)),
+    "calibration": _or_none(_object(CALIBRATION)),
     "backbone": _or_none(_map_of(_json)),
     "images": _or_none(_object(IMAGES)),
     "release": _or_none(_object(RELEASE)),

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from acil.analytic import AnalyticModel, Expansion, Ridge, Sums
 from acil.analytic.linalg import mirror_
+from acil.calibration import Calibration
 from acil.classifier import ACILClassifier, State
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.labels import check_labels, columns_of, union
@@ -138,7 +139,7 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
         merged.require_same_expansion(state)
         if backbone != backbones[0]:
             raise InputError("The releases are of features of different backbones.")
-        merged = merged.merged(state.model.ridge.sums, state.classes)
+        merged = merged.merged(state.model.ridge.sums, state.classes, None)
     delta = min(ledger["delta"] for ledger in ledgers if ledger)
     entries = [ledger["releases"] for ledger in ledgers if ledger]
     # In parallel, the samples of the release with the least noise have the largest ε.
@@ -185,6 +186,11 @@ def _require_releasable(model: ACILClassifier, state: State) -> Expansion:
         raise UnsupportedError(
             "A release needs rows of bounded length. Learn the model with clip_norm, chosen without the "
             "samples."
+        )
+    if state.scaling is not None:
+        raise UnsupportedError(
+            "A release needs features whose scale says nothing of the samples. This model has "
+            "standardize=True: scale them by public numbers before learning."
         )
     if state.model.precision.name != "float64":
         raise UnsupportedError(
@@ -278,8 +284,11 @@ def _model_of(
     release = type(origin)(**settings)
     expansion = state.model.expansion
     head = Ridge(sums, state.model.precision, gamma, bool(origin.fit_intercept))
-    model = AnalyticModel(expansion, head, torch.device("cpu"), state.model.balanced)
-    release._state = State(union(labels[:0], labels), model, state.seed, release=ledger)
+    model = AnalyticModel(expansion, head, torch.device("cpu"), state.model.mixer)
+    # What was measured on samples stays behind; typical values stand for it.
+    calibration = state.calibration and Calibration.empty().marked()
+    classes = union(labels[:0], labels)
+    release._state = State(classes, model, state.seed, None, calibration, ledger)
     release.n_features_in_ = expansion.in_features
     for name in ("feature_names_in_", "backbone_"):
         if hasattr(origin, name):

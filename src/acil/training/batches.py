@@ -25,20 +25,10 @@ class Batches:
     generator that starts from (seed, epoch), the augmentation of a chunk from one that starts from
     (seed, epoch, chunk): any batch can be made again without those before it.
 
-    Parameters
-    ----------
-    images : Tensor of shape (n, c, h, w), uint8, or (n, …), float32
-        They move to the device if there is room for them. Floats are used as they are.
-    labels : Tensor of shape (n,), int64
-    settings : Training
-    preprocessing : Preprocessing or None
-        None only with floats.
-    seed : int
-    device : torch.device
-    views : int
-        Augmentations of each image in a batch: all images once, then all once more.
-    draws : int
-        Random numbers for each image, uniform in [0, 1); if any, a batch has a fourth part, (n, draws).
+    Images (n, c, h, w), uint8, or floats (n, …), which are used as they are and need no preprocessing,
+    move to the device if there is room for them. A batch has each image ``views`` times, augmented anew:
+    all images once, then all once more. With ``draws`` it has a fourth part, (n, draws), uniform in
+    [0, 1).
     """
 
     def __init__(

@@ -56,8 +56,7 @@ class Checkpoint:
         Least time between two checkpoints; one more is written at the end of the training.
     other : {"refuse", "restart"}
         What a checkpoint of another training in this folder means: an error, or a new start that is
-        logged. A phase that follows on a phase learnt again on a GPU, where last bits differ, is such a
-        case: its checkpoint is of no use, and nobody is at fault.
+        logged, as after a phase that was learnt again on a GPU, where last bits differ.
     """
 
     def __init__(

@@ -140,7 +140,8 @@ def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
                 return convert(value, kind, where)
             except InputError:
                 continue
-    raise _mismatch(where, " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds), value)
+    names = [part for kind in kinds for part in (get_args(kind) or [kind])]
+    raise _mismatch(where, " or ".join(_NAMES.get(kind, str(kind)) for kind in names), value)
 
 
 def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
@@ -161,7 +162,8 @@ def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
     raise _mismatch(where, _NAMES.get(kind, kind.__name__), value)
 
 
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_NAMES[type(None)] = "none"
 
 
 def _guess(value: Any) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from acil.errors import ACILError, InputError
 from acil.training.batches import Batches, start_of
 from acil.training.checkpoint import Checkpoint, Position, training_identity
+from acil.training.network import FeatureNetwork
 from acil.training.objectives import Assisted, AssistedLoss, CrossEntropy, MeanScores, Objective
 from acil.training.settings import Training
 from acil.training.step import Step
@@ -254,9 +255,9 @@ def _check(
             f"Labels must be one int64 for each of at least one image. Got {labels.dtype} of shape "
             f"{tuple(labels.shape)} for {len(images)} images."
         )
-    outputs = getattr(network, "n_classes", None)
+    outputs = network.n_classes if isinstance(network, FeatureNetwork) else None
     low, high = int(labels.min()), int(labels.max())
-    if low < 0 or (isinstance(outputs, int) and high >= outputs):
+    if low < 0 or (outputs is not None and high >= outputs):
         raise InputError(
             f"Labels run from {low} to {high}, but the network has {outputs or 'no negative'} outputs, "
             "numbered from 0. Number the classes from 0, or grow the network."

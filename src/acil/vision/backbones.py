@@ -167,13 +167,7 @@ def save_backbone(
         "fingerprint": _digest(backbone, state),
         "half": half,
     }
-    try:
-        text = json.dumps(facts, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"The metadata of a backbone must be JSON ({error}). Got {metadata!r}."
-        ) from None
-    write_tensors(path, state, {METADATA_KEY: text})
+    write_tensors(path, state, {METADATA_KEY: json.dumps(facts, allow_nan=False)})
 
 
 def load_backbone(

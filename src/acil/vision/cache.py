@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,7 +25,7 @@ _TENSOR = "features"
 
 
 class FeatureCache:
-    """Keep tensors by key: those used last in memory, all of them in a folder.
+    """Keep tensors by key: those used last in memory, all of them in a folder. For one thread.
 
     Parameters
     ----------
@@ -53,7 +52,6 @@ class FeatureCache:
         self.folder = None if folder is None else Path(folder)
         self.max_bytes = max_bytes
         self._recent: OrderedDict[str, Tensor] = OrderedDict()
-        self._lock = threading.Lock()
 
     def get(self, key: str, compute: Callable[[], Tensor]) -> Tensor:
         """Return the tensor of a key, computing it if neither memory nor folder has it.
@@ -61,31 +59,22 @@ class FeatureCache:
         The key says everything that decides the values. The tensor is on the CPU, contiguous, and shared
         with the cache: not to be changed in place.
         """
-        with self._lock:
-            if key in self._recent:
-                self._recent.move_to_end(key)
-                return self._recent[key]
-        found = self._read(key)
+        found = self._recent.pop(key, None)
+        if found is None:
+            found = self._read(key)
         if found is None:
             found = compute().detach().cpu().contiguous()
             self._write(key, found)
-        self._remember(key, found)
+        if found.nbytes <= self.max_bytes:
+            self._recent[key] = found
+        while sum(kept.nbytes for kept in self._recent.values()) > self.max_bytes:
+            self._recent.popitem(last=False)
         return found
 
     def path(self, key: str) -> Path | None:
         """Return the file of a key, which may not exist yet; None without a folder."""
         name = f"{hashlib.sha256(key.encode()).hexdigest()}.safetensors"
         return None if self.folder is None else self.folder / name
-
-    def _remember(self, key: str, tensor: Tensor) -> None:
-        if tensor.nbytes > self.max_bytes:
-            return
-        with self._lock:
-            self._recent[key] = tensor
-            self._recent.move_to_end(key)
-            total = sum(kept.nbytes for kept in self._recent.values())
-            while total > self.max_bytes:
-                total -= self._recent.popitem(last=False)[1].nbytes
 
     def _read(self, key: str) -> Tensor | None:
         path = self.path(key)

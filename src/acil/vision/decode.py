@@ -95,7 +95,8 @@ def _read(source: Source, mode: str) -> Image.Image:
             if width * height > MAX_PIXELS:
                 raise InputError(f"it has {width} x {height} pixels, more than {MAX_PIXELS}")
             image.load()
-            return _plain(ImageOps.exif_transpose(image), mode)
+            ImageOps.exif_transpose(image, in_place=True)
+            return _plain(image, mode)
     except MemoryError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -103,7 +104,7 @@ def _read(source: Source, mode: str) -> Image.Image:
     except UnidentifiedImageError:
         cause = f"it is not an image of a known format ({', '.join(_available())})"
         if not isinstance(source, np.ndarray | Image.Image) and _is_heic(source):
-            cause = "it is a HEIC image, which needs the package pillow-heif (extra 'heic')"
+            cause = "it is a HEIC image, which pillow-heif reads (pip install pillow-heif)"
     except OSError as error:
         cause = error.strerror or f"it is truncated or damaged ({error})"
     except InputError as error:
@@ -167,18 +168,25 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
     if image.mode == "I" or image.mode.startswith("I;"):
         image = _eight_bits(image)
     if image.mode in ("PA", "LA", "La", "RGBA", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
-    return image.convert(mode)
+        image = Image.alpha_composite(white, _converted(image, "RGBA"))
+        del white
+    return _converted(image, mode)
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    """Convert without the copy that Pillow makes of an image that has this mode already."""
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    values = np.asarray(image).astype(np.int64)
+    values = np.asarray(image)
     if values.min() < 0 or values.max() > 65535:
         raise InputError(f"its pixels go from {values.min()} to {values.max()}: more than 16 bits")
     # 65535 = 255 * 257
-    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    rounded = np.add(values, 128, dtype=np.int32)
+    rounded //= 257
+    return Image.fromarray(rounded.astype(np.uint8))
 
 
 def _square(image: Image.Image, size: int, shorter: int) -> Image.Image:

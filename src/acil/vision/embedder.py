@@ -96,12 +96,7 @@ class Embedder(ABC):
 
     @abstractmethod
     def embed(self, pixels: Tensor) -> Tensor:
-        """Return the features of images; may be called from several threads.
-
-        Returns
-        -------
-        Tensor of shape (n, num_features), float32, on the CPU
-        """
+        """Return the features of images, float32 on the CPU; may be called from several threads."""
 
     @abstractmethod
     def to_onnx(self) -> bytes:
@@ -111,22 +106,9 @@ class Embedder(ABC):
 class TorchEmbedder(Embedder):
     """A `Backbone` run by torch: one image at a time on the CPU, full batches on other devices.
 
-    Parameters
-    ----------
-    backbone : Backbone
-    crop : float
-    device : str or torch.device
-    exported : str, optional
-        Hash of the weights when onnxruntime runs the same network, whose models may predict with this
-        one: features differ in the last digits. To learn or to forget, they need onnxruntime.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from acil.vision import build
-    >>> embedder = TorchEmbedder(build("smallcnn"))
-    >>> embedder.embed(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape
-    torch.Size([2, 64])
+    ``exported`` is the hash of the weights when onnxruntime runs the same network. Models learnt so may
+    predict with this one: features differ in the last digits. To learn or to forget, they need
+    onnxruntime.
     """
 
     def __init__(

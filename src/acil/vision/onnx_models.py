@@ -38,21 +38,11 @@ _IMAGES_PER_THREAD = 4
 class OnnxEmbedder(Embedder):
     """An ONNX model from images to features.
 
-    Parameters
-    ----------
-    content : bytes
-        The model: one input of shape (n or 1, channels, size, size), uint8 pixels or normalised float32;
-        one output, or the first, of shape (n, features).
-    name : str
-    weights : str, optional
-        Hash of the weights; by default that of ``content``.
-    preprocessing : Preprocessing, optional
-        By default, with the crop, what the file's metadata says (``acil_preprocessing``: mean, std,
-        size, crop as JSON), else that of ImageNet, with the size of the model's input.
-    crop : float
+    It has one input of shape (n or 1, channels, size, size), uint8 pixels or normalised float32; its
+    first output has shape (n, features). Without a given preprocessing, that and the crop are what its
+    metadata says (``acil_preprocessing``: mean, std, size, crop as JSON), else those of ImageNet with
+    the size of its input.
 
-    Notes
-    -----
     Each image runs by itself in one thread, and several images run at a time. So any model gives
     features that depend neither on the batch nor on the number of threads. It is also the faster way:
     threads that share an image wait for each other at every layer.
@@ -181,17 +171,13 @@ def _preprocessing(session: Any, shape: list[Any], name: str) -> tuple[Preproces
     return Preprocessing(mean, std, height or IMAGENET.size), IMAGENET_CROP
 
 
-class _WithPreprocessing(nn.Module):
-    """A backbone that takes uint8 pixels."""
-
-    def __init__(self, backbone: Backbone) -> None:
+class _Normalise(nn.Module):
+    def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.preprocessing = preprocessing
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Normalise, then run the network."""
-        features: Tensor = self.backbone(normalise(pixels, self.backbone.preprocessing))
-        return features
+        return normalise(pixels, self.preprocessing)
 
 
 def exported_network(backbone: Backbone) -> bytes:
@@ -203,7 +189,8 @@ def exported_network(backbone: Backbone) -> bytes:
     device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
     pixels = torch.zeros(2, len(needed.mean), needed.size, needed.size, dtype=torch.uint8, device=device)
     with evaluating(backbone):
-        return export_module(_WithPreprocessing(backbone).eval(), pixels, "pixels", ["features"])
+        module = nn.Sequential(_Normalise(needed), backbone).eval()
+        return export_module(module, pixels, "pixels", ["features"])
 
 
 def export_module(

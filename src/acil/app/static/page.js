@@ -43,15 +43,37 @@ async function ask(path, files) {
     throw new Error("The server cannot be reached. Is it still running?");
   }
   const body = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(why(body, response.status));
+  if (!response.ok) throw Object.assign(new Error(why(body, response.status)), { status: response.status });
   return body;
 }
 
-function requireAllowed(files) {
+// What each part of a multipart request adds to its file, at most.
+const PART_BYTES = 1024;
+
+// Send files in as few requests as the limits of the server allow; use the answer to each part of them.
+async function send(path, files, use) {
   const { images, bytes } = model ? model.limits : { images: Infinity, bytes: Infinity };
-  if (files.length > images) throw new Error(`These are ${files.length} images; ${images} go at a time.`);
-  const total = files.reduce((sum, file) => sum + file.size, 0);
-  if (total > bytes) throw new Error(`These images are too large together (${Math.floor(bytes / 2 ** 20)} MB).`);
+  const parts = [];
+  let room = 0;
+  for (const file of files) {
+    room -= file.size + PART_BYTES;
+    if (!parts.length || room < 0 || parts.at(-1).length === images) {
+      parts.push([]);
+      room = bytes - file.size - PART_BYTES;
+    }
+    parts.at(-1).push(file);
+  }
+  while (parts.length) {
+    const part = parts.shift();
+    try {
+      use(await ask(path, part), part);
+    } catch (error) {
+      // Too many pixels together, which only the server can count.
+      if (error.status !== 413 || part.length === 1) throw error;
+      const half = Math.ceil(part.length / 2);
+      parts.unshift(part.slice(0, half), part.slice(half));
+    }
+  }
 }
 
 // Choosing images: by file, by camera, by dropping
@@ -105,19 +127,37 @@ function collection(ids, thumbs, onChange = () => {}) {
 
 // The model
 
+// A class with fewer images is marked; a list with more classes can be searched.
+const FEW = 5;
+const LONG_LIST = 10;
+
 function showClasses() {
   const rows = model.classes.map(({ name, images }) => {
     const button = element("button", { class: "button quiet", type: "button" }, "Forget …");
     button.setAttribute("aria-label", `Forget images of ${name}`);
     button.disabled = !model.can_learn;
     button.addEventListener("click", () => openForget(name));
+    const few = images < FEW ? [element("span", { class: "few" }, "few")] : [];
     return element("tr", {}, element("th", { scope: "row" }, name),
-      element("td", { class: "number" }, String(images)), element("td", { class: "action" }, button));
+      element("td", { class: "number" }, ...few, String(images)), element("td", { class: "action" }, button));
   });
   document.querySelector("#classes tbody").replaceChildren(...rows);
   $("classes").hidden = !rows.length;
   $("no-classes").hidden = rows.length > 0;
+  $("few-note").hidden = !document.querySelector("#classes .few");
+  $("search").hidden = rows.length <= LONG_LIST;
+  search();
   $("known-classes").replaceChildren(...model.classes.map(({ name }) => element("option", { value: name })));
+}
+
+function search() {
+  const wanted = $("class-search").value.trim().toLowerCase();
+  let shown = 0;
+  for (const line of document.querySelectorAll("#classes tbody tr")) {
+    line.hidden = !line.querySelector("th").textContent.toLowerCase().includes(wanted);
+    shown += !line.hidden;
+  }
+  say("search-status", wanted ? `${counted(shown, "class", "classes")} found` : "");
 }
 
 function row(name, before, after) {
@@ -158,6 +198,7 @@ async function refresh() {
   $("model-facts").textContent = `${counted(model.classes.length, "class", "classes")}, `
     + `${counted(model.images, "image", "images")} learnt, network ${model.network}`;
   $("token-section").hidden = !model.protected;
+  $("undo").hidden = !model.undo_left;
   $("teach-button").disabled = !model.can_learn;
   if (!model.can_learn) say("teach-status", "This model can only predict.");
   showClasses();
@@ -169,57 +210,105 @@ async function refresh() {
 function bar({ label, probability }) {
   const fill = element("div", { class: "fill" });
   fill.style.width = `${100 * probability}%`;
-  return element("li", {}, element("span", { class: "name", title: label }, label),
-    element("div", { class: "track", "aria-hidden": "true" }, fill),
-    element("span", { class: "share" }, percent(100 * probability)));
+  return element("li", {}, element("span", { class: "name" }, label),
+    element("span", { class: "share" }, percent(100 * probability)),
+    element("div", { class: "track", "aria-hidden": "true" }, fill));
+}
+
+// "Wrong? It is …": the other likely classes are one click away, any other name can be typed.
+function correction(file, found, item) {
+  const status = element("p", { class: "status", role: "status" });
+  const learn = async (name) => {
+    status.textContent = `Teaching “${name}” …`;
+    status.classList.remove("bad");
+    try {
+      const { images } = await ask(pathOf(name), [file]);
+      if (!images) throw new Error("This image was taught before. If under a wrong name, forget it there first.");
+      const { predictions } = await ask("/predict", [file]);
+      const again = answer(file, predictions[0]);
+      again.querySelector(".status").textContent = `Learnt as “${name}”, and saved.`;
+      item.replaceWith(again);
+      again.querySelector("h3").focus();
+      await refresh();
+    } catch (error) {
+      status.textContent = error.message;
+      status.classList.add("bad");
+    }
+  };
+  const others = found.top.filter(({ label }) => label !== found.label).map(({ label }) => {
+    const button = element("button", { class: "button quiet", type: "button" }, label);
+    button.addEventListener("click", () => learn(label));
+    return button;
+  });
+  const name = element("input", { type: "text", maxlength: "200", autocomplete: "off", required: "",
+    list: "known-classes", placeholder: "other name", "aria-label": `Right name of ${file.name}` });
+  const teach = element("button", { class: "button", "aria-label": `Teach ${file.name} under this name` }, "Teach");
+  const form = element("form", { class: "choices" }, ...others, name, teach);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    learn(name.value.trim());
+  });
+  return element("div", { class: "correction" },
+    element("p", {}, found.unknown ? "It is …" : "Wrong? It is …"), form, status);
 }
 
 function answer(file, found) {
-  const heading = element("h3", {}, found.unknown ? "unknown" : found.label);
+  const heading = element("h3", { tabindex: "-1" }, found.unknown ? "unknown" : found.label);
   const text = element("div", {}, heading);
   if (found.unknown) {
     heading.className = "unknown";
-    text.append(element("p", {}, `Unlike everything taught. Nearest: ${found.top[0].label}.`));
+    text.append(element("p", {}, "Unlike everything taught. If it is one of the classes:"));
   }
   text.append(element("ul", { class: "bars", "aria-label": "Probabilities" }, ...found.top.map(bar)));
-  return element("li", { class: "answer" }, picture(file, file.name), text);
+  const item = element("li", { class: "answer" }, picture(file, file.name), text);
+  if (model?.can_learn) text.append(correction(file, found, item));
+  return item;
 }
 
 async function predict(files) {
   say("predict-status", `Looking at ${counted(files.length, "image", "images")} …`);
+  $("answers").replaceChildren();
+  const found = [];
   try {
-    requireAllowed(files);
-    const { predictions } = await ask("/predict", files);
-    $("answers").replaceChildren(...predictions.map((found, i) => answer(files[i], found)));
-    say("predict-status", predictions.length === 1 ? `This is: ${predictions[0].label}`
-      : `${predictions.length} answers`);
+    await send("/predict", files, ({ predictions }, part) => {
+      found.push(...predictions);
+      $("answers").append(...predictions.map((prediction, i) => answer(part[i], prediction)));
+      if (found.length < files.length) say("predict-status", `${found.length} of ${files.length} answers …`);
+    });
+    say("predict-status", found.length === 1 ? `This is: ${found[0].label}` : `${found.length} answers`);
   } catch (error) {
-    $("answers").replaceChildren();
     say("predict-status", error.message, true);
   }
 }
 
 // Teaching and forgetting
 
-function told({ action, images, seconds }, name) {
-  const done = action === "learn" ? "Learnt" : "Forgot";
-  return `${done} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s, and saved.`;
-}
+const pathOf = (name) => `/classes/${encodeURIComponent(name)}`;
 
+// Teach or forget; `done` is called with what to say and with the files of each part that is saved.
 async function change(place, button, path, files, name, done) {
+  let [sent, images, repeated, seconds] = [0, 0, 0, 0];
   try {
     if (!files.length) throw new Error("Choose at least one image.");
-    requireAllowed(files);
     button.disabled = true;
     say(place, `Sending ${counted(files.length, "image", "images")} …`);
-    const report = await ask(path, files);
-    done(report);
-    await refresh();
+    await send(path, files, (report, part) => {
+      images += report.images;
+      repeated += report.repeated;
+      sent += part.length;
+      seconds += report.seconds;
+      const verb = report.action === "learn" ? "Learnt" : "Forgot";
+      const before = repeated ? ` ${counted(repeated, "was", "were")} taught before and left out.` : "";
+      const more = sent < files.length ? ` ${files.length - sent} to go …` : "";
+      done(`${verb} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s, and saved.`
+        + before + more, part, !more);
+    });
   } catch (error) {
-    say(place, error.message, true);
+    say(place, sent ? `${error.message} (${sent} of ${files.length} images are done.)` : error.message, true);
   } finally {
     button.disabled = false;
   }
+  if (sent) await refresh().catch((error) => say(place, error.message, true));
 }
 
 const teaching = collection(["teach-files", "teach-camera"], "teach-thumbs", (files) => {
@@ -240,14 +329,13 @@ function openForget(name) {
 $("teach-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const name = $("class-name").value.trim();
-  const path = `/classes/${encodeURIComponent(name)}`;
   const sent = [...teaching.files];
-  await change("teach-status", $("teach-button"), path, sent, name, (report) => {
+  await change("teach-status", $("teach-button"), pathOf(name), sent, name, (text, part, all) => {
     // Only what was sent: more may have been chosen meanwhile.
-    teaching.remove(sent);
-    if ($("class-name").value.trim() === name) $("class-name").value = "";
-    $("class-name").focus();
-    say("teach-status", told(report, name));
+    teaching.remove(part);
+    if (all && $("class-name").value.trim() === name) $("class-name").value = "";
+    if (all) $("class-name").focus();
+    say("teach-status", text);
   });
 });
 $("teach-clear").addEventListener("click", () => {
@@ -256,12 +344,29 @@ $("teach-clear").addEventListener("click", () => {
 });
 $("forget-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const path = `/classes/${encodeURIComponent(forgottenName)}/forget`;
   const [name, sent] = [forgottenName, [...forgetting.files]];
-  await change("forget-dialog-status", $("forget-button"), path, sent, name, (report) => {
+  const path = `${pathOf(name)}/forget`;
+  await change("forget-dialog-status", $("forget-button"), path, sent, name, (text, part, all) => {
+    forgetting.remove(part);
+    say("forget-dialog-status", text);
+    if (!all) return;
     $("forget-dialog").close();
-    say("forget-status", told(report, name));
+    say("forget-status", text);
   });
+});
+$("undo").addEventListener("click", async () => {
+  $("undo").disabled = true;
+  try {
+    await ask("/undo", []);
+    say("forget-status", "The last change is taken back.");
+    $("answers").replaceChildren();
+    say("predict-status", "");
+    await refresh();
+  } catch (error) {
+    say("forget-status", error.message, true);
+  } finally {
+    $("undo").disabled = false;
+  }
 });
 $("forget-cancel").addEventListener("click", () => $("forget-dialog").close());
 $("predict-form").addEventListener("submit", (event) => event.preventDefault());
@@ -270,6 +375,12 @@ picker(["predict-files", "predict-camera"], predict);
 // A file dropped beside a field would otherwise replace the page.
 for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
 $("token-form").addEventListener("submit", (event) => event.preventDefault());
+$("class-search").addEventListener("input", search);
+// The address that `acil serve` prints has the token; it must not stay in the address bar.
+if (location.hash.startsWith("#token=")) {
+  sessionStorage.setItem("acil-token", decodeURIComponent(location.hash.slice("#token=".length)));
+  history.replaceState(null, "", location.pathname);
+}
 $("token").value = sessionStorage.getItem("acil-token") ?? "";
 $("token").addEventListener("change", () => sessionStorage.setItem("acil-token", $("token").value));
 

@@ -1,0 +1,285 @@
+"""The line of images: requests take turns, images are decoded in threads and classified in batches."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from acil.vision.embedder import Embedder
+
+Question = TypeVar("Question")
+Result = TypeVar("Result")
+#: An image with a larger part of the pixels that may be decoded at a time leaves one thread to others.
+_LARGE = 1 / 8
+
+
+class BusyError(Exception):
+    """There is too much to do already; the client may ask again later.
+
+    Attributes
+    ----------
+    status : int
+        429 if this client has sent too much, 503 if all together have.
+    """
+
+    def __init__(self, status: int) -> None:
+        who = "This client has" if status == 429 else "Others have"
+        super().__init__(f"{who} sent more than this server can do now. Send it again later.")
+        self.status = status
+
+
+class Waiting(NamedTuple):
+    """One image in the line.
+
+    Attributes
+    ----------
+    read : callable
+        Decodes it, in a thread.
+    pixels : int
+        Held in memory while it is decoded.
+    cost : int
+        Time and memory that it takes, in pixels.
+    """
+
+    read: Callable[[], Tensor]
+    pixels: int
+    cost: int
+
+
+@dataclass(eq=False)
+class _Request(Generic[Question, Result]):
+    client: str
+    size: int
+    images: deque[tuple[int, Waiting]]
+    question: Question
+    future: Future[Result]
+    #: Cost of its images, and of those that have had their turn.
+    cost: int
+    served: int
+    features: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Line(Generic[Question, Result]):
+    """Decode and classify images of many requests.
+
+    Parameters
+    ----------
+    embedder : Embedder
+        Its features do not depend on the batch.
+    answer : callable
+        Called with the features of all images of a request, and with its question; returns its result.
+    max_pixels : int
+        That are decoded at a time, and of one image.
+    limit : int
+        Cost of the images of one client; all clients together may have twice as much. Beyond that the
+        client with most in the line loses its largest request (`BusyError`).
+    max_images : int
+        Of a batch.
+    decoders : int
+        Threads that decode images of any size; one more decodes small ones only.
+
+    Notes
+    -----
+    The next image is one of the client that has had least (by cost), and of the request that has had
+    least among those of this client. So neither many images nor large ones hold up another request. One
+    whose future is cancelled takes no more time. Decoding pauses while a full batch waits: then this
+    order is that of the network too.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        answer: Callable[[Tensor, Question], Result],
+        *,
+        max_pixels: int,
+        limit: int,
+        max_images: int = 8,
+        decoders: int = 2,
+    ) -> None:
+        self._embedder = embedder
+        self._answer = answer
+        self._max_pixels = max_pixels
+        self._limit = limit
+        self._max_images = max_images
+        self._requests: dict[_Request[Question, Result], None] = {}
+        #: What each client has had since it joined the line.
+        self._served: dict[str, int] = {}
+        self._decoding: list[int] = []
+        self._decoded: deque[tuple[_Request[Question, Result], int, Tensor]] = deque()
+        self._closed = False
+        self._changed = threading.Condition()
+        #: Number of batches and of images in them, for metrics.
+        self.batches = 0
+        self.images = 0
+        self._threads = [
+            threading.Thread(target=self._decode, args=(i > 0,), name=f"acil-decode-{i}", daemon=True)
+            for i in range(decoders + 1)
+        ]
+        self._threads.append(threading.Thread(target=self._classify, name="acil-classify", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, client: str, images: Sequence[Waiting], question: Question) -> Future[Result]:
+        """Return the future result of the images of one request, at least one.
+
+        Parameters
+        ----------
+        client : str
+            Whose turn it takes.
+        images : sequence of Waiting
+        question
+            Handed to ``answer``.
+        """
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("The line is closed.")
+            # Who joins starts level with those that have had least.
+            self._served.setdefault(client, min(self._served.values(), default=0))
+            served = min((r.served for r in self._requests if r.client == client), default=0)
+            request = _Request[Question, Result](
+                client,
+                len(images),
+                deque(enumerate(images)),
+                question,
+                Future(),
+                sum(image.cost for image in images),
+                served,
+            )
+            self._requests[request] = None
+            refused = self._overload()
+            self._changed.notify_all()
+        for other, status in refused:
+            _answer(other.future, BusyError(status))
+        return request.future
+
+    def close(self) -> None:
+        """Answer the waiting requests, and stop."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _overload(self) -> list[tuple[_Request[Question, Result], int]]:
+        """Take requests out until the rest is within the limits; return them, with what to tell them."""
+        refused: list[tuple[_Request[Question, Result], int]] = []
+        while True:
+            self._drop_cancelled()
+            costs = Counter[str]()
+            for request in self._requests:
+                costs[request.client] += request.cost
+            client, most = max(costs.items(), key=lambda item: item[1], default=("", 0))
+            if most <= self._limit and sum(costs.values()) <= 2 * self._limit:
+                return refused
+            # Of requests that are equal the last one: others have waited longer.
+            theirs = [request for request in reversed(self._requests) if request.client == client]
+            heaviest = max(theirs, key=lambda request: request.cost)
+            refused.append((heaviest, 429 if most > self._limit else 503))
+            self._remove(heaviest)
+
+    def _remove(self, request: _Request[Question, Result]) -> bool:
+        """Take a request out of the line; say whether it was there: who removes it answers it."""
+        if request not in self._requests:
+            return False
+        del self._requests[request]
+        if all(other.client != request.client for other in self._requests):
+            del self._served[request.client]
+        return True
+
+    def _drop_cancelled(self) -> None:
+        for request in [r for r in self._requests if r.future.cancelled()]:
+            self._remove(request)
+
+    def _next(self, large: bool) -> tuple[_Request[Question, Result], int, Waiting] | None:
+        """Return the image whose turn it is, None if none can be decoded now."""
+        if len(self._decoded) >= self._max_images:
+            return None
+        self._drop_cancelled()
+        small = _LARGE * self._max_pixels
+        room = self._max_pixels - sum(pixels for pixels in self._decoding if pixels > small)
+        most = room if large and room > small else small
+        ready = [r for r in self._requests if r.images and r.images[0][1].pixels <= most]
+        if not ready:
+            return None
+        request = min(ready, key=lambda r: (self._served[r.client], r.served + r.images[0][1].cost))
+        place, image = request.images.popleft()
+        request.served += image.cost
+        self._served[request.client] += image.cost
+        return request, place, image
+
+    def _decode(self, large: bool) -> None:
+        while True:
+            with self._changed:
+                while (taken := self._next(large)) is None:
+                    if self._closed and not any(request.images for request in self._requests):
+                        return
+                    self._changed.wait()
+                request, place, image = taken
+                self._decoding.append(image.pixels)
+            try:
+                pixels = image.read()
+            except Exception as error:  # whatever a decoder raises belongs to who asked
+                self._finish(request, error)
+            with self._changed:
+                self._decoding.remove(image.pixels)
+                if request in self._requests:
+                    self._decoded.append((request, place, pixels))
+                self._changed.notify_all()
+
+    def _classify(self) -> None:
+        while True:
+            with self._changed:
+                while not self._decoded:
+                    self._drop_cancelled()
+                    if self._closed and not self._requests:
+                        return
+                    self._changed.wait()
+                size = min(self._max_images, len(self._decoded))
+                batch = [self._decoded.popleft() for _ in range(size)]
+                batch = [entry for entry in batch if entry[0] in self._requests]
+                self._changed.notify_all()
+            if batch:
+                self._process(batch)
+
+    def _process(self, batch: list[tuple[_Request[Question, Result], int, Tensor]]) -> None:
+        requests = list(dict.fromkeys(request for request, _, _ in batch))
+        try:
+            rows = self._embedder.embed(torch.stack([pixels for _, _, pixels in batch]))
+        except Exception as error:  # whatever a network raises belongs to those who asked
+            for request in requests:
+                self._finish(request, error)
+            return
+        self.batches += 1
+        self.images += len(batch)
+        for (request, place, _), row in zip(batch, rows, strict=True):
+            request.features[place] = row
+        for request in requests:
+            if len(request.features) == request.size:
+                features = torch.stack([request.features[place] for place in range(request.size)])
+                try:
+                    self._finish(request, self._answer(features, request.question))
+                except Exception as error:
+                    self._finish(request, error)
+
+    def _finish(self, request: _Request[Question, Result], outcome: Result | Exception) -> None:
+        with self._changed:
+            mine = self._remove(request)
+            self._changed.notify_all()
+        if mine:
+            _answer(request.future, outcome)
+
+
+def _answer(future: Future[Result], outcome: Result | Exception) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,371 @@
+"""Clients that are slow, idle, gone or greedy do not keep others waiting."""
+
+import concurrent.futures
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import httpx
+import pytest
+
+from acil.app import server, service
+from acil.app.guard import TokenCheck, client_of
+from serving import TOKEN, Client, client, images_of, wait_until
+
+#: Of a request that is not held up; without what is tested here it would take a minute or never end.
+SECONDS = 20
+
+
+def lines_of(served, number):
+    """Return a context with so many connections to a server."""
+    stack = ExitStack()
+    address = (served.base_url.host, served.base_url.port)
+    return stack, [stack.enter_context(socket.create_connection(address)) for _ in range(number)]
+
+
+def head(length, path="/predict"):
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
+        "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+        '--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
+    ).encode()
+
+
+def answers(served):
+    """Ask what an honest client asks, over new connections."""
+    with Client(base_url=served.base_url, timeout=SECONDS) as other:
+        assert other.get("/health").json()["status"] == "ok"
+        assert other.get("/metrics").status_code == 200
+        return other.predict(images_of("red", 1)).status_code
+
+
+def closed(line):
+    """Whether the server closes a connection."""
+    line.settimeout(SECONDS)
+    try:
+        return line.recv(1000) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Holds up all decoding until it is set; it counts what is decoded."""
+    made, real = threading.Event(), service.decode
+    made.begun = []
+
+    def decode(content, *options):
+        made.begun.append(content)
+        made.wait(SECONDS)
+        return real(content, *options)
+
+    monkeypatch.setattr(service, "decode", decode)
+    yield made
+    made.set()
+
+
+def test_slow_uploads_hold_up_nobody(taught):
+    stack, lines = lines_of(taught, 100)
+    with stack:
+        for line in lines:
+            line.sendall(head(10_000) + b"slow")
+        assert answers(taught) == 200
+
+
+def test_idle_connections_keep_nobody_out(settings, monkeypatch):
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 40)
+    with client(settings()) as served:
+        served.teach("red", images_of("red", 2))
+        stack, lines = lines_of(served, 200)
+        with stack:
+            assert answers(served) == 200
+            assert closed(lines[0])
+        # Uploads that do not come to an end neither.
+        stack, lines = lines_of(served, 200)
+        with stack:
+            for line in lines:
+                # The server may have closed it already.
+                with suppress(OSError):
+                    line.sendall(head(10_000))
+            assert answers(served) == 200
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nHost: local"])
+@pytest.mark.parametrize("after", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_head_of_a_request_must_arrive_in_time(taught, monkeypatch, begun, after):
+    """On a new connection and after a request."""
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
+    stack, (line,) = lines_of(taught, 1)
+    with stack:
+        if after:
+            line.sendall(after)
+            line.settimeout(SECONDS)
+            received = b""
+            while b"}" not in received:
+                received += line.recv(5000)
+        line.sendall(begun)
+        assert closed(line)
+
+
+def test_busy_connection_is_not_idle(taught, monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 1.5)
+    with Client(base_url=taught.base_url, timeout=SECONDS) as other:
+        address = None
+        for _ in range(12):
+            with other.stream("GET", "/health") as answer:
+                stream = answer.extensions["network_stream"]
+                address = address or stream.get_extra_info("client_addr")
+                assert stream.get_extra_info("client_addr") == address
+                answer.read()
+            time.sleep(0.3)
+
+
+def test_rest_of_a_refused_body_is_not_read_for_ever(taught, monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
+    stack, (line,) = lines_of(taught, 1)
+    with stack:
+        line.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        line.settimeout(SECONDS)
+        assert b"404" in line.recv(5000)
+
+        def drip():
+            for _ in range(10 * SECONDS):
+                line.sendall(b"x")
+                time.sleep(0.1)
+
+        with pytest.raises(OSError):  # noqa: PT011 - broken pipe or reset
+            drip()
+
+
+def test_nothing_is_decoded_for_a_client_that_is_gone(taught, gate):
+    stack, (line,) = lines_of(taught, 1)
+    images = images_of("red", 30)
+    body = b"".join(
+        b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n' + image + b"\r\n"
+        for image in images
+    )
+    with stack:
+        start = head(len(body) + 7).partition(b"--x")[0]
+        line.sendall(start + body + b"--x--\r\n")
+        wait_until(lambda: gate.begun)
+    wait_until(lambda: not taught.service._line._requests or _cancelled(taught))
+    gate.set()
+    assert answers(taught) == 200
+    assert len(gate.begun) < 15
+
+
+def _cancelled(served):
+    return all(request.future.cancelled() for request in served.service._line._requests)
+
+
+def test_large_pictures_whose_sender_hangs_up_hold_up_nobody(settings):
+    import io
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("L", (3000, 3000)).save(buffer, "PNG")
+    with client(settings(max_pixels=10_000_000)) as served:
+        served.teach("red", images_of("red", 2))
+        with Client(base_url=served.base_url, timeout=0.5) as other:
+            for _ in range(3):
+                with pytest.raises(httpx.TimeoutException):
+                    other.predict([buffer.getvalue()] * 8)
+        with Client(base_url=served.base_url, timeout=SECONDS) as other:
+            assert other.predict(images_of("red", 1)).status_code == 200
+
+
+def test_pixels_of_a_request_are_limited(settings):
+    with client(settings(max_pixels=200)) as served:
+        assert served.teach("red", images_of("red", 8)).status_code == 200
+        for answer in (served.predict(images_of("red", 12)), served.teach("red", images_of("red", 12))):
+            assert answer.status_code == 413
+            assert "pixels in all" in answer.json()["detail"]
+
+
+def test_too_much_of_a_client_is_refused_for_a_while(settings, gate):
+    """The line is bounded, and what only looks at the server passes it."""
+    with client(settings(max_bytes=20_000, max_images=8, max_pixels=1_000_000)) as served:
+        served.teach("red", images_of("red", 2))
+        images = images_of("red", 8)
+
+        def predict(_):
+            with Client(base_url=served.base_url, timeout=3 * SECONDS) as other:
+                return other.predict(images)
+
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            asked = pool.map(predict, range(12))
+            wait_until(lambda: 'status="429"' in served.get("/metrics").text)
+            assert served.get("/health").status_code == 200
+            assert served.get("/").status_code == 200
+            gate.set()
+            found = list(asked)
+    assert {answer.status_code for answer in found} == {200, 429}
+    for answer in found:
+        if answer.status_code == 429:
+            assert int(answer.headers["retry-after"]) > 0
+            assert "later" in answer.json()["detail"]
+
+
+def test_when_memory_is_full_the_slowest_upload_is_given_up(settings):
+    with client(settings(max_bytes=100_000)) as served:
+        served.teach("red", images_of("red", 2))
+        stack, lines = lines_of(served, 5)
+        with stack:
+            for line in lines:
+                line.sendall(head(99_000) + bytes(90_000))
+                time.sleep(0.05)
+            lines[0].settimeout(SECONDS)
+            assert b" 408 " in lines[0].recv(1000).splitlines()[0]
+            assert answers(served) == 200
+            lines[-1].settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                lines[-1].recv(1000)
+
+
+def test_changes_wait_in_a_line_of_their_own_that_ends(settings, monkeypatch):
+    gate = threading.Event()
+    with client(settings()) as served:
+        served.teach("red", images_of("red", 2))
+        prepare = served.service.store.prepare
+        monkeypatch.setattr(
+            served.service.store, "prepare", lambda *given: (gate.wait(SECONDS), prepare(*given))[1]
+        )
+
+        def teach(seed):
+            with Client(base_url=served.base_url, timeout=3 * SECONDS) as other:
+                return other.teach("blue", images_of("blue", 1, seed)).status_code
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            asked = pool.map(teach, range(8))
+            wait_until(lambda: 'path="/classes/{name}",status="503"' in served.get("/metrics").text)
+            assert served.predict(images_of("red", 1)).status_code == 200
+            gate.set()
+            found = sorted(asked)
+    assert found == [200] * 4 + [503] * 4
+    assert served.service.store.published.snapshot.totals == {"blue": 4, "red": 2}
+
+
+def test_watcher_of_the_file_survives_whatever_happens_and_health_tells(taught, monkeypatch, caplog):
+    store = taught.service.store
+    real = store._load
+
+    def broken():
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(store, "_load", broken)
+    content = store.path.read_bytes()
+    store.path.write_bytes(content)
+    wait_until(lambda: taught.get("/health").json()["status"] == "degraded")
+    found = taught.get("/health").json()
+    assert found["ready"]
+    assert "cannot be watched" in found["fault"]
+    assert str(store.path) not in found["fault"]
+    assert taught.predict(images_of("red", 1)).status_code == 200
+    wait_until(lambda: "RuntimeError: out of luck" in caplog.text)
+    monkeypatch.setattr(store, "_load", real)
+    wait_until(lambda: taught.get("/health").json()["status"] == "ok")
+    assert caplog.text.count("out of luck") == 1
+    store.path.unlink()
+    wait_until(lambda: "gone" in (taught.get("/health").json()["fault"] or ""))
+
+
+def test_guesses_of_the_token_are_few(settings):
+    with client(settings(token=TOKEN)) as served:
+        images = images_of("red", 2)
+        found = [
+            served.teach("red", images, headers={"Authorization": f"Bearer {i}"}) for i in range(20)
+        ]
+        assert [answer.status_code for answer in found[:5]] == [401] * 5
+        late = [answer for answer in found if answer.status_code == 429]
+        assert len(late) >= 10
+        assert int(late[-1].headers["retry-after"]) >= 1
+        # Looking at the server needs no token.
+        assert served.get("/model").status_code == 200
+
+
+def test_wait_after_wrong_tokens_grows_and_ends_with_the_right_one():
+    import asyncio
+
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+
+    now = [0.0]
+    check = TokenCheck(TOKEN, lambda: now[0])
+
+    def asked(token, address="192.0.2.1"):
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        scope = {"type": "http", "headers": headers, "client": (address, 1)}
+        try:
+            asyncio.run(check(Request(scope)))
+        except HTTPException as error:
+            return error.status_code, int((error.headers or {}).get("Retry-After", 0))
+        return 200, 0
+
+    assert [asked("wrong") for _ in range(5)] == [(401, 0)] * 5
+    waits = []
+    for _ in range(10):
+        status, seconds = asked(TOKEN)
+        assert status == 429
+        waits.append(seconds)
+        now[0] += seconds
+        assert asked("wrong")[0] == 401
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (2, 65)
+    # Others are not concerned.
+    assert asked(TOKEN, "192.0.2.2") == (200, 0)
+    now[0] += 100
+    assert asked(TOKEN) == (200, 0)
+    assert [asked("wrong") for _ in range(5)] == [(401, 0)] * 5
+
+
+def test_clients_are_told_apart_by_what_one_user_has():
+    def named(address):
+        return client_of({"client": (address, 1234)})
+
+    assert named("192.0.2.1") != named("192.0.2.2")
+    assert named("2001:db8::1") == named("2001:db8::ffff:1")
+    assert named("2001:db8::1") != named("2001:db8:0:1::1")
+    assert client_of({}) == client_of({"client": None})
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "accepted", "refused"),
+    [
+        ("127.0.0.1", (), ["localhost", "127.0.0.1:8000"], ["192.0.2.1", "evil.example"]),
+        ("0.0.0.0", (), ["localhost", "192.0.2.1:80", "[2001:db8::1]:80"], ["evil.example", ""]),
+        ("0.0.0.0", ("models.example",), ["models.example", "192.0.2.1"], ["evil.example"]),
+        ("192.0.2.1", (), ["192.0.2.1:8000"], ["localhost", "192.0.2.2", "evil.example"]),
+    ],
+)
+def test_only_expected_names_are_answered(settings, host, hosts, accepted, refused):
+    """Also on all addresses of the machine: a name of another site could point here."""
+    with client(settings(host=host, hosts=hosts, token=TOKEN)) as served:
+        for name in accepted:
+            assert served.get("/health", headers={"Host": name}).status_code == 200, name
+        for name in refused:
+            assert served.get("/health", headers={"Host": name}).status_code == 421, name
+
+
+def test_clients_behind_a_proxy_are_told_apart(settings):
+    """Only if a proxy is announced: otherwise anybody could claim to be another."""
+    for hosts, told_apart in (((), False), (("models.example",), True)):
+        with client(settings(token=TOKEN, hosts=hosts)) as served:
+            statuses = [
+                served.teach(
+                    "red",
+                    images_of("red", 1),
+                    headers={"Authorization": "Bearer x", "X-Forwarded-For": f"192.0.2.{i}"},
+                ).status_code
+                for i in range(8)
+            ]
+            assert (statuses == [401] * 8) is told_apart
+
+
+def test_a_server_takes_only_as_many_connections_as_it_may_open_files(settings, monkeypatch):
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 200))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    assert server.connection_limit() == 100

@@ -1,0 +1,45 @@
+"""What several tests of the benchmark need."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from running import DIGITS, command, timeless
+
+
+@contextmanager
+def not_drawing():
+    """Drawing takes longer than all the rest, and writes its files like any other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acil.benchmark.report._draw", lambda *_: [])
+        yield
+
+
+@pytest.fixture(scope="module")
+def without_plots():
+    with not_drawing():
+        yield
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """The records of a run on digits that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    with not_drawing():
+        assert command(*DIGITS, "--out", folder).exit_code == 0
+    return timeless(folder)
+
+
+@pytest.fixture(scope="session")
+def embeddings(tmp_path_factory):
+    """A file of features: 12 classes, 20 training and 5 test samples each."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(scale=2.0, size=(12, 16))
+    arrays = {}
+    for split, count in (("train", 20), ("test", 5)):
+        labels = np.repeat(np.arange(12), count)
+        features = np.maximum(centres[labels] + rng.normal(size=(len(labels), 16)), 0)
+        arrays |= {f"{split}_features": features.astype(np.float32), f"{split}_labels": labels}
+    path = tmp_path_factory.mktemp("embeddings") / "features.npz"
+    np.savez(path, **arrays)
+    return path

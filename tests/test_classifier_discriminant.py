@@ -1,0 +1,278 @@
+"""Discriminant scores: from the sums alone, fair to few samples, calibrated; features to one scale."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from acil import ACILClassifier, load, save
+from acil.calibration import FALSE_ALARMS, Calibration
+from acil.errors import InputError, SingularMatrixError, UnsupportedError
+from acil.scores import Discriminant
+from acil.validation import Rows
+from strategies import blobs, relative
+
+#: ε·κ with κ < 1e6, and solving for the means once more.
+SAME = 1e-8
+PROBLEM = blobs(120, 6, 4, 0)
+X, Y = PROBLEM.X, PROBLEM.y
+HELD_OUT = PROBLEM.held_out
+
+
+def discriminant(**options):
+    return ACILClassifier(**{"expansion_size": 24, "gamma": 2.0, "scores": "discriminant"} | options)
+
+
+def reference(rows, y, gamma, query, weights=None, drawn=None):
+    """Scores by their definition, from the rows."""
+    weights = np.ones(len(y)) if weights is None else weights
+    n = np.array([weights[y == c].sum() for c in np.unique(y)])
+    means = np.array([np.average(rows[y == c], axis=0, weights=weights[y == c]) for c in np.unique(y)])
+    deviations = (rows - means[y]) * np.sqrt(weights)[:, None]
+    S = np.linalg.inv(deviations.T @ deviations + gamma * np.eye(rows.shape[1]))
+    if drawn is None:
+        t = rows.shape[1] - gamma * np.trace(S)
+        noise = t / (n.sum() - len(n) - t) / n
+        share = n / n.sum()
+        gaps = means - share @ means
+        q = share * (1 - share)
+        b = (share @ np.einsum("ci,ij,cj->c", gaps, S, gaps) - q @ noise) / q.sum()
+        drawn = b, b / (b + noise)
+    b, s = drawn
+    centre = s @ means / s.sum()
+    means = np.vstack([centre + (means - centre) * s[:, None], centre])
+    scores = query @ S @ means.T - np.einsum("ci,ij,cj->c", means, S, means) / 2
+    return (scores[:, :-1] - scores[:, -1:]) / b, drawn
+
+
+def rows_of(model, values):
+    return model._state.model.expansion(torch.from_numpy(values)).numpy()
+
+
+@pytest.mark.parametrize("size", [None, 24, 200])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scores_by_their_definition(size, weighted):
+    weights = np.random.default_rng(0).uniform(0.5, 2, len(Y)) if weighted else None
+    model = discriminant(expansion_size=size).fit(X, Y, sample_weight=weights)
+    expected, _ = reference(rows_of(model, X), Y, 2.0, rows_of(model, HELD_OUT), weights)
+    assert relative(model.decision_function(HELD_OUT), expected) <= SAME
+
+
+def test_phases_merging_and_forgetting_give_the_scores_of_joint_learning():
+    joint = discriminant().fit(X, Y).decision_function(HELD_OUT)
+    first = Y < 2
+    phased = discriminant().fit(X[first], Y[first])
+    phased.predict(HELD_OUT)
+    phased.partial_fit(X[~first][:-2], Y[~first][:-2]).partial_fit(X[~first][-2:], Y[~first][-2:])
+    merged = discriminant().fit(X[:50], Y[:50]).merge(discriminant().fit(X[50:], Y[50:]))
+    more = np.vstack([X, HELD_OUT]), np.concatenate([Y, np.full(len(HELD_OUT), 9)])
+    forgotten = discriminant().fit(*more).forget(more[0][len(X) :], more[1][len(X) :])
+    for model in (phased, merged, forgotten):
+        assert model.classes_.tolist() == [0, 1, 2, 3]
+        assert relative(model.decision_function(HELD_OUT), joint) <= SAME
+
+
+def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
+    weights = np.linspace(0.5, 2, len(Y))
+    model = discriminant().fit(X, Y, sample_weight=weights)
+    head, rows = model._state.model, rows_of(model, X)
+    ridge_scores = torch.from_numpy(rows) @ head.ridge.coefficients()[0]
+    leverages = head.ridge.leverage(torch.from_numpy(rows))
+    found = Discriminant.of(head).left_out(
+        ridge_scores, leverages, torch.from_numpy(Y), torch.from_numpy(weights)
+    )
+    _, drawn = reference(rows, Y, 2.0, rows, weights)
+    R = np.linalg.inv((rows.T * weights) @ rows + 2.0 * np.eye(24))
+    for i in range(0, len(Y), 17):
+        one = min(weights[i], 1.0)  # a sample of weight 2 is two samples, of which one is left out
+        rest = np.where(np.arange(len(Y)) == i, weights - one, weights)
+        expected, _ = reference(rows, Y, 2.0, rows[i : i + 1], rest, drawn)
+        assert relative(found.scores[i], expected[0]) <= SAME
+        without = np.linalg.inv(np.linalg.inv(R) - one * np.outer(rows[i], rows[i]))
+        assert float(found.leverages[i]) == pytest.approx(rows[i] @ without @ rows[i], rel=SAME)
+    assert bool(found.sound.all())
+
+
+def few_of_the_newer_half(k, seed):
+    """Digits: 60 samples of 0 to 4, and k of 5 to 9; held-out samples of all."""
+    digits, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    digits, labels = digits[order], labels[order]
+    places = [np.flatnonzero(labels == c) for c in range(10)]
+    learnt = np.concatenate([p[: 60 if c < 5 else k] for c, p in enumerate(places)])
+    held_out = np.concatenate([p[100:] for p in places])
+    return digits[learnt], labels[learnt], digits[held_out], labels[held_out]
+
+
+def recalls(model, rows, y):
+    found = model.predict(rows)
+    recall = np.array([np.mean(found[y == c] == c) for c in range(10)])
+    return recall[:5].mean(), recall[5:].mean()
+
+
+@pytest.mark.parametrize(("k", "gain"), [(2, 0.25), (5, 0.1)])
+def test_classes_of_few_samples_are_recognised_and_the_others_still_are(k, gain):
+    found = {"ridge": [], "discriminant": []}
+    for seed in range(3):
+        rows, y, held_out, truth = few_of_the_newer_half(k, seed)
+        for scores, values in found.items():
+            model = ACILClassifier(expansion_size=256, scores=scores).fit(rows, y)
+            values.append(recalls(model, held_out, truth))
+    (old, new), (old_before, new_before) = (np.mean(found[s], 0) for s in ("discriminant", "ridge"))
+    assert new > new_before + gain
+    assert old > old_before - 0.05
+
+
+def calibration_error(model, rows, y):
+    """Expected calibration error over 15 bins of equal mass."""
+    probabilities = model.predict_proba(rows)
+    sure, right = probabilities.max(1), model.classes_[probabilities.argmax(1)] == y
+    bins = np.array_split(np.argsort(sure), 15)
+    return sum(len(b) * abs(sure[b].mean() - right[b].mean()) for b in bins) / len(y)
+
+
+@pytest.mark.parametrize("calls", [1, 6])
+def test_probabilities_are_calibrated_also_when_learnt_in_several_calls(calls):
+    digits, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    learnt, held_out = order[:600], order[600:]
+    model = discriminant(expansion_size=64, gamma="auto")
+    for part in np.array_split(learnt, calls):
+        model.partial_fit(digits[part], labels[part])
+    assert model.score(digits[held_out], labels[held_out]) < 0.99, "else there is little to calibrate"
+    assert calibration_error(model, digits[held_out], labels[held_out]) <= 0.03
+    assert model._state.calibration.samples == 600
+
+
+def test_five_percent_of_known_classes_and_most_of_a_foreign_one_are_novel():
+    digits, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(1).permutation(np.flatnonzero(labels != 7))
+    model = discriminant(expansion_size=256, gamma="auto").fit(digits[order[:600]], labels[order[:600]])
+    known, foreign = digits[order[600:]], digits[labels == 7]
+    assert np.mean(model.relative_novelty(known) > 1) == pytest.approx(FALSE_ALARMS, abs=0.02)
+    assert np.mean(model.relative_novelty(foreign) > 1) > 0.6
+    noise = np.random.default_rng(2).uniform(0, 16, size=(200, 64))
+    assert np.mean(model.relative_novelty(noise) > 1) > 0.95
+
+
+def test_calibrations_add_up_and_say_when_they_are_approximate():
+    halves = [discriminant().fit(X[i::2], Y[i::2]) for i in (0, 1)]
+    parts = [half._state.calibration for half in halves]
+    halves[0].merge(halves[1])
+    both = halves[0]._state.calibration
+    assert both.samples == len(Y) == float(both.novelties.sum())
+    torch.testing.assert_close(both.losses, parts[0].losses + parts[1].losses)
+    assert not both.approximate
+    assert halves[0].forget(X[:3], Y[:3])._state.calibration.approximate
+    assert halves[1].merge(halves[0])._state.calibration.approximate
+
+
+def test_few_samples_hardly_move_the_typical_temperature():
+    one = Calibration.empty().plus(
+        torch.tensor([[9.0, 0.0]]).double(),
+        torch.tensor([0]),
+        torch.zeros(1).double(),
+        torch.ones(1).double(),
+    )
+    typical = Calibration.empty().temperature()
+    assert 0.5 * typical < one.temperature() < typical
+    assert one.largest_known() < Calibration.empty().largest_known()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
+def test_saved_models_score_as_before(dtype, tmp_path):
+    gamma = 2.0 if dtype == "float64" else 200.0
+    model = discriminant(dtype=dtype, gamma=gamma, standardize=True).fit(X, Y, sample_weight=None)
+    model.forget(X[:2], Y[:2])
+    save(model, tmp_path / "full.acil")
+    save(model, tmp_path / "small.acil", inference=True)
+    full = load(tmp_path / "full.acil")
+    frozen = [load(tmp_path / "full.acil", inference=True), load(tmp_path / "small.acil")]
+    tolerance = {"float64": 1e-12, "float32": 1e-4, "mixed": 1e-6}[dtype]
+    for other in (full, *frozen):
+        found, expected = other.decision_function(HELD_OUT), model.decision_function(HELD_OUT)
+        assert relative(found, expected) <= tolerance
+        # An inference file has two digits of it.
+        assert other.temperature_ == pytest.approx(model.temperature_, rel=0.05)
+        assert other._state.calibration.approximate
+    np.testing.assert_allclose(full.relative_novelty(HELD_OUT), model.relative_novelty(HELD_OUT), 1e-3)
+    both = [m.partial_fit(HELD_OUT[:9], [7] * 9).decision_function(HELD_OUT) for m in (full, model)]
+    assert relative(*both) <= tolerance
+    with pytest.raises(UnsupportedError, match="inference"):
+        frozen[1].relative_novelty(HELD_OUT)
+
+
+def test_a_loaded_model_predicts_without_factorizing(tmp_path, monkeypatch):
+    save(discriminant().fit(X, Y), tmp_path / "model.acil")
+    monkeypatch.setattr(Discriminant, "of", lambda model: pytest.fail("computed again"))
+    load(tmp_path / "model.acil").predict_proba(HELD_OUT)
+
+
+def test_degenerate_data_has_scores():
+    single = discriminant().fit(X[:5], np.zeros(5))
+    assert single.predict(HELD_OUT).tolist() == [0.0] * len(HELD_OUT)
+    assert np.isfinite(single.relative_novelty(HELD_OUT)).all()
+    one_each = discriminant().fit(X[:3], ["a", "b", "c"])
+    assert one_each.predict(X[:3]).tolist() == ["a", "b", "c"]
+    assert one_each._state.calibration.samples == 0
+    declared = discriminant().partial_fit(X[:9], np.arange(9) % 2, classes=[0, 1, 2])
+    assert (declared.decision_function(HELD_OUT)[:, 2] == -np.inf).all()
+    assert np.isfinite(declared.predict_proba(HELD_OUT)).all()
+    same = discriminant().fit(np.ones((8, 6)), np.arange(8) % 2)
+    assert np.isfinite(same.predict_proba(HELD_OUT)).all()
+
+
+def test_a_sample_of_weight_two_is_two_samples_also_for_probabilities():
+    twice = discriminant().fit(np.vstack([X, X]), np.tile(Y, 2))
+    heavy = discriminant().fit(X, Y, sample_weight=np.full(len(Y), 2.0))
+    np.testing.assert_allclose(twice.predict_proba(HELD_OUT), heavy.predict_proba(HELD_OUT), 1e-7)
+
+
+def test_what_cannot_be_solved_can_still_be_learnt():
+    model = discriminant(expansion_size=None, gamma=0).fit(X[:4], [0, 0, 1, 1])
+    with pytest.raises(SingularMatrixError):
+        model.predict(X)
+    assert model.partial_fit(X[4:], Y[4:]).score(X, Y) > 0.5
+
+
+@pytest.mark.parametrize("option", ["fit_intercept", "class_balance"])
+def test_what_discriminants_do_by_themselves_is_refused(option):
+    with pytest.raises(InputError, match="by itself"):
+        discriminant(**{option: True}).fit(X, Y)
+    with pytest.raises(InputError, match="'ridge', 'discriminant'"):
+        discriminant(scores="lda").fit(X, Y)
+    with pytest.raises(UnsupportedError, match="need the sums"):
+        discriminant(solver="recursive").fit(X, Y)
+
+
+def test_standardized_features_have_the_scale_of_the_first_call():
+    units = np.array([1e-3, 1.0, 5.0, 1e4, 1.0, 1.0])
+    first, rest = slice(0, 60), slice(60, None)
+    raw = X * units + 7 * units
+    model = ACILClassifier(expansion_size=24, gamma=2.0, standardize=True)
+    model.fit(raw[first], Y[first]).partial_fit(raw[rest], Y[rest])
+    mean, deviation = raw[first].mean(0), raw[first].std(0)
+    by_hand = ACILClassifier(expansion_size=24, gamma=2.0)
+    by_hand.fit((X * units + 7 * units - mean) / deviation + 1, Y)
+    assert relative(model.coef_, by_hand.coef_) <= SAME
+    scaled = (HELD_OUT * units + 7 * units - mean) / deviation + 1
+    found = model.decision_function(HELD_OUT * units + 7 * units)
+    assert relative(found, by_hand.decision_function(scaled)) <= SAME
+
+
+def test_constant_features_are_ones_when_standardized():
+    shift, unit = Rows(np.column_stack([np.full(5, 0.1), np.arange(5.0)])).scaling(None)
+    assert (0.1 - shift[0]) / unit[0] == pytest.approx(1.0)
+    assert (2.0 - shift[1]) / unit[1] == pytest.approx(1.0)
+
+
+def test_models_of_one_scale_merge_and_others_are_refused():
+    model = ACILClassifier(expansion_size=24, gamma=2.0, standardize=True).fit(X[:40], Y[:40])
+    twin = model.copy().partial_fit(X[40:80], Y[40:80]).forget(X[:40], Y[:40])
+    model.partial_fit(X[80:], Y[80:])
+    scores = model.copy().partial_fit(X[40:80], Y[40:80]).decision_function(HELD_OUT)
+    assert relative(model.merge(twin).decision_function(HELD_OUT), scores) <= SAME
+    for standardize in (True, False):
+        other = ACILClassifier(expansion_size=24, gamma=2.0, standardize=standardize).fit(X[5:], Y[5:])
+        with pytest.raises(InputError, match="scale their features differently"):
+            model.merge(other)
