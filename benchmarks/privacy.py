@@ -6,8 +6,8 @@
 
 `features` extracts CIFAR-100 through the shipped ResNet-32 networks (recipes `paper` and `strong`) and
 photographs through EfficientNet-Lite0, once. `recovery` attacks pairs of states and single models.
-`frontier` compares the accuracy of private releases with a linear classifier trained by DP-SGD. Both write
-records (JSON lines). `--only NAME` restricts them to some features.
+`frontier` compares the accuracy of private releases with a linear classifier trained by DP-SGD. Both
+write records (JSON lines). `--only NAME` restricts them to some features.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from acil import ACILClassifier, load, save
+from acil.benchmark.orders import class_order
 from acil.privacy import audit, combine, guarantee, privatize
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +37,8 @@ DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0, math.inf)
 #: Samples between two states.
 GROUPS = (1, 2, 5, 10, 15, 50, 500)
+#: Classes that the networks of CIFAR-100 were trained on; the samples of all others are private.
+BASE = 50
 #: Ridge of the public whitening, relative to the mean eigenvalue.
 WHITENING = 0.1
 
@@ -61,6 +64,12 @@ def extract(folder: Path, photos: Path) -> None:
                 {"x": rows, "y": getattr(data, f"{split}_labels")},
                 folder / f"{name}-{split}.safetensors",
             )
+        # Base classes through a network that was trained on others: they stand in for private samples.
+        backbone, *_ = load_backbone(ROOT / f"results/cifar100/{name}/seed1993-0.safetensors")
+        rows = torch.nonzero(data.train_labels < BASE).flatten()
+        content = FeatureExtractor(backbone, RECIPES[name].features).features(data.train.subset(rows))
+        content = {"x": content.half(), "y": data.train_labels[rows]}
+        save_file(content, folder / f"{name}-trial.safetensors")
     model = ImageClassifier()
     for split in ("train", "test"):
         samples = model.prepare(photos / split)
@@ -330,16 +339,22 @@ def with_one(test: Split) -> Split:
 
 
 def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[str, Any]]:
-    """Measure every form on test samples, and on public samples that stand in for private ones."""
+    """Measure every form on test samples, and on public samples that stand in for private ones.
+
+    For CIFAR-100, those are samples of base classes, seen by a network of another class order that was
+    not trained on them.
+    """
     for name in only:
         train, test = (Split.read(folder / f"{name}-{split}.safetensors") for split in ("train", "test"))
         if name == "photos":
             public = Split.read(folder / "photos-public.safetensors")
+            others, stand_in = public.where(public.y >= 10), public.where(public.y < 10)
         else:
-            public = train.where(train.y < 50)  # of the base classes, which the network was trained on
-        n_trial = 10 if name == "photos" else 25
-        trial, judge = halves(public.where(public.y < n_trial))
-        others = public.where(public.y >= n_trial)
+            public = train.where(train.y < BASE)  # which the network was trained on
+            seen = Split.read(folder / f"{name}-trial.safetensors")
+            known = torch.isin(seen.y, torch.tensor(class_order("seed1993", 100)[:BASE]))
+            others, stand_in = seen.where(known), seen.where(~known)
+        trial, judge = halves(stand_in)
         chosen = spaces(name, others, [trial, judge])
         final = spaces(name, public, [train, test])
         repeats = 10 if name == "photos" else 1
@@ -352,7 +367,8 @@ def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[
 
 
 def halves(some: Split) -> tuple[Split, Split]:
-    """Divide each class: three quarters to learn, the rest to judge."""
+    """Divide each class, with new numbers: three quarters to learn, the rest to judge."""
+    some = Split(some.x, torch.unique(some.y, return_inverse=True)[1])
     place = torch.zeros_like(some.y)
     for c in torch.unique(some.y):
         members = some.y == c
@@ -362,7 +378,7 @@ def halves(some: Split) -> tuple[Split, Split]:
 
 
 def in_phases(train: Split) -> dict[int, list[ACILClassifier]]:
-    """Return the models of all phases, by K: all classes at once, or half of them and five increments."""
+    """Return the models of all phases, by K: all classes at once, or half of them and five more times."""
     n = int(train.y.max()) + 1
     increments = np.array_split(np.arange(n // 2, n), 5)
     phases = learnt(train, [list(range(n // 2)), *(part.tolist() for part in increments)])
