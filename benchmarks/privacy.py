@@ -19,6 +19,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -161,24 +162,21 @@ def groups(
 
 
 def memberships(name: str, train: Split, test: Split) -> Iterator[dict[str, Any]]:
-    """Tell samples learnt from test samples, for models of growing numbers of samples."""
-    order = torch.randperm(len(train.y), generator=torch.Generator().manual_seed(1))
+    """Tell samples learnt from others of the same classes, which the network has never seen."""
+    pool = Split(torch.cat([train.x, test.x]), torch.cat([train.y, test.y]))
+    if name != "photos":
+        pool = train.where(train.y >= BASE)
+    order = torch.randperm(len(pool.y), generator=torch.Generator().manual_seed(1))
+    X, y = pool.x[order].numpy(), pool.y[order].numpy()
     for width in (None, 512):
-        norm = float(train.x.norm(dim=1).median()) * (1 if width is None else math.sqrt(width / 2))
-        for n in (300,) if name == "photos" else (1000, 10_000, 50_000):
-            rows = order[:n]
+        norm = float(pool.x.norm(dim=1).median()) * (1 if width is None else math.sqrt(width / 2))
+        for n in (300,) if name == "photos" else (400, 2000, 20_000):
             settings = {"expansion_size": width, "gamma": 1.0, "clip_norm": norm, "device": "cpu"}
-            clf = ACILClassifier(**settings).fit(train.x[rows].numpy(), train.y[rows].numpy())
-            models = {"plain": clf, "ε = 1": privatize(clf, 1.0, DELTA)}
-            for kind, model in models.items():
-                seen = rows[:2000]
-                found = audit(
-                    model,
-                    features=train.x[seen].numpy(),
-                    labels=train.y[seen].numpy(),
-                    others=test.x[:5000].numpy(),
-                    other_labels=test.y[:5000].numpy(),
-                )
+            clf = ACILClassifier(**settings).fit(X[:n], y[:n])
+            for kind, model in (("plain", clf), ("ε = 1", privatize(clf, 1.0, DELTA))):
+                others = slice(n, n + 4000)
+                truth = {"features": X[: min(n, 4000)], "labels": y[: min(n, 4000)]}
+                found = audit(model, **truth, others=X[others], other_labels=y[others])
                 record = {"kind": "membership", "features": name, "width": width, "samples": n}
                 record |= {"model": kind, "recovered": found.recovered}
                 yield record | {
@@ -249,7 +247,7 @@ def spaces(name: str, public: Split, sets: list[Split]) -> Iterator[tuple[str, l
         yield str(size), [part.mapped(white) for part in sets]
     if name == "paper":
         white = Whitening.of(public)
-        for width in (1024, 2048):
+        for width in (1024,):
             W = torch.randn(64, width, generator=torch.Generator().manual_seed(0))
             expanded = [part.mapped(lambda x, W=W: torch.relu(white(x) @ W)) for part in (public, *sets)]
             again = Whitening.of(expanded[0])
@@ -428,6 +426,24 @@ def forms(
                 yield record | {"accuracy": np.mean(found), "deviation": np.std(found)}
 
 
+def tuned(folder: Path, only: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy of DP-SGD at rates that the stand-ins, of fewer classes, do not choose."""
+    for name, size in (("paper", 64), ("strong", 256)):
+        if name in only:
+            train, test = (
+                Split.read(folder / f"{name}-{split}.safetensors") for split in ("train", "test")
+            )
+            white = Whitening.of(train.where(train.y < BASE), size)
+            train, test = train.mapped(white), test.mapped(white)
+            for epsilon in EPSILONS[:-1]:
+                for rate in (250.0, 1000.0):
+                    W = gradient_descent(train, int(train.y.max()) + 1, epsilon, 80, rate)
+                    record = {"kind": "frontier", "features": name, "space": str(size)}
+                    record |= {"form": "DP-SGD", "phases": 1, "epsilon": epsilon, "steps": 80}
+                    record |= {"rate": rate, "stand_in": None}
+                    yield record | {"accuracy": accuracy(with_one(test), W)}
+
+
 def rivals(
     train: Split, test: Split, trial: Split, judge: Split, repeats: int, with_opacus: bool
 ) -> Iterator[dict[str, Any]]:
@@ -461,29 +477,30 @@ def rivals(
             yield record | {"accuracy": accuracy(with_one(test), W)}
 
 
-def best(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return, for each row of the table, the record that is best on public stand-ins."""
-    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
+def best(records: list[dict[str, Any]]) -> dict[tuple[str, str], dict[float, float]]:
+    """Return the accuracy by ε of each row of the table: of the record that is best on stand-ins.
+
+    A last row has DP-SGD with the settings that are best on test samples: more than it can promise.
+    """
+    rows: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}
     for record in records:
-        if record["kind"] != "frontier" or record["stand_in"] is None:
-            continue
-        rival = record["form"] == "DP-SGD"
-        key = (record["features"], rival, record["phases"], record["epsilon"])
-        if key not in kept or record["stand_in"] > kept[key]["stand_in"]:
-            kept[key] = record
-    return list(kept.values())
+        rival = record["form"].startswith("DP-SGD")
+        choices = [] if record["stand_in"] is None else [("DP-SGD" if rival else "release", "stand_in")]
+        choices += [("DP-SGD, tuned on test samples", "accuracy")] if rival else []
+        for who, judge in choices:
+            who = who if rival else f"release, K = {record['phases']}"
+            row = rows.setdefault((record["features"], who), {})
+            found = (record[judge], record["accuracy"])
+            row[record["epsilon"]] = max(row.get(record["epsilon"], found), found)
+    return {key: {e: pair[1] for e, pair in row.items()} for key, row in sorted(rows.items())}
 
 
 def table(records: list[dict[str, Any]]) -> str:
     """Return the frontier as Markdown."""
-    rows = {}
-    for record in best(records):
-        who = "DP-SGD" if record["form"] == "DP-SGD" else f"release, K = {record['phases']}"
-        rows.setdefault((record["features"], who), {})[record["epsilon"]] = record
     lines = ["| features | | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |"]
     lines += ["| --- | --- |" + " --- |" * len(EPSILONS)]
-    for (features, who), found in rows.items():
-        values = " | ".join(f"{found[e]['accuracy']:.1f}" for e in EPSILONS)
+    for (features, who), found in best(records).items():
+        values = " | ".join(f"{found[e]:.1f}" if e in found else "" for e in EPSILONS)
         lines.append(f"| {features} | {who} | {values} |")
     return "\n".join(lines).replace("ε = inf", "no privacy") + "\n"
 
@@ -492,23 +509,15 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
     """Draw the frontier, one panel for each set of features."""
     from matplotlib.figure import Figure
 
-    chosen = best(records)
-    names = list(dict.fromkeys(record["features"] for record in chosen))
+    rows = best(records)
+    names = sorted({features for features, _ in rows})
     figure = Figure(figsize=(3.2 * len(names), 2.8), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        for rival, K, label in (
-            (False, 1, "release"),
-            (False, 5, "release, K = 5"),
-            (True, 1, "DP-SGD"),
-        ):
-            line = [
-                record
-                for record in chosen
-                if record["features"] == name
-                and (record["form"] == "DP-SGD", record["phases"]) == (rival, K)
-            ]
-            values = [record["accuracy"] for record in sorted(line, key=lambda r: r["epsilon"])]
-            axes.plot(range(len(values)), values, "o:" if rival else "o-", label=label, markersize=3)
+        for (features, who), found in rows.items():
+            if features == name:
+                style = "o:" if who.startswith("DP-SGD") else "o-"
+                places = [i for i, epsilon in enumerate(EPSILONS) if epsilon in found]
+                axes.plot(places, [found[EPSILONS[i]] for i in places], style, label=who, markersize=3)
         axes.set_xticks(range(len(EPSILONS)), [f"{e:g}".replace("inf", "∞") for e in EPSILONS])
         axes.set(title=name, xlabel="ε")
         axes.grid(alpha=0.3)
@@ -546,7 +555,9 @@ def main(arguments: list[str] | None = None) -> None:
         write(given.out, "recovery", recovery(given.features, only))
         picture(Split.read(given.features / "paper-train.safetensors"), given.out / "recovered.png")
     else:
-        new = frontier(given.features, only, given.opacus) if given.what == "frontier" else iter(())
+        new: Iterator[dict[str, Any]] = iter(())
+        if given.what == "frontier":
+            new = chain(frontier(given.features, only, given.opacus), tuned(given.features, only))
         records = write(given.out, "frontier", new)
         (given.out / "frontier.md").write_text(table(records), encoding="utf-8")
         plot(records, given.out / "frontier.png")
