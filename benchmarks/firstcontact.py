@@ -140,7 +140,7 @@ def calibration_error(told: np.ndarray) -> float:
 
 def few_samples(data: Data, few: int, seeds: int) -> dict[str, tuple[float, float]]:
     """Return the recall of old classes, and of those with few samples, by each model."""
-    half, found = data.n_classes // 2, {name: [] for name in MODELS}
+    half, found = data.n_classes // 2, {name: [] for name in (OURS, *REFERENCES)}
     for seed in range(seeds):
         X, y, X_test, y_test = data.split(seed, few)
         for name, recalls in found.items():
@@ -210,6 +210,7 @@ def report(sets: list[Data], seeds: int) -> dict[str, str]:
     every = np.concatenate(pooled)
     blank = " | " * len(names)
     parts["balanced"] += f"| all {len(every)} predictions {blank}| {calibration_error(every):.3f} |\n"
+    names.remove(PAPER)
     parts["few"] = f"| set | k | {' | '.join(names)} |\n|{'---|' * (len(names) + 2)}\n"
     for data in sets:
         for few in FEW:

@@ -28,6 +28,7 @@ CONFIGURATIONS = [
     ACILClassifier(expansion_size=50, fit_intercept=True),
     ACILClassifier(expansion_size=50, class_balance=True),
     ACILClassifier(expansion_size=50, gamma=0.1),
+    ACILClassifier(expansion_size=20, scores="discriminant", standardize=True),
 ]
 
 

@@ -78,6 +78,9 @@ def test_the_file_is_that_of_one_process(place, tmp_path, size, settings):
     for name in ("condition", "temperature", "gamma", "gamma_relative"):
         first, second = one.pop(name, None), many.pop(name, None)
         assert first == pytest.approx(second, rel=1e-7)
+    calibrated = [header.pop("calibration") for header in (one, many)]
+    assert calibrated[1].pop("losses") == pytest.approx(calibrated[0].pop("losses"), rel=1e-6, abs=1e-9)
+    assert calibrated[1] == calibrated[0]
     # Checksums show it, too, and have more or fewer digits.
     assert one.pop("checksums").keys() == many.pop("checksums").keys()
     assert one.pop("file_bytes") == pytest.approx(many.pop("file_bytes"), abs=256)

@@ -16,7 +16,7 @@ _FIRST, _WIDTH, _BINS = -5.0, 1 / 16, 160
 #: Samples of the learnt classes that may be called unknown.
 FALSE_ALARMS = 0.05
 #: Temperature and log-novelty of a typical data set, which count as this many samples.
-_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.0, 10.0
+_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.5, 10.0
 
 
 @dataclass(frozen=True)

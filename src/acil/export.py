@@ -159,9 +159,7 @@ def export_onnx(
     if (clf.class_count_ == 0).any():
         raise UnsupportedError("A class without samples has no scores: learn or drop it first.")
     if clf._require_state().scaling is not None:
-        raise UnsupportedError(
-            "Models with standardize=True cannot be exported. Scale the features before."
-        )
+        raise UnsupportedError("A model with standardize=True has no ONNX graph. Scale features before.")
     content = _merged(clf, embedder)
     if pixels is None:
         needed = embedder.preprocessing

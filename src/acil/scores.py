@@ -147,7 +147,8 @@ class Discriminant:
         weights : Tensor of shape (n,) or None
         """
         u = ridge_scores[:, self.present].double() / self.n.sqrt()
-        heavy = leverages.new_ones(len(u)) if weights is None else weights
+        # A sample of weight 2 is two samples, of which one is left out.
+        heavy = leverages.new_ones(len(u)) if weights is None else weights.clamp(max=1)
         local, rows = torch.searchsorted(self.present, columns), torch.arange(len(u))
         inner = u @ self.inverse / self.n.sqrt()  # xᵀS⁻¹μ_j
         square = leverages + ((u @ self.inverse) * u).sum(dim=1)  # xᵀS⁻¹x

@@ -22,6 +22,7 @@ from acil.scores import MIXERS
 MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
 #: Rows read at a time when an array is only looked at.
 _CHECK_BYTES = 2**24
+_CPU = torch.device("cpu")
 #: Rows that travel to another device at a time: a copy waits for all work queued there.
 _UPLOAD_BYTES = 2**26
 
@@ -88,14 +89,16 @@ class Rows:
                 'Scale the features, or use dtype="float64".'
             )
 
-    def scaling(self) -> Tensor:
+    def scaling(self, weights: Tensor | None) -> Tensor:
         """Return what to take from each feature, then divide it by, for mean 1 and deviation 1."""
         size = max(1, _CHECK_BYTES // (8 * self.n_features))
+        weights = torch.ones(len(self), dtype=torch.float64) if weights is None else weights
+        shares = torch.split(weights / weights.sum(), size)
         mean, square = torch.zeros(2, self.n_features, dtype=torch.float64)
-        for block in self.blocks(size, torch.float64, torch.device("cpu")):
-            mean += block.sum(dim=0) / len(self)
-        for block in self.blocks(size, torch.float64, torch.device("cpu")):
-            square += (block - mean).square().sum(dim=0) / len(self)
+        for block, share in zip(self.blocks(size, torch.float64, _CPU), shares, strict=True):
+            mean += share @ block
+        for block, share in zip(self.blocks(size, torch.float64, _CPU), shares, strict=True):
+            square += share @ (block - mean).square()
         # Of a constant feature, what deviates is rounding.
         deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), 1.0)
         return torch.stack([mean - deviation, deviation])
