@@ -237,20 +237,7 @@ def create_app(service: Service) -> FastAPI:
             answer = await _unless_gone(
                 request, service.predict(client_of(request.scope), files, question)
             )
-        return Predictions.model_validate(
-            {
-                "revision": answer.revision,
-                "predictions": [
-                    {
-                        "label": label,
-                        "unknown": unknown,
-                        "novelty": novelty,
-                        "top": [{"label": name, "probability": share} for name, share in likeliest],
-                    }
-                    for label, unknown, likeliest, novelty in answer.predictions
-                ],
-            }
-        )
+        return Predictions.model_validate(answer)
 
     @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def teach(request: Request, name: str) -> Changed:
@@ -337,7 +324,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
     finally:
         working.cancel()
         watching.cancel()
-        # A change that has begun goes on to its end, with its images.
+        # A change that has begun goes on to its end in its thread.
         await asyncio.wait({working, watching})
 
 
