@@ -207,6 +207,7 @@ def create_app(service: Service) -> FastAPI:
         # FastAPI's own pages load scripts from other sites; we serve docs.html.
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     for kind, status, detail in _STATUS:
         app.add_exception_handler(kind, _answered(status, detail))
