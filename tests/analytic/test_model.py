@@ -169,7 +169,8 @@ def test_frozen_models_predict_and_refuse_the_rest():
     X, columns = samples(60, 5, 3)
     model = learnt(model_of(), X, columns)
     coef, intercept, _ = model.weights()
-    head = Frozen((coef, intercept), model.head.counts, model.precision, 0.5, estimated_temperature(model))
+    weights, temperature = (coef, intercept), estimated_temperature(model)
+    head = Frozen(weights, model.head.counts, model.precision, 0.5, temperature)
     # Weights that were stored are balanced already.
     frozen = AnalyticModel(model.expansion, head, CPU, MIXERS["balanced"])
     assert torch.equal(scores(frozen, X), scores(model, X))

@@ -29,33 +29,19 @@ class Expansion:
     torch.Size([2, 8])
     """
 
-    def __init__(
-        self,
-        projection: Tensor | None,
-        activation: str,
-        in_features: int,
-        clip_norm: float | None = None,
-    ) -> None:
+    def __init__(self, projection: Tensor | None, activation: str, in_features: int) -> None:
         self.projection, self.activation, self.in_features = projection, activation, in_features
-        self.clip_norm = clip_norm
+        self.clip_norm: float | None = None
         self._cast: Tensor | None = None
         self._column_norm: float | None = None
 
     @classmethod
-    def draw(
-        cls,
-        in_features: int,
-        size: int | None,
-        activation: str,
-        seed: int,
-        clip_norm: float | None = None,
-    ) -> Expansion:
+    def draw(cls, in_features: int, size: int | None, activation: str, seed: int) -> Expansion:
         """Draw W_fe ~ N(0, 1) on the CPU in float32, so that the seed alone decides it."""
         if size is None:
-            return cls(None, activation, in_features, clip_norm)
+            return cls(None, activation, in_features)
         generator = torch.Generator().manual_seed(seed)
-        projection = torch.randn(in_features, size, generator=generator)
-        return cls(projection, activation, in_features, clip_norm)
+        return cls(torch.randn(in_features, size, generator=generator), activation, in_features)
 
     @property
     def size(self) -> int:
@@ -66,7 +52,10 @@ class Expansion:
         """Expand rows of shape (n, in_features), in their own dtype and on their own device."""
         # Eq. (2): X_fe = f_act(X_cnn W_fe)
         rows = X if self.projection is None else ACTIVATIONS[self.activation](self.project(X))
-        return rows if self.clip_norm is None else clipped(rows, self.clip_norm)
+        if self.clip_norm is None:
+            return rows
+        factors: Tensor = self.clip_norm / rows.norm(dim=1, keepdim=True)
+        return rows * factors.clamp(max=1.0)
 
     def project(self, X: Tensor) -> Tensor:
         """Return X W_fe, to which no activation is applied; X itself without a projection."""
@@ -96,9 +85,3 @@ class Expansion:
         if self.clip_norm is not None:
             digest.update(f"clip {self.clip_norm!r}".encode())
         return digest.hexdigest()
-
-
-def clipped(rows: Tensor, norm: float) -> Tensor:
-    """Return rows of shape (n, d), of which those longer than ``norm`` are scaled to it."""
-    factors: Tensor = norm / rows.norm(dim=1, keepdim=True)
-    return rows * factors.clamp(max=1.0)
