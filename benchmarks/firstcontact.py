@@ -51,12 +51,13 @@ class Split(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set; ``test`` marks samples that are never learnt, if it has such samples."""
+    """A data set; ``test`` marks samples that are never learnt; features of images are not scaled."""
 
     name: str
     X: np.ndarray
     y: np.ndarray
     test: np.ndarray | None = None
+    images: bool = False
 
     @property
     def n_classes(self) -> int:
@@ -99,7 +100,7 @@ def photographs(folder: Path) -> Data:
     labels = np.concatenate([part.labels for part in parts])
     test = np.repeat([False, True], [len(part.labels) for part in parts])
     features = np.concatenate([part.features for part in parts]).astype(np.float64)
-    return Data("photographs", features, np.unique(labels, return_inverse=True)[1], test)
+    return Data("photographs", features, np.unique(labels, return_inverse=True)[1], test, True)
 
 
 def recall(found: np.ndarray, y: np.ndarray, classes: range) -> float:
@@ -110,8 +111,8 @@ def recall(found: np.ndarray, y: np.ndarray, classes: range) -> float:
 def model_for(name: str, data: Data) -> Any:
     """Return a new model; photographs are not standardized, as in `ImageClassifier`."""
     model = MODELS[name]()
-    images = name in (OURS, WIDE) and data.test is not None
-    return model.set_params(standardize=False) if images else model
+    ours = name in (OURS, WIDE)
+    return model.set_params(standardize=False) if ours and data.images else model
 
 
 def balanced(data: Data, seeds: int) -> tuple[dict[str, float], np.ndarray]:
@@ -241,21 +242,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--sets", nargs="*", default=TABLES, choices=TABLES)
     parser.add_argument("--choice", action="store_true")
-    parser.add_argument("--features", type=Path, nargs="*", default=[], help="npz files with X and y")
+    parser.add_argument("--features", type=Path, nargs="*", default=[], help="npz of X and y, of images")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     sets = [table(name) for name in options.sets]
     for file in options.features:
         with np.load(file) as arrays:
             labels = np.unique(arrays["y"], return_inverse=True)[1]
-            sets.append(Data(file.stem, arrays["X"].astype(np.float64), labels))
+            sets.append(Data(file.stem, arrays["X"].astype(np.float64), labels, images=True))
     if options.photos is not None:
         sets.append(photographs(Path(options.photos)))
     else:
         print("Photographs are left out: give --photos FOLDER, or ACIL_PHOTOS.")
     if options.choice:
         # Photographs for testing are not looked at.
-        sets = [d if d.test is None else Data(d.name, d.X[~d.test], d.y[~d.test]) for d in sets]
+        kept = [np.ones(len(d.y), bool) if d.test is None else ~d.test for d in sets]
+        sets = [Data(d.name, d.X[k], d.y[k], None, d.images) for d, k in zip(sets, kept, strict=True)]
         parts = {"choice": choice(sets, options.seeds)}
     else:
         parts = report(sets, options.seeds)
