@@ -54,7 +54,7 @@ $(DOCS): $(INSTALLED)
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "Open build/site/index.html."
+	@echo "Open build/site/index.html, or run $(BIN)/mkdocs serve, which has the search, too."
 
 clean:
 	rm -rf $(VENV) build dist

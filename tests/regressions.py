@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from acil.analytic import PRECISIONS, Ridge, Sums
+from acil.consistency import require_forgettable
 from strategies import long_double_ridge, one_hot
 
 CPU = torch.device("cpu")
@@ -49,7 +50,13 @@ def learn(head, rows, columns, weights=None):
 def forget(head, rows, columns, weights=None):
     """Return a regression that has never seen some samples; all classes stay."""
     declared = torch.ones(len(head.counts), dtype=torch.bool)
-    return head.forget(lambda: iter([(rows, columns, weights)]), declared)[0]
+
+    def blocks():
+        return iter([(rows, columns, weights)])
+
+    if isinstance(head, Ridge):
+        require_forgettable(head, blocks)
+    return head.forget(blocks, declared)[0]
 
 
 def exact(rows, columns, c, gamma, intercept=False, weights=None):

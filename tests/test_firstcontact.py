@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from benchmarks import firstcontact
 
 PAGE = Path(__file__).parents[1] / "docs" / "first-contact.md"
@@ -17,7 +16,9 @@ def rows(name):
     """Return the cells of a generated table of the page, without its head."""
     text = PAGE.read_text(encoding="utf-8")
     part = re.search(rf"<!-- generated: {name} -->\n(.*?)<!-- end", text, re.DOTALL)[1]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in part.split("\n")[2:] if line
+    ]
 
 
 def test_one_command_fills_the_page(tmp_path, monkeypatch, capsys):

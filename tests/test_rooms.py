@@ -14,6 +14,7 @@ ROOMS = [
     "analytic",
     "scores",
     "calibration",
+    "consistency",
     "validation",
     "labels",
     "classifier",

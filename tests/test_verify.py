@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from acil import load
+from acil import ACILClassifier, load, save
 from acil.modelfile import verify
+from acil.privacy import privatize
 from modelfiles import header_of, rewrite, write_model
 
 KINDS = [
@@ -78,3 +79,11 @@ def test_flipped_bit_is_found_by_its_checksum(tmp_path):
     path = write_model(tmp_path / "m.acil")
     rewrite(path, {"checksums": header_of(path)["checksums"] | {"moment": 1}})
     assert failed(path) == ["checksums"]
+
+
+def test_private_release_passes_though_its_sums_are_noisy(tmp_path):
+    pytest.importorskip("dp_accounting")
+    X, y = np.random.default_rng(0).random((90, 4)), np.repeat([0, 1, 2], 30)
+    model = ACILClassifier(expansion_size=None, clip_norm=1.0).fit(X, y)
+    save(privatize(model, epsilon=0.5, delta=1e-6), tmp_path / "m.acil")
+    assert not failed(tmp_path / "m.acil")

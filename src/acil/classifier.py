@@ -15,9 +15,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
-from acil.analytic import AnalyticModel, Sums
+from acil.analytic import AnalyticModel, Ridge, Sums
 from acil.analytic.model import Features, Weights
+from acil.analytic.sums import Block
 from acil.calibration import Calibration, estimated_temperature, relative_leverage
+from acil.consistency import require_forgettable
 from acil.errors import InputError, NotFittedError, SingularMatrixError, UnsupportedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
 from acil.scores import Discriminant
@@ -124,9 +126,13 @@ class State:
         head, columns = self.model.learner, columns_of(labels, self.classes)
         self._require_learnt(columns, weights)
         features = self.features(rows)
-        rest, kept = head.forget(
-            lambda: self.model.blocks(features, columns, weights), declared=head.counts == 0
-        )
+
+        def blocks() -> Iterator[Block]:
+            return self.model.blocks(features, columns, weights)
+
+        if isinstance(head, Ridge):
+            require_forgettable(head, blocks)
+        rest, kept = head.forget(blocks, declared=head.counts == 0)
         return replace(
             self,
             classes=self.classes[kept.numpy()],

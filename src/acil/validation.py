@@ -259,8 +259,10 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
     """Make the empty model that the (checked) arguments describe."""
     precision = PRECISIONS[estimator.dtype]
     device = resolve_device(estimator.device, estimator.dtype)
-    expansion = Expansion.draw(n_features, estimator.expansion_size, estimator.activation, seed)
-    expansion.clip_norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
+    clip_norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
+    expansion = Expansion.draw(
+        n_features, estimator.expansion_size, estimator.activation, seed, clip_norm
+    )
     head: Ridge | Recursion
     if estimator.solver == "recursive":
         head = Recursion(expansion.size, precision, device, float(estimator.gamma))

@@ -25,7 +25,6 @@ def place(tmp_path_factory):
 @pytest.fixture
 def settings(place, tmp_path):
     """Settings for a model that does not exist yet, by keyword; its network lies beside it."""
-    (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
 
     def made(**options):
         # A model names its network without a folder: it lies beside the model.

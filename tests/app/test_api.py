@@ -1,5 +1,6 @@
 """The HTTP interface: predict, teach, forget, describe."""
 
+import dataclasses
 import json
 import re
 import threading
@@ -68,6 +69,54 @@ def test_forgetting_under_the_wrong_class_is_refused_and_nothing_saved(taught):
     assert answer.status_code == 422
     assert "learnt as another class" in answer.text
     assert path.read_bytes() == before
+
+
+def test_last_changes_are_taken_back(taught):
+    path = taught.service.settings.model
+    states = [taught.get("/model").json()]
+    image = images_of("red", 1, seed=1)
+    answer = taught.predict(image).json()
+    for name in ("green", "white"):
+        taught.teach(name, images_of(name, 2))
+        states.append(taught.get("/model").json())
+    taught.forget("white", images_of("white", 2))
+    for before in reversed(states):
+        found = taught.post("/undo").json()
+        for key in ("revision", "classes", "undo_left"):
+            assert found[key] == before[key]
+        assert describe(path)["n_samples"] == before["images"]
+    assert taught.predict(image).json() == answer
+    assert taught.teach("green", images_of("green", 2)).json()["images"] == 2
+    while taught.get("/model").json()["undo_left"]:
+        assert taught.post("/undo").status_code == 200
+    refused = taught.post("/undo")
+    assert refused.status_code == 422
+    assert "nothing to undo" in refused.json()["detail"]
+    assert str(path) not in refused.text
+
+
+def test_undo_needs_the_token_and_can_be_switched_off(settings):
+    with client(settings(token=TOKEN, undo=False)) as served:
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        for name in ("red", "blue"):
+            served.teach(name, images_of(name, 2), headers=right)
+        assert served.post("/undo").status_code == 401
+        assert served.get("/model").json()["undo_left"] == 0
+        assert served.post("/undo", headers=right).status_code == 422
+        assert [path.name for path in served.service.settings.model.parent.glob(".*.undo")] == []
+
+
+def test_image_is_learnt_once_unless_it_is_not_tracked(taught, settings):
+    before = taught.get("/model").json()
+    again = taught.teach("red", images_of("red", 5)).json()
+    assert (again["images"], again["repeated"], again["totals"]) == (0, 5, {"blue": 5, "red": 5})
+    assert taught.get("/model").json() == before
+    more = taught.teach("red", images_of("red", 6)).json()
+    assert (more["images"], more["repeated"], more["totals"]["red"]) == (1, 5, 6)
+    path = taught.service.settings.model.with_name("other.acil")
+    with client(dataclasses.replace(settings(track=False), model=path)) as untracked:
+        for _ in range(2):
+            assert untracked.teach("red", images_of("red", 2)).json()["images"] == 2
 
 
 def test_forgetting_gives_the_model_that_never_learnt(taught):
@@ -352,6 +401,7 @@ def test_everything_needed_to_call_it_is_in_the_description(taught):
         "/predict",
         "/classes/{name}",
         "/classes/{name}/forget",
+        "/undo",
         "/model",
         "/health",
         "/metrics",

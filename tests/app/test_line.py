@@ -30,8 +30,8 @@ def image(value, cost=1, pixels=1, read=None):
     return Waiting(read or (lambda: content), pixels, cost)
 
 
-def answered(asked):
-    return [(features[:, 0].tolist(), question) for features, question in asked]
+def answered(features, question):
+    return features[:, 0].tolist(), question
 
 
 @pytest.fixture
@@ -86,10 +86,6 @@ def test_images_of_a_request_keep_their_order(line, gate):
     gate.set()
     assert future.result(10)[0] == [float(i) for i in range(20)]
     assert (made.images, sum(map(len, embedder.batches))) == (20, 20)
-
-
-def test_lone_request_does_not_wait(line):
-    assert line(wait_seconds=30).submit("a", [image(3)], None).result(10) == ([3.0], None)
 
 
 @pytest.mark.parametrize("client", ["a", "b"])

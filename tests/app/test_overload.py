@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 
-from acil.app import connections, service
+from acil.app import server, service
 from acil.app.guard import TokenCheck, client_of
 from serving import TOKEN, Client, client, images_of, wait_until
 
@@ -74,7 +74,7 @@ def test_slow_uploads_hold_up_nobody(taught):
 
 
 def test_idle_connections_keep_nobody_out(settings, monkeypatch):
-    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 40)
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 40)
     with client(settings()) as served:
         served.teach("red", images_of("red", 2))
         stack, lines = lines_of(served, 200)
@@ -95,7 +95,7 @@ def test_idle_connections_keep_nobody_out(settings, monkeypatch):
 @pytest.mark.parametrize("after", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 def test_head_of_a_request_must_arrive_in_time(taught, monkeypatch, begun, after):
     """On a new connection and after a request."""
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
     stack, (line,) = lines_of(taught, 1)
     with stack:
         if after:
@@ -109,7 +109,7 @@ def test_head_of_a_request_must_arrive_in_time(taught, monkeypatch, begun, after
 
 
 def test_busy_connection_is_not_idle(taught, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.5)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 1.5)
     with Client(base_url=taught.base_url, timeout=SECONDS) as other:
         address = None
         for _ in range(12):
@@ -122,7 +122,7 @@ def test_busy_connection_is_not_idle(taught, monkeypatch):
 
 
 def test_rest_of_a_refused_body_is_not_read_for_ever(taught, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
     stack, (line,) = lines_of(taught, 1)
     with stack:
         line.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
@@ -233,9 +233,9 @@ def test_changes_wait_in_a_line_of_their_own_that_ends(settings, monkeypatch):
             served.service.store, "prepare", lambda *given: (gate.wait(SECONDS), prepare(*given))[1]
         )
 
-        def teach(_):
+        def teach(seed):
             with Client(base_url=served.base_url, timeout=3 * SECONDS) as other:
-                return other.teach("blue", images_of("blue", 1)).status_code
+                return other.teach("blue", images_of("blue", 1, seed)).status_code
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             asked = pool.map(teach, range(8))
@@ -368,4 +368,4 @@ def test_a_server_takes_only_as_many_connections_as_it_may_open_files(settings, 
 
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 200))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
-    assert connections.connection_limit() == 100
+    assert server.connection_limit() == 100

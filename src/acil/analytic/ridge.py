@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from acil.analytic import gcv
-from acil.analytic.cholesky import Factor, cholesky_
-from acil.analytic.linalg import add_gram_, largest_eigenvalue, mirror_, solve_lower, spread
+from acil.analytic.cholesky import Factor
+from acil.analytic.linalg import largest_eigenvalue, mirror_, spread
 from acil.analytic.sums import Block, Precision, Sums, weighted
 from acil.errors import InputError, SingularMatrixError
 
@@ -102,13 +102,6 @@ class Ridge:
         classes to keep even without samples.
         """
         self.release()
-        gone = sum(len(columns) for _, columns, _ in blocks())
-        fault = self.impossible(blocks()) if gone < self.sums.n_samples else ""
-        if fault:
-            raise InputError(
-                f"These samples cannot be forgotten: without them, {fault}. Not all were learnt, or not "
-                "under these classes, or not with these weights."
-            )
         new = self.with_gamma(self.gamma)
         new._write(lambda sums: sums.add(blocks(), sign=-1))
         kept = (new.counts > 0) | declared
@@ -287,37 +280,6 @@ class Ridge:
                     self.solution = replace(solution, factor=factor, coef=coef, corrected=True)
             yield rows, columns, weights
 
-    def impossible(self, gone: Iterable[Block] = ()) -> str:
-        """Say why no samples can have these sums, less those of some samples; "" if some can.
-
-        The sums stay as they are.
-
-        Notes
-        -----
-        With z = (x, y), sums over samples make up Σ w z zᵀ = [G, M; Mᵀ, N], where N is the diagonal
-        matrix of the class weights. So no eigenvalue is negative: not of G, and not of
-        N − Mᵀ (G + νI)⁻¹ M. As ν bounds the rounding in G, only that in M can make one negative, by
-        ``slack`` at most.
-        """
-        sums, d, eps = self.sums, len(self.sums.gram), torch.finfo(self.precision.products).eps
-        noise = 100 * d**0.5 * eps * float(sums.gram.diagonal().max())
-        slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
-        rest = sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)
-        moment, weights = sums.moment.clone(), sums.weights.clone()
-        for rows, columns, given in gone:
-            X, Y, heavy = weighted(rows, columns, given, len(weights))
-            add_gram_(rest, X, -1)
-            moment -= (X.mT @ Y).to(moment)
-            weights.index_add_(0, columns, -heavy)
-        rest.diagonal().add_(0.0 if self.gamma == 0 else noise)
-        try:
-            cholesky_(rest, noise)
-        except SingularMatrixError:
-            return "gram is not positive definite"
-        if self.gamma != 0 and least_left(rest, moment, weights) < -slack:
-            return "moment and the weights of the classes do not belong to gram"
-        return ""
-
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows
 
@@ -354,16 +316,3 @@ class Ridge:
             coef = spread(self.solution.coef, places, n_classes)
             new.solution = replace(self.solution, coef=coef)
         return new
-
-
-def least_left(lower: Tensor, moment: Tensor, weights: Tensor) -> float:
-    """Return the least eigenvalue of N − Mᵀ (L Lᵀ)⁻¹ M: what a regression leaves of the targets.
-
-    ``lower`` is L, ``moment`` M of shape (d, n_classes) and ``weights`` the diagonal of N. Of more
-    classes than d, where the matrix would be larger than the sums, the least diagonal entry.
-    """
-    whitened = solve_lower(lower, moment)
-    heavy = weights.to(moment)
-    if len(weights) > len(lower):
-        return float((heavy - whitened.square().sum(dim=0)).min())
-    return float(torch.linalg.eigvalsh(torch.diag(heavy) - whitened.mT @ whitened)[0])

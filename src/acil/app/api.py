@@ -128,6 +128,7 @@ class Changed(Entry):
     """A change that has just been made and saved."""
 
     totals: dict[str, int] = Field(description="Images of each class in the model now.")
+    repeated: int = Field(description="Images left out, because they were learnt before.")
     seconds: float
 
 
@@ -156,6 +157,7 @@ class Model(BaseModel):
     network: str
     can_learn: bool
     protected: bool = Field(description="Whether teaching and forgetting need a token.")
+    undo_left: int = Field(description="How many of the last changes can be taken back.")
     limits: Limits
     held_out: Accuracy | None
     history: list[Entry] = Field(description="The last changes since the server started.")
@@ -266,6 +268,11 @@ def create_app(service: Service) -> FastAPI:
         async with inbox.files(request) as files:
             done = await _unless_gone(request, service.change("forget", name, files))
             return Changed.model_validate(done)
+
+    @app.post("/undo", responses=refusals, dependencies=protected)
+    async def undo() -> Model:
+        """Take the last change of the model back, also one that another process has made."""
+        return Model.model_validate(await service.undo())
 
     @app.get("/model")
     def model() -> Model:

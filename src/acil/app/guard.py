@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
 
 logger = logging.getLogger(__name__)
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADERS = {
     # Nothing from other sites, no inline code; blob: previews images before they are sent.
@@ -99,7 +95,7 @@ class TokenCheck:
 class Guard:
     """ASGI middleware: host and origin, size of the body, security headers, metrics, one log line."""
 
-    def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
         self._settings = settings
@@ -117,17 +113,14 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message.get("headers", ()), *extra]
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         try:
-            headers = {
-                name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-            }
-            refusal = self._refusal(scope["method"], headers)
+            refusal = self._refusal(scope["method"], Headers(scope=scope))
             if refusal is not None:
-                await _answer(sending, *refusal)
+                status_code, detail = refusal
+                await JSONResponse({"detail": detail}, status_code)(scope, receive, sending)
             else:
                 await self._app(scope, receive, sending)
         finally:
@@ -162,10 +155,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-async def _answer(send: Send, status: int, detail: str) -> None:
-    body = json.dumps({"detail": detail}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -57,13 +56,14 @@ class Waiting(NamedTuple):
 @dataclass(eq=False)
 class _Request(Generic[Question, Result]):
     client: str
+    size: int
     images: deque[tuple[int, Waiting]]
     question: Question
     future: Future[Result]
     #: Cost of its images, and of those that have had their turn.
     cost: int
     served: int
-    features: list[Tensor | None] = field(default_factory=list)
+    features: dict[int, Tensor] = field(default_factory=dict)
 
 
 class Line(Generic[Question, Result]):
@@ -74,8 +74,7 @@ class Line(Generic[Question, Result]):
     embedder : Embedder
         Its features do not depend on the batch.
     answer : callable
-        Called with the features and the question of each request that is complete, in one list, and
-        returns as many results: so all of them can come from one state of the model.
+        Called with the features of all images of a request, and with its question; returns its result.
     max_pixels : int
         That are decoded at a time, and of one image.
     limit : int
@@ -83,8 +82,6 @@ class Line(Generic[Question, Result]):
         client with most in the line loses its largest request (`BusyError`).
     max_images : int
         Of a batch.
-    wait_seconds : float
-        How long a batch that is not full waits for images that are being decoded.
     decoders : int
         Threads that decode images of any size; one more decodes small ones only.
 
@@ -99,12 +96,11 @@ class Line(Generic[Question, Result]):
     def __init__(
         self,
         embedder: Embedder,
-        answer: Callable[[list[tuple[Tensor, Question]]], list[Result]],
+        answer: Callable[[Tensor, Question], Result],
         *,
         max_pixels: int,
         limit: int,
         max_images: int = 8,
-        wait_seconds: float = 0.003,
         decoders: int = 2,
     ) -> None:
         self._embedder = embedder
@@ -112,7 +108,6 @@ class Line(Generic[Question, Result]):
         self._max_pixels = max_pixels
         self._limit = limit
         self._max_images = max_images
-        self._wait_seconds = wait_seconds
         self._requests: dict[_Request[Question, Result], None] = {}
         #: What each client has had since it joined the line.
         self._served: dict[str, int] = {}
@@ -150,18 +145,18 @@ class Line(Generic[Question, Result]):
             served = min((r.served for r in self._requests if r.client == client), default=0)
             request = _Request[Question, Result](
                 client,
+                len(images),
                 deque(enumerate(images)),
                 question,
                 Future(),
                 sum(image.cost for image in images),
                 served,
-                [None] * len(images),
             )
             self._requests[request] = None
             refused = self._overload()
             self._changed.notify_all()
         for other, status in refused:
-            _fail(other.future, BusyError(status))
+            _answer(other.future, BusyError(status))
         return request.future
 
     def close(self) -> None:
@@ -228,19 +223,15 @@ class Line(Generic[Question, Result]):
                     self._changed.wait()
                 request, place, image = taken
                 self._decoding.append(image.pixels)
-            pixels, failed = None, None
             try:
                 pixels = image.read()
             except Exception as error:  # whatever a decoder raises belongs to who asked
-                failed = error
+                self._finish(request, error)
             with self._changed:
                 self._decoding.remove(image.pixels)
-                if pixels is not None and request in self._requests:
+                if request in self._requests:
                     self._decoded.append((request, place, pixels))
-                mine = failed is not None and self._remove(request)
                 self._changed.notify_all()
-            if mine and failed is not None:
-                _fail(request.future, failed)
 
     def _classify(self) -> None:
         while True:
@@ -250,51 +241,45 @@ class Line(Generic[Question, Result]):
                     if self._closed and not self._requests:
                         return
                     self._changed.wait()
-                deadline = time.monotonic() + self._wait_seconds
-                while len(self._decoded) < self._max_images and self._decoding and not self._closed:
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not self._changed.wait(left):
-                        break
                 size = min(self._max_images, len(self._decoded))
                 batch = [self._decoded.popleft() for _ in range(size)]
-                batch = [entry for entry in batch if not entry[0].future.cancelled()]
+                batch = [entry for entry in batch if entry[0] in self._requests]
                 self._changed.notify_all()
             if batch:
                 self._process(batch)
 
     def _process(self, batch: list[tuple[_Request[Question, Result], int, Tensor]]) -> None:
+        requests = list(dict.fromkeys(request for request, _, _ in batch))
         try:
             rows = self._embedder.embed(torch.stack([pixels for _, _, pixels in batch]))
-            for (request, place, _), row in zip(batch, rows, strict=True):
-                request.features[place] = row
-            self.batches += 1
-            self.images += len(batch)
-            asked = []
-            for request in dict.fromkeys(request for request, _, _ in batch):
-                known = [row for row in request.features if row is not None]
-                if len(known) == len(request.features):
-                    asked.append((request, torch.stack(known)))
-            questions = [(features, request.question) for request, features in asked]
-            results = self._answer(questions) if questions else []
         except Exception as error:  # whatever a network raises belongs to those who asked
-            with self._changed:
-                failed = [r for r in dict.fromkeys(r for r, _, _ in batch) if self._remove(r)]
-                self._changed.notify_all()
-            for request in failed:
-                _fail(request.future, error)
+            for request in requests:
+                self._finish(request, error)
             return
+        self.batches += 1
+        self.images += len(batch)
+        for (request, place, _), row in zip(batch, rows, strict=True):
+            request.features[place] = row
+        for request in requests:
+            if len(request.features) == request.size:
+                features = torch.stack([request.features[place] for place in range(request.size)])
+                try:
+                    self._finish(request, self._answer(features, request.question))
+                except Exception as error:
+                    self._finish(request, error)
+
+    def _finish(self, request: _Request[Question, Result], outcome: Result | Exception) -> None:
         with self._changed:
-            done = [
-                (request, result)
-                for (request, _), result in zip(asked, results, strict=True)
-                if self._remove(request)
-            ]
+            mine = self._remove(request)
             self._changed.notify_all()
-        for request, result in done:
-            if request.future.set_running_or_notify_cancel():
-                request.future.set_result(result)
+        if mine:
+            _answer(request.future, outcome)
 
 
-def _fail(future: Future[Result], error: Exception) -> None:
-    if future.set_running_or_notify_cancel():
-        future.set_exception(error)
+def _answer(future: Future[Result], outcome: Result | Exception) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

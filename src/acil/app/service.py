@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from torch import Tensor
 
@@ -63,7 +62,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.store = Store(settings.model, settings.backbone)
+        self.store = Store(settings.model, settings.backbone, settings.track, settings.undo)
         self._held_out: Samples | None = None
         if settings.held_out is not None:
             self._held_out = self.store.prepare(settings.held_out, None)
@@ -77,7 +76,6 @@ class Service:
             + _IMAGE_COST * settings.max_images
             + _BYTE_COST * settings.max_bytes,
             max_images=settings.batch_images,
-            wait_seconds=settings.batch_seconds,
             decoders=min(_DECODERS, os.cpu_count() or 1),
         )
         self._checkers = ThreadPoolExecutor(2, thread_name_prefix="acil-check")
@@ -113,13 +111,28 @@ class Service:
             The report, the new revision, and the comparison on held-out images if there are any.
         """
         check_name(name)
+        with self._turn():
+            await self._checked(files)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._changes, self._changed, action, name, list(files))
+
+    async def undo(self) -> dict[str, Any]:
+        """Take the last change of the file back; return the description of the state before it."""
+        with self._turn():
+            await asyncio.get_running_loop().run_in_executor(self._changes, self.store.undo)
+        if self._history:
+            self._history.pop()
+        logger.info("took the last change back")
+        return await asyncio.to_thread(self.describe)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the changes before; refuse if there are many."""
         if self._n_changes >= _MAX_CHANGES:
             raise BusyError(503)
         self._n_changes += 1
         try:
-            await self._checked(files)
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._changes, self._changed, action, name, list(files))
+            yield
         finally:
             self._n_changes -= 1
 
@@ -134,6 +147,7 @@ class Service:
             "images": sum(totals.values()),
             "network": self.store.embedder.name,
             "can_learn": published is None or published.snapshot.can_learn,
+            "undo_left": self.store.undo_left,
             "protected": settings.token is not None,
             "limits": {
                 "bytes": settings.max_bytes,
@@ -190,40 +204,35 @@ class Service:
         with _named(number):
             return decode(content, embedder.preprocessing.size, embedder.mode, embedder.crop)
 
-    def _answer(self, asked: list[tuple[Tensor, Question]]) -> list[Answer]:
-        """Classify the images of several requests, all by one state of the model."""
+    def _answer(self, features: Tensor, question: Question) -> Answer:
+        """Classify the images of a request, all by one state of the model."""
         published = self.store.require()
-        answers: list[Answer | None] = [None] * len(asked)
-        for question in {question for _, question in asked}:
-            places = [i for i, (_, other) in enumerate(asked) if other == question]
-            features = torch.cat([asked[i][0] for i in places]).numpy()
-            predictions = iter(published.snapshot.classify(features, *question))
-            for i in places:
-                mine = [next(predictions) for _ in range(len(asked[i][0]))]
-                answers[i] = Answer(published.revision, mine)
-        return [answer for answer in answers if answer is not None]
+        return Answer(published.revision, published.snapshot.classify(features.numpy(), *question))
 
     def _changed(self, action: str, name: str, contents: list[bytes]) -> dict[str, Any]:
         start = time.perf_counter()
         samples: Samples = self.store.prepare(contents, name)
         change: Change = self.store.learn(samples) if action == "learn" else self.store.forget(samples)
-        self.metrics.used(action, len(contents))
+        images = sum(change.report.counts.values())
+        self.metrics.used(action, images)
         held_out = None
         if self._held_out is not None:
             held_out = compared(self._measure(change.before), self._measure(change.after))
         entry = {
             "action": action,
             "class": name,
-            "images": len(contents),
+            "images": images,
             "revision": change.after.revision,
             "held_out": held_out,
         }
-        self._history.append(entry)
+        if images:
+            self._history.append(entry)
         seconds = time.perf_counter() - start
         done = "learnt" if action == "learn" else "forgot"
-        what = "1 image" if len(contents) == 1 else f"{len(contents)} images"
+        what = "1 image" if images == 1 else f"{images} images"
         logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
-        return {**entry, "totals": change.report.totals, "seconds": seconds}
+        repeated = len(change.report.repeated)
+        return {**entry, "totals": change.report.totals, "repeated": repeated, "seconds": seconds}
 
     def _measure(self, published: Published | None) -> Measured:
         """Return the accuracy of a state; the last one is remembered."""

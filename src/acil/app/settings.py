@@ -44,8 +44,8 @@ class Settings:
         Time in which the images of a request must have arrived.
     batch_images : int
         Images that go through the network and the head together.
-    batch_seconds : float
-        How long an image may wait for others that are on their way.
+    track, undo : bool
+        Whether a new model keeps hashes of its images, and whether states before changes are kept.
     unknown_above : float
         Novelty beyond which an image is unknown, unless a request says otherwise.
     """
@@ -62,7 +62,8 @@ class Settings:
     max_pixels: int = 50_000_000
     read_seconds: float = 60.0
     batch_images: int = 2 * (os.cpu_count() or 1)
-    batch_seconds: float = 0.003
+    track: bool = True
+    undo: bool = True
     unknown_above: float = UNKNOWN_ABOVE
 
     def __post_init__(self) -> None:
@@ -92,10 +93,7 @@ class Settings:
     @property
     def every_address(self) -> bool:
         """Whether the server listens on all addresses of this machine."""
-        try:
-            return ipaddress.ip_address(self.host).is_unspecified
-        except ValueError:
-            return False
+        return self.host in ("0.0.0.0", "::")
 
     @property
     def names(self) -> tuple[str, ...]:

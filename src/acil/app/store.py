@@ -13,6 +13,7 @@ from pathlib import Path
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.images import ImageClassifier, Report, Samples
 from acil.images.snapshot import Snapshot
+from acil.images.undo import kept_states, undo
 from acil.modelfile import locked
 from acil.vision.embedder import Embedder
 
@@ -75,11 +76,19 @@ class Store:
     path : Path
         If there is no such file, it is made by the first change.
     backbone : str, optional
+    track : bool, default=True
+        Whether a new model keeps hashes of its images, so that none is learnt twice.
+    undo : bool, default=True
+        Whether the state before each change is kept.
     """
 
-    def __init__(self, path: Path, backbone: str | None = None) -> None:
+    def __init__(
+        self, path: Path, backbone: str | None = None, track: bool = True, undo: bool = True
+    ) -> None:
         self.path = path
         self._backbone = backbone
+        self._track = track
+        self._undo = undo
         self._changing = threading.Lock()
         self._published: Published | None = None
         self._refused: Signature | None = None
@@ -169,10 +178,26 @@ class Store:
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             classifier, before = self._latest()
             report = act(classifier)
-            classifier.save(self.path)
+            if before is not None and not report.counts:
+                return Change(report, before, before)
+            classifier.save(self.path, undo=self._undo)
             after = Published.of(classifier, _existing(self.path))
             self._published = after
         return Change(report, before, after)
+
+    @property
+    def undo_left(self) -> int:
+        """How many of the last changes can be taken back."""
+        return len(kept_states(self.path))
+
+    def undo(self) -> Published:
+        """Take the last change of the file back, and serve the state before it."""
+        with self._changing, locked(self.path, timeout=LOCK_SECONDS):
+            if not self.undo_left:
+                raise InputError("No earlier state is kept: there is nothing to undo.")
+            undo(self.path)
+            self._published = Published.of(self._load(), _existing(self.path))
+            return self._published
 
     def _latest(self) -> tuple[ImageClassifier, Published | None]:
         """Return the file as it is now, for changing, and the state that it holds."""
@@ -193,7 +218,8 @@ class Store:
         return ImageClassifier.load(self.path, backbone=self.embedder)
 
     def _new(self) -> ImageClassifier:
-        return ImageClassifier() if self._backbone is None else ImageClassifier(self._backbone)
+        network = () if self._backbone is None else (self._backbone,)
+        return ImageClassifier(*network, track=self._track)
 
 
 def _signature(path: Path) -> Signature | None:

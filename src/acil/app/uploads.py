@@ -97,16 +97,8 @@ def check_name(name: str) -> str:
 def second_type(content: bytes, kind: str) -> str | None:
     """Return what else an image file claims to be, None if nothing.
 
-    Parameters
-    ----------
-    content : bytes
-    kind : str
-        As Pillow names it: JPEG, PNG, GIF, WEBP or BMP.
-
-    Notes
-    -----
-    What stands behind the end of an image is refused only if it says that it is something else: cameras
-    put previews and short films there.
+    What stands behind its end counts only if it says that it is something else: cameras put previews and
+    short films there.
     """
     head = content[:_HEAD].lower()
     for signature in (b"%pdf-", b"<script", b"<html", b"<!doctype", b"<?php"):

@@ -14,23 +14,15 @@ _NOT_NAMED = "collected from the literature"
 
 @dataclass(frozen=True)
 class Published:
-    """Numbers that somebody published for one method, data set and K.
+    """Numbers that somebody published for one method, data set and K."""
 
-    Attributes
-    ----------
-    average_accuracy, forgetting : float or None
-        Ā and F in percent; None where the source has none.
-    source : str
-    notes : tuple of str
-        What to know before comparing.
-    approximate : bool
-        Whether the number is known only roughly.
-    """
-
+    #: Ā and F in percent; None where the source has none.
     average_accuracy: float | None
     forgetting: float | None
     source: str
+    #: What to know before comparing.
     notes: tuple[str, ...] = ()
+    #: Whether the number is known only roughly.
     approximate: bool = False
 
 
@@ -121,11 +113,7 @@ _NOTES: dict[tuple[str | None, str, int | None], str] = {
         "The paper calls this row LwF. It is very probably LwF with 20 exemplars per class: without, "
         "it is near 41 on CIFAR-100 at K = 5."
     ),
-    (
-        "imagenet-full",
-        "lwf-exemplars",
-        None,
-    ): "The paper's row repeats that of iCaRL: probably an error.",
+    ("imagenet-full", "lwf-exemplars", None): "The row repeats that of iCaRL: probably an error.",
     ("cifar100", "icarl", 5): "The paper's F at K = 5 (57.12) repeats its Ā: an error.",
     (None, "podnet+aanets+rmm", None): (
         "Strict memory: old exemplars and new data share one budget, unlike in the other rows."
@@ -199,18 +187,10 @@ def protocol_name(dataset: str) -> str:
 
 
 def published(dataset: str, method: str, phases: int, recipe: str | None = None) -> Published | None:
-    """Return what the paper's main table, or the source of a recipe, has for a method, or None.
+    """Return what the paper's main table, or the source of a recipe, has for a method at K, or None.
 
-    Parameters
-    ----------
-    dataset : str
-        ``cifar100``, ``imagenet-subset`` or ``imagenet-full``.
-    method : str
-        Registry name.
-    phases : int
-        K.
-    recipe : str, optional
-        One that follows another source is compared with that.
+    Data sets are ``cifar100``, ``imagenet-subset`` and ``imagenet-full``. A recipe that follows another
+    source is compared with that.
 
     Examples
     --------
@@ -230,13 +210,7 @@ def published(dataset: str, method: str, phases: int, recipe: str | None = None)
 
 
 def elsewhere(dataset: str, method: str, phases: int) -> tuple[Published, ...]:
-    """Return what others than the paper report for a method, with a base of half the classes.
-
-    Parameters
-    ----------
-    dataset, method, phases
-        As for `published`.
-    """
+    """Return what others than the paper report for a method, with a base of half the classes."""
     if dataset != "cifar100":
         return ()
     return tuple(
@@ -247,21 +221,13 @@ def elsewhere(dataset: str, method: str, phases: int) -> tuple[Published, ...]:
 
 
 def ablation(dataset: str, expansion: bool, gamma: float, phases: int = 5) -> Published | None:
-    """Return what the paper's ablation has, with or without expansion, at a ridge strength γ.
-
-    Parameters
-    ----------
-    dataset : str
-    expansion : bool
-    gamma : float
-    phases : int
-        K; the paper has only 5.
-    """
+    """Return what the paper's ablation has, with or without expansion, at a ridge strength γ."""
     if dataset != "cifar100" or phases != 5:
         return None
     for (expanded, strength), value in _ABLATION.items():
         if expanded == expansion and math.isclose(strength, gamma):
-            return Published(value, None, f"{PAPER}, ablation", _ablation_notes(gamma))
+            damage = "γ = 0: probably numerical damage rather than a lack of regularization."
+            return Published(value, None, f"{PAPER}, ablation", () if gamma else (damage,))
     return None
 
 
@@ -273,12 +239,6 @@ def notes(dataset: str, method: str, phases: int) -> tuple[str, ...]:
         if name == method and data in (None, dataset) and k in (None, phases)
     ]
     return (*found, *((_SUBSET_NOTE,) if dataset == "imagenet-subset" else ()))
-
-
-def _ablation_notes(gamma: float) -> tuple[str, ...]:
-    if gamma:
-        return ()
-    return ("γ = 0: probably numerical damage rather than a lack of regularization.",)
 
 
 def _column(

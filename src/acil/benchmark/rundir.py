@@ -64,16 +64,8 @@ def open_run(
 ) -> Iterator[RunDirectory]:
     """Open the directory of a run for writing, or say why not.
 
-    Parameters
-    ----------
-    path : Path
-    config : RunConfig
-    resolved : Mapping
-        What followed from the settings, for readers of config.toml.
-    resume : bool
-        Go on with the run that is there (which may have barely started).
-    force : bool
-        Replace the run that is there.
+    ``resolved`` is what followed from the settings, for readers of config.toml. ``resume`` goes on with
+    the run that is there (which may have barely started), ``force`` replaces it.
     """
     made(path)
     try:

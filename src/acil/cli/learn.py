@@ -131,15 +131,17 @@ def learn(
         facts = {**report.to_dict(), "model": str(model), "seconds": seconds, "images_per_second": rate}
         typer.echo(json.dumps(facts, indent=2))
         return
-    if report.counts:
-        show_counts(report.counts, report.totals)
+    if not report.counts:
+        typer.echo(f"nothing new: {model} is unchanged")
+        return
+    show_counts(report.counts, report.totals)
     learnt_now, known = counted(n_images, "sample"), counted(len(report.totals), "class", "classes")
     speed = "" if rate is None else f"features {rate:.0f} images/s, "
     typer.echo(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
-    if report.counts and kept_states(model):
+    if kept_states(model):
         typer.echo(f"acil undo {model} takes this back", err=True)
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         typer.echo(

@@ -44,6 +44,22 @@ def serve(
     max_images: Annotated[int, typer.Option(min=1, help="Images in a request.")] = 64,
     max_megapixels: Annotated[int, typer.Option(min=1, help="Size of an image, in megapixels.")] = 50,
     backbone: Backbone = None,
+    track: Annotated[
+        bool,
+        typer.Option(
+            "--track/--no-track",
+            help="Keep salted hashes of the images in a new model, and leave out those learnt before. "
+            "Whoever has the file and an image can then tell whether it was learnt.",
+        ),
+    ] = True,
+    undo: Annotated[
+        bool,
+        typer.Option(
+            "--undo/--no-undo",
+            help="Keep the state before each change, for the page and `acil undo`, or remove all such "
+            "states. Whoever has the states before and after can recover the images in between.",
+        ),
+    ] = True,
 ) -> None:
     """Serve a model: predict, teach and forget over HTTP and on a web page.
 
@@ -72,6 +88,8 @@ def serve(
         max_upload_mb * 2**20,
         max_images,
         max_megapixels * 1_000_000,
+        track=track,
+        undo=undo,
     )
 
     made = "" if no_token or settings.token is not None else secrets.token_urlsafe(24)

@@ -70,14 +70,11 @@ class LwF(IncrementalNetwork):
     }
 
     def increment(self, phase: Phase) -> Any:
-        return self.fit(self.grown_student(phase), self.data(phase), phase, self._distilling())
-
-    def _distilling(self) -> Distilling:
-        """Return the loss, the present network being the teacher."""
         weight, temperature = self.settings.distillation, self.settings.temperature
-        return Distilling(
+        objective = Distilling(
             self.network, self.n_seen, temperature, distillation=weight, new_only=self.new_only
         )
+        return self.fit(self.grown_student(phase), self.data(phase), phase, objective)
 
 
 class LwFExemplars(LwF):

@@ -328,8 +328,8 @@ def _assembled(
         clf.device = device
     where = resolve_device(clf.device, header["dtype"])
     projection = _read(get, "projection", header).clone() if "projection" in names else None
-    expansion = Expansion(projection, header["activation"], header["n_features"])
-    expansion.clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
+    clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
+    expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"

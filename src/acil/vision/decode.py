@@ -104,7 +104,7 @@ def _read(source: Source, mode: str) -> Image.Image:
     except UnidentifiedImageError:
         cause = f"it is not an image of a known format ({', '.join(_available())})"
         if not isinstance(source, np.ndarray | Image.Image) and _is_heic(source):
-            cause = "it is a HEIC image, which needs the package pillow-heif (extra 'heic')"
+            cause = "it is a HEIC image, which pillow-heif reads (pip install pillow-heif)"
     except OSError as error:
         cause = error.strerror or f"it is truncated or damaged ({error})"
     except InputError as error:

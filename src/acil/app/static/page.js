@@ -198,6 +198,7 @@ async function refresh() {
   $("model-facts").textContent = `${counted(model.classes.length, "class", "classes")}, `
     + `${counted(model.images, "image", "images")} learnt, network ${model.network}`;
   $("token-section").hidden = !model.protected;
+  $("undo").hidden = !model.undo_left;
   $("teach-button").disabled = !model.can_learn;
   if (!model.can_learn) say("teach-status", "This model can only predict.");
   showClasses();
@@ -221,7 +222,8 @@ function correction(file, found, item) {
     status.textContent = `Teaching “${name}” …`;
     status.classList.remove("bad");
     try {
-      await ask(pathOf(name), [file]);
+      const { images } = await ask(pathOf(name), [file]);
+      if (!images) throw new Error("This image was taught before. If under a wrong name, forget it there first.");
       const { predictions } = await ask("/predict", [file]);
       const again = answer(file, predictions[0]);
       again.querySelector(".status").textContent = `Learnt as “${name}”, and saved.`;
@@ -285,25 +287,28 @@ const pathOf = (name) => `/classes/${encodeURIComponent(name)}`;
 
 // Teach or forget; `done` is called with what to say and with the files of each part that is saved.
 async function change(place, button, path, files, name, done) {
-  let [images, seconds] = [0, 0];
+  let [sent, images, repeated, seconds] = [0, 0, 0, 0];
   try {
     if (!files.length) throw new Error("Choose at least one image.");
     button.disabled = true;
     say(place, `Sending ${counted(files.length, "image", "images")} …`);
     await send(path, files, (report, part) => {
       images += report.images;
+      repeated += report.repeated;
+      sent += part.length;
       seconds += report.seconds;
       const verb = report.action === "learn" ? "Learnt" : "Forgot";
-      const more = images < files.length ? ` ${files.length - images} to go …` : "";
-      done(`${verb} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s, and saved.${more}`,
-        part, !more);
+      const before = repeated ? ` ${counted(repeated, "was", "were")} taught before and left out.` : "";
+      const more = sent < files.length ? ` ${files.length - sent} to go …` : "";
+      done(`${verb} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s, and saved.`
+        + before + more, part, !more);
     });
   } catch (error) {
-    say(place, images ? `${error.message} (${images} of ${files.length} images are done.)` : error.message, true);
+    say(place, sent ? `${error.message} (${sent} of ${files.length} images are done.)` : error.message, true);
   } finally {
     button.disabled = false;
   }
-  if (images) await refresh().catch((error) => say(place, error.message, true));
+  if (sent) await refresh().catch((error) => say(place, error.message, true));
 }
 
 const teaching = collection(["teach-files", "teach-camera"], "teach-thumbs", (files) => {
@@ -348,6 +353,20 @@ $("forget-form").addEventListener("submit", async (event) => {
     $("forget-dialog").close();
     say("forget-status", text);
   });
+});
+$("undo").addEventListener("click", async () => {
+  $("undo").disabled = true;
+  try {
+    await ask("/undo", []);
+    say("forget-status", "The last change is taken back.");
+    $("answers").replaceChildren();
+    say("predict-status", "");
+    await refresh();
+  } catch (error) {
+    say("forget-status", error.message, true);
+  } finally {
+    $("undo").disabled = false;
+  }
 });
 $("forget-cancel").addEventListener("click", () => $("forget-dialog").close());
 $("predict-form").addEventListener("submit", (event) => event.preventDefault());

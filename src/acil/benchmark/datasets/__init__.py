@@ -63,30 +63,19 @@ DATASETS = {
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of a training and a test split.
-
-    Attributes
-    ----------
-    name : str
-    train, test : ImageSet
-    train_labels, test_labels : Tensor of shape (n,), int64
-        0 … len(class_names) - 1; each class has at least one image in each split.
-    class_names : tuple of str
-    default_recipe : str
-    default_base : int
-        Classes of the base phase unless the user says otherwise.
-    skipped : tuple of str
-        Names of images that were left out because they could not be read.
-    """
+    """Images and labels of a training and a test split."""
 
     name: str
     train: ImageSet
+    #: int64, 0 … len(class_names) - 1; each class has at least one image in each split.
     train_labels: Tensor
     test: ImageSet
     test_labels: Tensor
     class_names: tuple[str, ...]
     default_recipe: str
+    #: Classes of the base phase unless the user says otherwise; 0: there is none.
     default_base: int
+    #: Names of images that were left out because they could not be read.
     skipped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

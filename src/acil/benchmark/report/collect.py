@@ -26,42 +26,22 @@ _TIMES = ("seconds", "peak_rss")
 
 @dataclass(frozen=True)
 class Collection:
-    """Everything that the records of some runs hold.
+    """Everything that the records of some runs hold."""
 
-    Attributes
-    ----------
-    suites : dict
-        ``main``, ``base``, ``ablation``, ``width`` and ``memory`` → comparisons of finished and
-        failed runs.
-    unfinished : tuple of Run
-        Interrupted runs: they have neither a summary nor a failure.
-    environments : tuple of dict
-    replaced : int
-        Runs found several times with different numbers; the last one counts.
-    repeated : int
-        Runs found several times with the same numbers.
-    """
-
+    #: ``main``, ``base``, ``ablation``, ``width`` and ``memory`` → finished and failed runs.
     suites: Mapping[str, tuple[Comparison, ...]]
+    #: Interrupted runs: they have neither a summary nor a failure.
     unfinished: tuple[Run, ...]
     environments: tuple[Mapping[str, Any], ...] = ()
+    #: Runs found several times, with different numbers (the last one counts) and with the same.
     replaced: int = 0
     repeated: int = 0
 
 
 def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
-    """Read the records of run directories and group them.
+    """Read the records of run directories, files of records, or folders of such files; group them.
 
-    Parameters
-    ----------
-    run_dirs : sequence of path-like
-        Run directories, files of records (``*.jsonl``), or folders of such files. If two have the
-        same run, the later one counts.
-
-    Raises
-    ------
-    InputError
-        If one of them has no records, or damaged ones.
+    If two have the same run, the later one counts.
     """
     merged: dict[tuple[Any, ...], Run] = {}
     environments: list[Record] = []
@@ -97,7 +77,7 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     unfinished = [run for run in left if run.failure is None]
     return Collection(
         {"main": main, BASE: against_base(main), **compared},
-        tuple(sorted(unfinished, key=lambda run: _text_key(run.identity))),
+        tuple(sorted(unfinished, key=lambda run: key(run.identity))),
         tuple(environments),
         replaced,
         repeated,
@@ -268,7 +248,3 @@ def _joined(first: Cell, second: Cell) -> Cell:
 def _is_from_file(row: Row) -> bool:
     """Say whether the network is from a file; if each seed has its own, the row names none."""
     return _NETWORK not in row.settings or _NETWORK_FILE in str(row.settings[_NETWORK])
-
-
-def _text_key(identity: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(str(part) if not isinstance(part, int) else f"{part:012d}" for part in key(identity))
