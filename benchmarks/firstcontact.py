@@ -183,20 +183,24 @@ def rules(data: Data, few: int | None, seed: int) -> Iterator[tuple[str, np.ndar
 
 def choice(sets: list[Data], seeds: int) -> str:
     """Return a table of rules on training samples: recall of old classes and of classes with few."""
-    lines = ["| set | samples of newer classes | rule | old | new | all |", "|---|---|---|---|---|---|"]
+    lines, means = [], {}
     for data in sets:
         half = data.n_classes // 2
-        parts = range(half), range(half, data.n_classes), range(data.n_classes)
         for few in (None, *FEW):
             found: dict[str, list[list[float]]] = {}
             for seed in range(seeds):
                 for name, labels, y in rules(data, few, seed):
+                    parts = range(half), range(half, data.n_classes), range(data.n_classes)
                     found.setdefault(name, []).append([recall(labels, y, part) for part in parts])
+            cells = []
             for name, values in found.items():
-                old, new, both = np.mean(values, axis=0)
-                cells = data.name, few or "all", name, f"{old:.1f}", f"{new:.1f}", f"{both:.1f}"
-                lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines) + "\n"
+                old, new, every = np.mean(values, axis=0)
+                means.setdefault(name, []).append(every)
+                cells.append(f"{old:.1f} / {new:.1f}")
+            lines.append(f"| {data.name} | {few or 'all'} | {' | '.join(cells)} |")
+    head = [f"| set | k | {' | '.join(means)} |", "|---" * (len(means) + 2) + "|"]
+    mean = " | ".join(f"{np.mean(values):.1f}" for values in means.values())
+    return "\n".join([*head, *lines, f"| mean over all classes | | {mean} |"]) + "\n"
 
 
 def report(sets: list[Data], seeds: int) -> dict[str, str]:

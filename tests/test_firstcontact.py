@@ -34,7 +34,7 @@ def test_one_command_fills_the_page(tmp_path, monkeypatch, capsys):
     assert "Photographs are left out" in shown
     assert "| iris | 5 |" in shown
     firstcontact.main(["--choice", "--sets", "iris", "--seeds", "1"])
-    assert "| iris | 5 | ridge / √n |" in capsys.readouterr().out
+    assert "| set | k | ridge | ridge / √n |" in capsys.readouterr().out
 
 
 def test_a_split_has_few_samples_of_the_newer_half_and_none_twice():
