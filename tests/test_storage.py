@@ -261,19 +261,23 @@ def numbers(value):
     return [value] if isinstance(value, float) else []
 
 
-@pytest.mark.parametrize("options", [{}, {"gamma": "auto"}, {"solver": "recursive"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gamma": "auto"}, {"solver": "recursive"}, {"scores": "discriminant"}, {"standardize": True}],
+    ids=str,
+)
 def test_inference_file_does_not_tell_gamma(tmp_path, options):
     # With γ, the weights of classes of one sample give back these samples to the last digit.
     X, y = np.random.default_rng(0).normal(size=(5, 16)), np.arange(5)
     model = ACILClassifier(**{"expansion_size": None, "gamma": 0.37} | options).fit(X, y)
     save(model, tmp_path / "m.acil", inference=True)
-    assert describe(tmp_path / "m.acil")["tensors"].keys() == {"coef", "intercept"}
+    assert describe(tmp_path / "m.acil")["tensors"].keys() <= {"coef", "intercept", "scaling"}
     secret = [model.gamma_, model.condition_, model.temperature_]
     secret += [model.gamma_relative_] if model.solver == "gram" else []
     assert not set(secret) & set(numbers(describe(tmp_path / "m.acil")))
     small = load(tmp_path / "m.acil")
     np.testing.assert_allclose(small.predict_proba(X), model.predict_proba(X), atol=0.05)
-    with pytest.raises(UnsupportedError, match="does not store gamma"):
+    with pytest.raises(UnsupportedError, match="stores no gamma"):
         small.gamma_  # noqa: B018
 
 

@@ -16,6 +16,7 @@ KINDS = [
     {"dtype": "float32", "fit_intercept": True},
     {"dtype": "mixed", "class_balance": True},
     {"solver": "recursive"},
+    {"scores": "discriminant", "standardize": True},
     {"inference": True},
 ]
 

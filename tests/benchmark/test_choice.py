@@ -101,8 +101,8 @@ def test_neither_test_images_nor_new_classes_move_a_record(tmp_path, monkeypatch
 
     def poisoned(*arguments, **options):
         data = load(*arguments, **options)
-        data.test._pixels.fill_(255)
-        data.train._pixels[data.train_labels >= 6] = 7
+        data.test.pixels().fill_(255)
+        data.train.pixels()[data.train_labels >= 6] = 7
         return data
 
     monkeypatch.setattr(choice_module, "load", poisoned)

@@ -326,7 +326,10 @@ def test_no_earlier_state_stays_where_none_may(place, model):
     acil("learn", place / "test" / "red", "--class", "red", "--model", model)
     folder = model.with_name(f".{model.name}.undo")
     assert folder.exists()
-    told = acil("forget", model, place / "test" / "red", "--class", "red", "--no-undo")
+    images = sorted((place / "test" / "red").iterdir())
+    found = acil("forget", model, images[0], "--class", "red", "--json").stdout
+    assert json.loads(found)["undo_left"] == 2
+    told = acil("forget", model, *images[1:], "--class", "red", "--no-undo")
     assert "undo" not in told.stderr
     assert not folder.exists()
     acil("learn", place / "test" / "red", "--class", "red", "--model", model)

@@ -107,6 +107,7 @@ def test_many_classes_are_cut_for_people_and_not_for_machines(tmp_path):
     [
         ({"inference": True}, "no sums over samples and no γ"),
         ({"inference": True, "expansion_size": 50}, "treat the file like the samples"),
+        ({"inference": True, "standardize": True}, "deviation of each feature"),
         ({"solver": "recursive"}, "rfaum and coef are computed from sums"),
         ({"expansion_size": None}, "expansion    none"),
         ({"gamma": "auto"}, "(auto)"),

@@ -283,6 +283,7 @@ def forget(
     --no-undo is given.
     """
     from acil.images import ImageClassifier, network_of
+    from acil.images.undo import kept_states
     from acil.modelfile import locked
     from acil.privacy.receipts import file_hash, write_receipt
 
@@ -298,8 +299,8 @@ def forget(
         latest.save(model, undo=undo)
         receipt = write_receipt(model, before, len(samples.labels), len(report.counts))
     if as_json:
-        facts = {**report.to_dict(), "model": str(model), "receipt": receipt[1]}
-        typer.echo(json.dumps(facts, indent=2))
+        facts = {"model": str(model), "receipt": receipt[1], "undo_left": len(kept_states(model))}
+        typer.echo(json.dumps({**report.to_dict(), **facts}, indent=2))
         return
     show_counts(report.counts, report.totals)
     gone = [name for name in report.counts if name not in report.totals]

@@ -40,6 +40,7 @@ _REVEALS = {
     "weights can give back the features of single samples but for one number (γ), which can be guessed.",
 }
 _FEW = " This is so here: treat the file like the samples."
+_SCALED = " It has the mean and the deviation of each feature over the samples learnt first."
 
 
 def inspect(
@@ -57,6 +58,8 @@ def inspect(
     report["privacy"] = _REVEALS["inference" if inference else report["solver"]]
     if inference and report["n_samples"] <= report["size"]:
         report["privacy"] += _FEW
+    if inference and report["standardize"]:
+        report["privacy"] += _SCALED
     if report["release"] is not None and report["release"]["private"]:
         report["privacy"] = _guaranteed(report["release"])
     report["embeddings"] = _embeddings(report)
