@@ -801,7 +801,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "samples). Give one label for each row."
             )
         weights = check_weights(sample_weight, rows)
-        if weights is not None and self.clip_norm is not None and float(weights.max()) > 1:
+        norm = self.clip_norm if reset else self._require_state().model.expansion.clip_norm
+        if weights is not None and norm is not None and float(weights.max()) > 1:
             raise InputError(
                 f"A sample has the weight {float(weights.max()):g}, but with clip_norm no sample may "
                 "count more than once. Give weights from 0 to 1."
