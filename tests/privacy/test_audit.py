@@ -36,8 +36,11 @@ def test_samples_between_two_states_are_recovered_with_their_classes(k):
     assert found.features_recovered
 
 
-@pytest.mark.parametrize("settings", [{"solver": "recursive"}, {"dtype": "float32", "gamma": 100.0}])
-def test_neither_the_recursion_nor_float32_hides_a_sample(settings):
+@pytest.mark.parametrize(
+    "settings",
+    [{"solver": "recursive"}, {"dtype": "float32", "gamma": 100.0}, {"standardize": True}],
+)
+def test_neither_the_recursion_nor_float32_nor_scaling_hides_a_sample(settings):
     before, after = states(1, **settings)
     found = audit(after, before, features=NEW[1][0])
     assert found.recovered == 1

@@ -40,8 +40,13 @@ def test_models_of_different_clip_norms_do_not_merge():
 
 
 def test_no_clipped_sample_counts_more_than_once():
+    heavy = np.r_[2.0, np.ones(59)]
     with pytest.raises(InputError, match="the weight 2"):
-        ACILClassifier(clip_norm=1.0).fit(X, y, sample_weight=np.r_[2.0, np.ones(59)])
+        ACILClassifier(clip_norm=1.0).fit(X, y, sample_weight=heavy)
+    # What counts is how the model has learnt, not how it is set now.
+    clf = ACILClassifier(expansion_size=8, clip_norm=1.0).fit(X, y).set_params(clip_norm=None)
+    with pytest.raises(InputError, match="the weight 2"):
+        clf.partial_fit(X, y, sample_weight=heavy)
 
 
 @pytest.mark.parametrize(("name", "value"), [("clip_norm", 0), ("min_class_samples", 0)])

@@ -145,7 +145,7 @@ def audit(
     learnt = known.n_samples - (0 if base is None else base.n_samples)
     rows, columns, rank = _recovered(known, base, learnt)
     expansion = known.expansion
-    truth = None if features is None else expansion(_tensor(features))
+    truth = None if features is None else known.expanded(features)
     return Audit(
         kind="weights" if known.gram is None else "sums",
         private=known.private,
@@ -164,7 +164,7 @@ def audit(
         cosines=[] if truth is None else _cosines(truth, rows),
         membership={}
         if truth is None or others is None
-        else _membership(known, base, truth, labels, expansion(_tensor(others)), other_labels),
+        else _membership(known, base, truth, labels, known.expanded(others), other_labels),
     )
 
 
@@ -174,6 +174,7 @@ class _Known:
 
     classes: npt.NDArray[Any]
     counts: npt.NDArray[np.int64]
+    scaling: Tensor | None
     expansion: Expansion
     precision: str
     weights: Tensor
@@ -204,6 +205,7 @@ class _Known:
             return cls(
                 state.classes,
                 counts,
+                state.scaling,
                 model.expansion,
                 model.precision.name,
                 model.weights().coef.double().cpu(),
@@ -211,6 +213,14 @@ class _Known:
                 moment,
                 state.release is not None and state.release["private"],
             )
+
+    def expanded(self, features: Any) -> Tensor:
+        """Return features as the sums have them."""
+        rows = torch.as_tensor(features).detach().cpu().double()
+        if self.scaling is not None:
+            shift, unit = self.scaling.cpu().double()
+            rows = (rows - shift) / unit
+        return self.expansion(rows)
 
     def columns(self, values: Tensor, classes: npt.NDArray[Any]) -> Tensor:
         """Return columns for all of these classes, of which ours are some."""
@@ -306,7 +316,3 @@ def _cosines(truth: Tensor, rows: Tensor) -> list[float]:
     normalize = torch.nn.functional.normalize
     cosines: list[float] = (normalize(truth) @ normalize(rows).T).max(dim=1).values.tolist()
     return cosines
-
-
-def _tensor(features: Any) -> Tensor:
-    return torch.as_tensor(features).detach().cpu().double()

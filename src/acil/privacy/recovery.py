@@ -21,8 +21,8 @@ from torch import Tensor
 
 from acil.analytic import Expansion
 
-#: Starts without success after which the attack gives up.
-PATIENCE = 16
+#: Starts without success after which the attack gives up, and starts in all. More would find more.
+PATIENCE, STARTS = 16, 128
 #: Steps of one start. Those that succeed take 10 to 30.
 _STEPS = 40
 #: The eigenvalues of k samples end in a fall to rounding, at least by this factor.
@@ -95,12 +95,13 @@ def recover(
     classes = (vectors[:, :rank].T @ moment) / values[:rank].sqrt().unsqueeze(1)
     find = _finder(expansion, min(max(rounding, _OUTSIDE[0]), _OUTSIDE[1]))
     rest = torch.eye(rank, dtype=gram.dtype)
-    generator, failures = torch.Generator().manual_seed(0), 0
+    generator, failures, starts = torch.Generator().manual_seed(0), 0, 0
     rows, columns = [], []
     # The coordinates of the sum of n samples have the square n: a class of one sample is that sample.
     alone = [q for q in classes.T if abs(float(q @ q) - 1) < _CERTAIN]
     q: Tensor | None
-    while rest.shape[1] and failures < patience:
+    while rest.shape[1] and failures < patience and starts < STARTS:
+        starts += not alone
         if rest.shape[1] == 1:
             q, failures = rest[:, 0], patience
         else:

@@ -1,0 +1,557 @@
+"""What models leak, and what a private release costs, on real features.
+
+    ACIL_DATA=… python benchmarks/privacy.py features --photos PHOTOS --features FOLDER
+    python benchmarks/privacy.py recovery --features FOLDER --out results/privacy
+    python benchmarks/privacy.py frontier --features FOLDER --out results/privacy
+
+`features` extracts CIFAR-100 through the shipped ResNet-32 networks (recipes `paper` and `strong`) and
+photographs through EfficientNet-Lite0, once. `recovery` attacks pairs of states and single models.
+`frontier` compares the accuracy of private releases with a linear classifier trained by DP-SGD. Both
+write records (JSON lines). `--only NAME` restricts them to some features.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from acil import ACILClassifier, load, save
+from acil.benchmark.orders import class_order
+from acil.privacy import audit, combine, guarantee, privatize
+from acil.privacy.recovery import backbone_features
+
+ROOT = Path(__file__).parents[1]
+DELTA = 1e-5
+EPSILONS = (1.0, 2.0, 4.0, 8.0, math.inf)
+#: Samples between two states.
+GROUPS = (1, 2, 5, 10, 15, 50, 500)
+#: Classes that the networks of CIFAR-100 were trained on; the samples of all others are private.
+BASE = 50
+#: Ridge of the public whitening, relative to the mean eigenvalue.
+WHITENING = 0.1
+
+
+def extract(folder: Path, photos: Path) -> None:
+    """Write the features of all data: NAME-train, NAME-test, and photos-public, of CIFAR images."""
+    from PIL import Image
+
+    from acil import ImageClassifier
+    from acil.benchmark.datasets import load as load_data
+    from acil.training.recipes import RECIPES
+    from acil.vision.backbones import load_backbone
+    from acil.vision.extract import FeatureExtractor
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data = load_data("cifar100")
+    for name in ("paper", "strong"):
+        backbone, *_ = load_backbone(ROOT / f"results/cifar100/{name}/natural-0.safetensors")
+        extractor = FeatureExtractor(backbone, RECIPES[name].features)
+        for split in ("train", "test"):
+            rows = extractor.features(getattr(data, split)).half()
+            save_file(
+                {"x": rows, "y": getattr(data, f"{split}_labels")},
+                folder / f"{name}-{split}.safetensors",
+            )
+        # Base classes through a network that was trained on others: they stand in for private samples.
+        backbone, *_ = load_backbone(ROOT / f"results/cifar100/{name}/seed1993-0.safetensors")
+        rows = torch.nonzero(data.train_labels < BASE).flatten()
+        content = FeatureExtractor(backbone, RECIPES[name].features).features(data.train.subset(rows))
+        content = {"x": content.half(), "y": data.train_labels[rows]}
+        save_file(content, folder / f"{name}-trial.safetensors")
+    model = ImageClassifier()
+    for split in ("train", "test"):
+        samples = model.prepare(photos / split)
+        labels = np.unique(samples.labels, return_inverse=True)[1]
+        content = {"x": torch.from_numpy(samples.features), "y": torch.from_numpy(labels)}
+        save_file(content, folder / f"photos-{split}.safetensors")
+    chosen = torch.cat([torch.nonzero(data.train_labels == c).flatten()[:40] for c in range(25)])
+    pictures = []
+    for pixels in data.train.subset(chosen).pixels:
+        memory = io.BytesIO()
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(memory, "PNG")
+        pictures.append(memory.getvalue())
+    samples = model.prepare(pictures, [f"{int(c):02}" for c in data.train_labels[chosen]])
+    content = {"x": torch.from_numpy(samples.features), "y": data.train_labels[chosen]}
+    save_file(content, folder / "photos-public.safetensors")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows with labels 0 … n_classes − 1."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def read(cls, path: Path) -> Split:
+        """Read a file of `extract`."""
+        content = load_file(path)
+        return cls(content["x"].float(), content["y"].long())
+
+    def where(self, mask: Tensor) -> Split:
+        """Return some of the rows."""
+        return Split(self.x[mask], self.y[mask])
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Split:
+        """Return changed rows."""
+        return Split(change(self.x), self.y)
+
+
+# --- recovery -----------------------------------------------------------------------------------------
+
+
+def recovery(folder: Path, only: list[str]) -> Iterator[dict[str, Any]]:
+    """Attack pairs of states; the base is learnt first, then groups of samples of other classes."""
+    for name, widths in (("paper", (2048, None)), ("photos", (None, 2048))):
+        if name in only:
+            train, test = (Split.read(folder / f"{name}-{s}.safetensors") for s in ("train", "test"))
+            for width in widths:
+                for solver in ("gram", "recursive"):
+                    for dtype in ("float64", "float32"):
+                        yield from groups(name, train, width, solver, dtype)
+            yield from memberships(name, train, test)
+
+
+def groups(
+    name: str, train: Split, width: int | None, solver: str, dtype: str
+) -> Iterator[dict[str, Any]]:
+    """Learn the base, then one group after the other, and attack each pair of consecutive states."""
+    base = int(train.y.max() + 1) // 2
+    first, rest = train.where(train.y < base), train.where(train.y >= base)
+    first = Split(first.x[:: 1 + len(first.y) // 5000], first.y[:: 1 + len(first.y) // 5000])
+    order = torch.randperm(len(rest.y), generator=torch.Generator().manual_seed(0))
+    X, y = rest.x[order].numpy(), rest.y[order].numpy()
+    clf = ACILClassifier(expansion_size=width, gamma=1.0, solver=solver, dtype=dtype, device="cpu")
+    # γ that float32 allows: largest eigenvalue / 5e4, which the trace bounds
+    length = first.x.square().sum(dim=1).double().mean() * (1 if width is None else width / 2)
+    clf.set_params(gamma=float(len(first.y) * length / 5e4))
+    clf.fit(first.x.numpy(), first.y.numpy())
+    with tempfile.TemporaryDirectory() as place:
+        start = 0
+        for k in GROUPS:
+            # The last group takes long, and the other settings stop before it.
+            if start + k > len(y) or (k > 50 and (solver, dtype) != ("gram", "float64")):
+                break
+            save(clf, Path(place) / "before.acil")
+            clf.partial_fit(X[start : start + k], y[start : start + k])
+            found = audit(clf, load(Path(place) / "before.acil"), features=X[start : start + k])
+            start += k
+            close = [cosine for cosine in found.cosines if cosine >= 0.999]
+            record = {"kind": "recovery", "features": name, "width": width, "solver": solver}
+            record |= {"dtype": dtype, "learnt": found.learnt, "rank": found.rank}
+            record |= {
+                "recovered": found.recovered,
+                "true": len(close),
+                "cosine": np.mean(found.cosines),
+            }
+            yield record
+
+
+def memberships(name: str, train: Split, test: Split) -> Iterator[dict[str, Any]]:
+    """Tell samples learnt from test samples, for models of growing numbers of samples."""
+    order = torch.randperm(len(train.y), generator=torch.Generator().manual_seed(1))
+    for width in (None, 512):
+        norm = float(train.x.norm(dim=1).median()) * (1 if width is None else math.sqrt(width / 2))
+        for n in (300,) if name == "photos" else (1000, 10_000, 50_000):
+            rows = order[:n]
+            settings = {"expansion_size": width, "gamma": 1.0, "clip_norm": norm, "device": "cpu"}
+            clf = ACILClassifier(**settings).fit(train.x[rows].numpy(), train.y[rows].numpy())
+            models = {"plain": clf, "ε = 1": privatize(clf, 1.0, DELTA)}
+            for kind, model in models.items():
+                seen = rows[:2000]
+                found = audit(
+                    model,
+                    features=train.x[seen].numpy(),
+                    labels=train.y[seen].numpy(),
+                    others=test.x[:5000].numpy(),
+                    other_labels=test.y[:5000].numpy(),
+                )
+                record = {"kind": "membership", "features": name, "width": width, "samples": n}
+                record |= {"model": kind, "recovered": found.recovered}
+                yield record | {
+                    f"{way}_{fact}": getattr(result, fact)
+                    for way, result in found.membership.items()
+                    for fact in ("area", "found")
+                }
+
+
+def picture(train: Split, path: Path) -> None:
+    """Draw features of the backbone as they are, and as they were recovered from two states."""
+    from matplotlib.figure import Figure
+
+    first, rest = train.where(train.y < BASE), train.where(train.y >= BASE)
+    before = ACILClassifier(expansion_size=2048, gamma=1e3, device="cpu")
+    before.fit(first.x[::5].numpy(), first.y[::5].numpy())
+    truth = rest.x[:: len(rest.y) // 10][:10].double()
+    after = before.copy().partial_fit(truth.numpy(), rest.y[:: len(rest.y) // 10][:10].numpy())
+    found = audit(after, before)
+    z = backbone_features(torch.from_numpy(found.rows), after._require_state().model.expansion)
+    normalize = torch.nn.functional.normalize
+    nearest = (normalize(truth) @ normalize(z).T).argmax(dim=1)
+    figure = Figure(figsize=(8, 2.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for axes, rows, title in ((left, truth, "true"), (middle, z[nearest], "recovered")):
+        axes.imshow(rows, aspect="auto", vmin=0, vmax=float(truth.max()))
+        axes.set(title=f"{title} features", xlabel="feature", ylabel="image")
+    right.plot(truth.flatten(), z[nearest].flatten(), ".", markersize=2)
+    right.set(title="all of them", xlabel="true", ylabel="recovered")
+    figure.savefig(path, dpi=110)
+
+
+# --- the frontier -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """A public map of rows: centre, whiten by the scatter within public classes, scale to length 1."""
+
+    mean: Tensor
+    matrix: Tensor
+
+    @classmethod
+    def of(cls, public: Split, size: int | None = None) -> Whitening:
+        """Fit the map to public rows; of more than ``size`` dimensions keep those of most variance."""
+        centre, n = public.x.mean(dim=0), len(public.y)
+        classes = torch.unique(public.y, return_inverse=True)[1]
+        sums = torch.zeros(int(classes.max()) + 1, public.x.shape[1]).index_add_(0, classes, public.x)
+        means = sums / torch.bincount(classes).unsqueeze(1)
+        inner = public.x - means[classes]
+        values, vectors = torch.linalg.eigh(inner.T @ inner / n)
+        matrix = vectors / (values.clamp(min=0) + WHITENING * values.mean()).sqrt()
+        if size is not None and size < len(values):
+            spread = (public.x - centre) @ matrix
+            matrix = matrix @ torch.linalg.eigh(spread.T @ spread)[1][:, -size:]
+        return cls(centre, matrix)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Map rows of shape (n, p)."""
+        return torch.nn.functional.normalize((rows - self.mean) @ self.matrix)
+
+
+def spaces(name: str, public: Split, sets: list[Split]) -> Iterator[tuple[str, list[Split]]]:
+    """Yield the sets in several spaces of unit rows, all made from public samples and seeds alone."""
+    sizes: tuple[int, ...] = {"paper": (64,), "strong": (256, 1024), "photos": (16, 64, 256, 512)}[name]
+    for size in sizes:
+        white = Whitening.of(public, size)
+        yield str(size), [part.mapped(white) for part in sets]
+    if name == "paper":
+        white = Whitening.of(public)
+        for width in (1024, 2048):
+            W = torch.randn(64, width, generator=torch.Generator().manual_seed(0))
+            expanded = [part.mapped(lambda x, W=W: torch.relu(white(x) @ W)) for part in (public, *sets)]
+            again = Whitening.of(expanded[0])
+            yield f"{width} expanded", [part.mapped(again) for part in expanded[1:]]
+
+
+def discriminants(clf: ACILClassifier) -> tuple[Tensor, Tensor]:
+    """Return weights and intercepts of linear discriminants, from the sums of a model."""
+    sums = clf._require_state().model.ridge.sums
+    gram = sums.gram.tril() + sums.gram.tril(-1).T
+    means = sums.moment / sums.weights
+    within = gram - means @ sums.moment.T
+    within.diagonal().add_(clf.gamma_)
+    W = torch.linalg.solve(within, means) * float(sums.weights.sum())
+    return W, -(means * W).sum(dim=0) / 2
+
+
+def learnt(train: Split, groups: list[list[int]]) -> list[ACILClassifier]:
+    """Learn each group of classes as a phase of its own."""
+    models = []
+    for classes in groups:
+        phase = train.where(torch.isin(train.y, torch.tensor(classes)))
+        clf = ACILClassifier(expansion_size=None, gamma=1e-3 * len(phase.y), clip_norm=1.0, device="cpu")
+        models.append(clf.fit(phase.x.numpy(), phase.y.numpy()))
+    return models
+
+
+def together(models: list[ACILClassifier]) -> ACILClassifier:
+    """Return one model that has learnt all phases at once."""
+    whole = models[0].copy()
+    for model in models[1:]:
+        whole.merge(model)
+    return whole
+
+
+def released(models: list[ACILClassifier], gram: bool, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Release each phase, add the releases up, and return their discriminants."""
+    if epsilon == math.inf and gram:
+        return discriminants(together(models))
+    # Without privacy and without gram: so little noise that it does not count
+    budget = 1e6 if epsilon == math.inf else epsilon
+    # Copies do not remember releases: each is the first one here.
+    whole = combine([privatize(m.copy(), budget, DELTA, gram=gram) for m in models], disjoint=True)
+    if abs((guarantee(whole) or {})["epsilon"] / budget - 1) > 1e-6:
+        raise AssertionError(guarantee(whole))
+    return discriminants(whole)
+
+
+def gradient_descent(train: Split, n_classes: int, epsilon: float, steps: int, rate: float) -> Tensor:
+    """Train a linear softmax classifier by DP gradient descent; the gradient of each row is clipped."""
+    noise = 0.0
+    if epsilon < math.inf:
+        # Each step sees all rows: Gaussian mechanisms compose exactly.
+        noise = dp_accounting.get_sigma_gaussian(epsilon, DELTA) * math.sqrt(steps)
+    X = torch.cat([train.x, torch.ones(len(train.x), 1)], dim=1) / math.sqrt(2)
+    W, Y = torch.zeros(X.shape[1], n_classes), torch.nn.functional.one_hot(train.y, n_classes).float()
+    mean = torch.zeros_like(W)
+    for step in range(steps):
+        error = torch.softmax(X @ W, dim=1) - Y
+        # ‖x eᵀ‖ = ‖x‖ ‖e‖, clipped to 1
+        error = error / (error.norm(dim=1) * X.norm(dim=1)).clamp(min=1.0).unsqueeze(1)
+        W = W - rate / len(X) * (X.T @ error + noise * torch.randn(W.shape))
+        if 2 * step >= steps:
+            mean += W
+    # The mean of the later steps, which has less noise
+    return mean / (steps - steps // 2)
+
+
+def opacus_descent(train: Split, n_classes: int, epsilon: float, steps: int, rate: float) -> Tensor:
+    """Train the same classifier with Opacus, on a tenth of the rows at each step."""
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    share = 0.1
+    accountant = lambda: dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3)  # noqa: E731
+    event = lambda sigma: dp_accounting.SelfComposedDpEvent(  # noqa: E731
+        dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(sigma)), steps
+    )
+    bracket = dp_accounting.ExplicitBracketInterval(0.3, 60.0)
+    sigma = dp_accounting.calibrate_dp_mechanism(accountant, event, epsilon, DELTA, bracket, tol=1e-2)
+    X = torch.cat([train.x, torch.ones(len(train.x), 1)], dim=1) / math.sqrt(2)
+    layer = torch.nn.Linear(X.shape[1], n_classes, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    layer = GradSampleModule(layer)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(layer.parameters(), lr=rate),
+        noise_multiplier=sigma,
+        max_grad_norm=1.0,
+        expected_batch_size=int(share * len(X)),
+    )
+    mean = torch.zeros(n_classes, X.shape[1])
+    for step in range(steps):
+        rows = torch.rand(len(X)) < share
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(layer(X[rows]), train.y[rows]).backward()
+        optimizer.step()
+        if 2 * step >= steps:
+            mean += (
+                layer.weight.detach() if hasattr(layer, "weight") else next(layer.parameters()).detach()
+            )
+    return mean.T / (steps - steps // 2)
+
+
+def accuracy(test: Split, W: Tensor, intercept: Tensor | float = 0.0) -> float:
+    """Return the share of rows whose best score is that of their class, in percent."""
+    scores = test.x.to(W.dtype) @ W + intercept
+    return 100 * float((scores.argmax(dim=1) == test.y).double().mean())
+
+
+def with_one(test: Split) -> Split:
+    """Return rows as `gradient_descent` has them."""
+    return test.mapped(lambda x: torch.cat([x, torch.ones(len(x), 1)], dim=1) / math.sqrt(2))
+
+
+def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[str, Any]]:
+    """Measure every form on test samples, and on public samples that stand in for private ones.
+
+    For CIFAR-100, those are samples of base classes, seen by a network of another class order that was
+    not trained on them.
+    """
+    for name in only:
+        train, test = (Split.read(folder / f"{name}-{split}.safetensors") for split in ("train", "test"))
+        if name == "photos":
+            public = Split.read(folder / "photos-public.safetensors")
+            others, stand_in = public.where(public.y >= 10), public.where(public.y < 10)
+        else:
+            public = train.where(train.y < BASE)  # which the network was trained on
+            seen = Split.read(folder / f"{name}-trial.safetensors")
+            known = torch.isin(seen.y, torch.tensor(class_order("seed1993", 100)[:BASE]))
+            others, stand_in = seen.where(known), seen.where(~known)
+        trial, judge = halves(stand_in)
+        chosen = spaces(name, others, [trial, judge])
+        final = spaces(name, public, [train, test])
+        repeats = 10 if name == "photos" else 1
+        for (space, stand_ins), (_, sets) in zip(chosen, final, strict=True):
+            common = {"kind": "frontier", "features": name, "space": space}
+            for record in forms(*sets, *stand_ins, repeats):
+                yield common | record
+            for record in rivals(*sets, *stand_ins, repeats, with_opacus):
+                yield common | record
+
+
+def halves(some: Split) -> tuple[Split, Split]:
+    """Divide each class, with new numbers: three quarters to learn, the rest to judge."""
+    some = Split(some.x, torch.unique(some.y, return_inverse=True)[1])
+    place = torch.zeros_like(some.y)
+    for c in torch.unique(some.y):
+        members = some.y == c
+        place[members] = torch.arange(int(members.sum()))
+    learnt = 4 * place < 3 * torch.bincount(some.y)[some.y]
+    return some.where(learnt), some.where(~learnt)
+
+
+def in_phases(train: Split) -> dict[int, list[ACILClassifier]]:
+    """Return the models of all phases, by K: all classes at once, or half of them first."""
+    n = int(train.y.max()) + 1
+    increments = np.array_split(np.arange(n // 2, n), 5)
+    phases = learnt(train, [list(range(n // 2)), *(part.tolist() for part in increments)])
+    return {1: [together(phases)], 5: phases}
+
+
+def forms(
+    train: Split, test: Split, trial: Split, judge: Split, repeats: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy of releases, with and without gram, in one phase and in six (K = 5)."""
+    phases, stand_ins = in_phases(train), in_phases(trial)
+    for gram in (False, True) if train.x.shape[1] <= 256 else (False,):
+        for epsilon in EPSILONS:
+            for K in (1, 5):
+                found, judged = (
+                    [accuracy(rows, *released(models[K], gram, epsilon)) for _ in range(repeats)]
+                    for rows, models in ((test, phases), (judge, stand_ins))
+                )
+                record = {"form": "sums and gram" if gram else "class sums", "phases": K}
+                record |= {"epsilon": epsilon, "stand_in": np.mean(judged)}
+                yield record | {"accuracy": np.mean(found), "deviation": np.std(found)}
+
+
+def rivals(
+    train: Split, test: Split, trial: Split, judge: Split, repeats: int, with_opacus: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy of DP-SGD, with the settings that are best on the stand-ins."""
+    if train.x.shape[1] > 1024:
+        return
+    n_classes, n_trial = int(train.y.max()) + 1, int(trial.y.max()) + 1
+    lengths = (20, 80) if len(train.y) * train.x.shape[1] < 2e7 else (20,)
+    for epsilon in EPSILONS:
+        judged = {
+            (steps, rate): np.mean(
+                [
+                    accuracy(with_one(judge), gradient_descent(trial, n_trial, epsilon, steps, rate))
+                    for _ in range(repeats)
+                ]
+            )
+            for steps in lengths
+            for rate in (10.0, 50.0, 250.0)
+        }
+        steps, rate = max(judged, key=lambda key: judged[key])
+        found = [
+            accuracy(with_one(test), gradient_descent(train, n_classes, epsilon, steps, rate))
+            for _ in range(repeats)
+        ]
+        record = {"form": "DP-SGD", "phases": 1, "epsilon": epsilon, "steps": steps, "rate": rate}
+        record |= {"stand_in": judged[steps, rate]}
+        yield record | {"accuracy": np.mean(found), "deviation": np.std(found)}
+        if with_opacus and epsilon in (1.0, 8.0) and train.x.shape[1] <= 64:
+            W = opacus_descent(train, n_classes, epsilon, steps, rate)
+            record |= {"form": "DP-SGD, Opacus", "stand_in": None}
+            yield record | {"accuracy": accuracy(with_one(test), W)}
+
+
+def best(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return, for each row of the table, the record that is best on public stand-ins."""
+    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for record in records:
+        if record["kind"] != "frontier" or record["stand_in"] is None:
+            continue
+        rival = record["form"] == "DP-SGD"
+        key = (record["features"], rival, record["phases"], record["epsilon"])
+        if key not in kept or record["stand_in"] > kept[key]["stand_in"]:
+            kept[key] = record
+    return list(kept.values())
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Return the frontier as Markdown."""
+    rows = {}
+    for record in best(records):
+        who = "DP-SGD" if record["form"] == "DP-SGD" else f"release, K = {record['phases']}"
+        rows.setdefault((record["features"], who), {})[record["epsilon"]] = record
+    lines = ["| features | | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |"]
+    lines += ["| --- | --- |" + " --- |" * len(EPSILONS)]
+    for (features, who), found in rows.items():
+        values = " | ".join(f"{found[e]['accuracy']:.1f}" for e in EPSILONS)
+        lines.append(f"| {features} | {who} | {values} |")
+    return "\n".join(lines).replace("ε = inf", "no privacy") + "\n"
+
+
+def plot(records: list[dict[str, Any]], path: Path) -> None:
+    """Draw the frontier, one panel for each set of features."""
+    from matplotlib.figure import Figure
+
+    chosen = best(records)
+    names = list(dict.fromkeys(record["features"] for record in chosen))
+    figure = Figure(figsize=(3.2 * len(names), 2.8), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for rival, K, label in (
+            (False, 1, "release"),
+            (False, 5, "release, K = 5"),
+            (True, 1, "DP-SGD"),
+        ):
+            line = [
+                record
+                for record in chosen
+                if record["features"] == name
+                and (record["form"] == "DP-SGD", record["phases"]) == (rival, K)
+            ]
+            values = [record["accuracy"] for record in sorted(line, key=lambda r: r["epsilon"])]
+            axes.plot(range(len(values)), values, "o:" if rival else "o-", label=label, markersize=3)
+        axes.set_xticks(range(len(EPSILONS)), [f"{e:g}".replace("inf", "∞") for e in EPSILONS])
+        axes.set(title=name, xlabel="ε")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("accuracy, %")
+    figure.axes[0].legend(fontsize=7)
+    figure.savefig(path, dpi=110)
+
+
+def write(out: Path, name: str, records: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Append records to a file as they come; return all that are there."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"{name}.jsonl"
+    with file.open("a", encoding="utf-8") as lines:
+        for record in records:
+            print(json.dumps(record), flush=True)
+            lines.write(json.dumps(record) + "\n")
+            lines.flush()
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["features", "recovery", "frontier", "report"])
+    parser.add_argument("--features", type=Path, required=True, help="folder of extracted features")
+    parser.add_argument("--photos", type=Path, help="folder with train/CLASS and test/CLASS")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "privacy")
+    parser.add_argument("--only", default="paper,strong,photos")
+    parser.add_argument("--opacus", action="store_true", help="compare with Opacus, too")
+    given = parser.parse_args(arguments)
+    only = given.only.split(",")
+    if given.what == "features":
+        extract(given.features, given.photos)
+    elif given.what == "recovery":
+        write(given.out, "recovery", recovery(given.features, only))
+        picture(Split.read(given.features / "paper-train.safetensors"), given.out / "recovered.png")
+    else:
+        new = frontier(given.features, only, given.opacus) if given.what == "frontier" else iter(())
+        records = write(given.out, "frontier", new)
+        (given.out / "frontier.md").write_text(table(records), encoding="utf-8")
+        plot(records, given.out / "frontier.png")
+        print(table(records))
+
+
+if __name__ == "__main__":
+    main()
