@@ -46,7 +46,8 @@ class Tally:
             self.refused += 1
         elif status != 200:
             self.wrong += 1
-        if (status == -1 or (status or 0) >= 500) and status != 503 and len(self.examples) < _EXAMPLES:
+        told = self.wrong + self.hung > len(self.examples)
+        if told and len(self.examples) < _EXAMPLES:
             self.examples.append(f"{what}: {status}")
 
 

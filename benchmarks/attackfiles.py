@@ -174,7 +174,8 @@ def attack_by_killing(
     """
     from acil.modelfile import describe
 
-    tally, end, number = Tally(), time.monotonic() + seconds, 0
+    # Images that the model has not learnt yet.
+    tally, end, number = Tally(), time.monotonic() + seconds, 1000
     reader, extra = Reader(), f"Authorization: Bearer {token}\r\n"
     # At least one, however little time there is.
     while not tally.tried or time.monotonic() < end:

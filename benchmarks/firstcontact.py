@@ -29,9 +29,10 @@ from benchmarks.page import fill
 TABLES = ("digits", "wine", "breast_cancer", "iris")
 #: Samples of each class of the newer half.
 FEW = (2, 5, 10)
-OURS, PAPER = "discriminant", "ridge (paper)"
+OURS, WIDE, PAPER = "discriminant", "discriminant, 2048 wide", "ridge (paper)"
 MODELS: dict[str, Callable[[], Any]] = {
     OURS: lambda: ACILClassifier(expansion_size=None, scores="discriminant", standardize=True),
+    WIDE: lambda: ACILClassifier(scores="discriminant", standardize=True),
     PAPER: lambda: ACILClassifier(),
     "logistic": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
     "LDA": lambda: LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"),
@@ -50,12 +51,13 @@ class Split(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set; ``test`` marks samples that are never learnt, if it has such samples."""
+    """A data set; ``test`` marks samples that are never learnt; features of images are not scaled."""
 
     name: str
     X: np.ndarray
     y: np.ndarray
     test: np.ndarray | None = None
+    images: bool = False
 
     @property
     def n_classes(self) -> int:
@@ -98,7 +100,7 @@ def photographs(folder: Path) -> Data:
     labels = np.concatenate([part.labels for part in parts])
     test = np.repeat([False, True], [len(part.labels) for part in parts])
     features = np.concatenate([part.features for part in parts]).astype(np.float64)
-    return Data("photographs", features, np.unique(labels, return_inverse=True)[1], test)
+    return Data("photographs", features, np.unique(labels, return_inverse=True)[1], test, True)
 
 
 def recall(found: np.ndarray, y: np.ndarray, classes: range) -> float:
@@ -109,7 +111,8 @@ def recall(found: np.ndarray, y: np.ndarray, classes: range) -> float:
 def model_for(name: str, data: Data) -> Any:
     """Return a new model; photographs are not standardized, as in `ImageClassifier`."""
     model = MODELS[name]()
-    return model.set_params(standardize=False) if name == OURS and data.test is not None else model
+    ours = name in (OURS, WIDE)
+    return model.set_params(standardize=False) if ours and data.images else model
 
 
 def balanced(data: Data, seeds: int) -> tuple[dict[str, float], np.ndarray]:
@@ -180,20 +183,25 @@ def rules(data: Data, few: int | None, seed: int) -> Iterator[tuple[str, np.ndar
 
 def choice(sets: list[Data], seeds: int) -> str:
     """Return a table of rules on training samples: recall of old classes and of classes with few."""
-    lines = ["| set | samples of newer classes | rule | old | new | all |", "|---|---|---|---|---|---|"]
+    lines, means = [], {}
     for data in sets:
         half = data.n_classes // 2
-        parts = range(half), range(half, data.n_classes), range(data.n_classes)
         for few in (None, *FEW):
             found: dict[str, list[list[float]]] = {}
             for seed in range(seeds):
-                for name, labels, y in rules(data, few, seed):
+                # Other splits than those of the report
+                for name, labels, y in rules(data, few, 100 + seed):
+                    parts = range(half), range(half, data.n_classes), range(data.n_classes)
                     found.setdefault(name, []).append([recall(labels, y, part) for part in parts])
+            cells = []
             for name, values in found.items():
-                old, new, both = np.mean(values, axis=0)
-                cells = data.name, few or "all", name, f"{old:.1f}", f"{new:.1f}", f"{both:.1f}"
-                lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines) + "\n"
+                old, new, every = np.mean(values, axis=0)
+                means.setdefault(name, []).append(every)
+                cells.append(f"{old:.1f} / {new:.1f}")
+            lines.append(f"| {data.name} | {few or 'all'} | {' | '.join(cells)} |")
+    head = [f"| set | k | {' | '.join(means)} |", "|---" * (len(means) + 2) + "|"]
+    mean = " | ".join(f"{np.mean(values):.1f}" for values in means.values())
+    return "\n".join([*head, *lines, f"| mean over all classes | | {mean} |"]) + "\n"
 
 
 def report(sets: list[Data], seeds: int) -> dict[str, str]:
@@ -210,7 +218,7 @@ def report(sets: list[Data], seeds: int) -> dict[str, str]:
     every = np.concatenate(pooled)
     blank = " | " * len(names)
     parts["balanced"] += f"| all {len(every)} predictions {blank}| {calibration_error(every):.3f} |\n"
-    names.remove(PAPER)
+    names = [OURS, *REFERENCES]
     parts["few"] = f"| set | k | {' | '.join(names)} |\n|{'---|' * (len(names) + 2)}\n"
     for data in sets:
         for few in FEW:
@@ -239,16 +247,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--sets", nargs="*", default=TABLES, choices=TABLES)
     parser.add_argument("--choice", action="store_true")
+    parser.add_argument("--features", type=Path, nargs="*", default=[], help="npz of X and y, of images")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     sets = [table(name) for name in options.sets]
+    for file in options.features:
+        with np.load(file) as arrays:
+            labels = np.unique(arrays["y"], return_inverse=True)[1]
+            sets.append(Data(file.stem, arrays["X"].astype(np.float64), labels, images=True))
     if options.photos is not None:
         sets.append(photographs(Path(options.photos)))
     else:
         print("Photographs are left out: give --photos FOLDER, or ACIL_PHOTOS.")
     if options.choice:
         # Photographs for testing are not looked at.
-        sets = [d if d.test is None else Data(d.name, d.X[~d.test], d.y[~d.test]) for d in sets]
+        kept = [np.ones(len(d.y), bool) if d.test is None else ~d.test for d in sets]
+        sets = [Data(d.name, d.X[k], d.y[k], None, d.images) for d, k in zip(sets, kept, strict=True)]
         parts = {"choice": choice(sets, options.seeds)}
     else:
         parts = report(sets, options.seeds)

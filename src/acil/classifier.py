@@ -18,7 +18,7 @@ from torch import Tensor
 from acil.analytic import AnalyticModel, Ridge, Sums
 from acil.analytic.model import Features, Weights
 from acil.analytic.sums import Block
-from acil.calibration import Calibration
+from acil.calibration import Calibration, estimated_temperature, relative_leverage
 from acil.consistency import require_forgettable
 from acil.errors import InputError, NotFittedError, SingularMatrixError, UnsupportedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
@@ -163,7 +163,7 @@ class State:
         rows = model.expansion(block)
         leverages = model.ridge.leverage(rows)
         if self.calibration is None:
-            return model.relative_leverage(rows, leverages)
+            return relative_leverage(model, rows, leverages)
         scores = next(model.scores([block], model.weights()))
         log_novelty = self.log_novelty(rows, scores, leverages) - self.calibration.largest_known()
         return log_novelty.exp().to(rows)
@@ -173,13 +173,13 @@ class State:
 
         The relative leverage, and how much nearer a row is to a class than to the centre of all.
         """
-        relative = self.model.relative_leverage(rows, leverages.to(rows)).cpu().double()
+        relative = relative_leverage(self.model, rows, leverages.to(rows)).cpu().double()
         return relative.clamp(min=1e-300).log() - scores.cpu().double().amax(dim=1)
 
     def temperature(self) -> float:
         """Return the temperature of the softmax that gives probabilities."""
         if self.calibration is None or self.model.head.solver == "frozen":
-            return self.model.temperature()
+            return estimated_temperature(self.model)
         return self.calibration.temperature()
 
     def _require_learnt(self, columns: Tensor, weights: Tensor | None) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
+from acil.calibration import estimated_temperature, relative_leverage
 from acil.errors import InterruptedModelError, UnsupportedError
 from acil.scores import MIXERS, balance_factors
 from regressions import CPU, samples, weights_for
@@ -95,26 +96,26 @@ def test_temperature_is_that_of_the_cross_validated_error(solver, balanced):
     H = rows @ np.linalg.solve(rows.T @ rows + np.eye(20), rows.T)
     error = np.mean((Y - H @ Y) ** 2) / (1 - np.trace(H) / 200) ** 2
     # The variance of Gumbel noise of scale T is π² T² / 6.
-    assert model.temperature() == pytest.approx(np.sqrt(6 * error) / np.pi, rel=1e-8)
-    assert learnt(model, X * 3, columns.flip(0)).temperature() != model.temperature()
+    assert estimated_temperature(model) == pytest.approx(np.sqrt(6 * error) / np.pi, rel=1e-8)
+    assert estimated_temperature(learnt(model, X * 3, columns.flip(0))) != estimated_temperature(model)
 
 
 @pytest.mark.parametrize("gamma", [1e-9, 1e9])
 def test_degenerate_fits_have_a_temperature_that_can_be_used(gamma):
     y = torch.arange(60) % 3
     X = torch.eye(5, dtype=torch.float64)[y]
-    assert 0 < learnt(model_of(None, gamma=gamma), X, y).temperature() < math.inf
+    assert 0 < estimated_temperature(learnt(model_of(None, gamma=gamma), X, y)) < math.inf
     few = learnt(model_of(100, gamma=gamma), *samples(4, 5, 3))
-    assert 0 < few.temperature() < math.inf
+    assert 0 < estimated_temperature(few) < math.inf
     # As many degrees of freedom as samples, up to rounding
     few._freedom = 4.0
     few.known_temperature = None
-    assert 0 < few.temperature() < math.inf
+    assert 0 < estimated_temperature(few) < math.inf
 
 
-def relative_leverage(model, X):
+def leverage_of(model, X):
     rows = model.expansion(X)
-    return model.relative_leverage(rows, model.learner.leverage(rows))
+    return relative_leverage(model, rows, model.learner.leverage(rows))
 
 
 def test_relative_leverage_is_about_one_for_rows_like_those_learnt():
@@ -125,11 +126,11 @@ def test_relative_leverage_is_about_one_for_rows_like_those_learnt():
     mean = (20 - np.trace(R)) / 400
     scale = (rows**2).sum() / 400 / (new**2).sum(axis=1)
     expected = np.einsum("ij,jk,ik->i", new, R, new) * scale / (mean / (1 - mean))
-    found = relative_leverage(model, X[400:])
+    found = leverage_of(model, X[400:])
     assert relative(found, expected) <= 1e-10
     assert 0.7 < float(found.mean()) < 1.5
     nothing = torch.zeros(1, 5, dtype=torch.float64)
-    assert float(relative_leverage(model, nothing)) > 10 * float(found.max())
+    assert float(leverage_of(model, nothing)) > 10 * float(found.max())
 
 
 def test_corrected_weights_are_solved_again_from_the_sums():
@@ -168,13 +169,14 @@ def test_frozen_models_predict_and_refuse_the_rest():
     X, columns = samples(60, 5, 3)
     model = learnt(model_of(), X, columns)
     coef, intercept, _ = model.weights()
-    head = Frozen((coef, intercept), model.head.counts, model.precision, 0.5, model.temperature())
+    weights, temperature = (coef, intercept), estimated_temperature(model)
+    head = Frozen(weights, model.head.counts, model.precision, 0.5, temperature)
     # Weights that were stored are balanced already.
     frozen = AnalyticModel(model.expansion, head, CPU, MIXERS["balanced"])
     assert torch.equal(scores(frozen, X), scores(model, X))
-    assert (frozen.temperature(), frozen.gamma()) == (model.temperature(), 0.5)
+    assert (estimated_temperature(frozen), frozen.gamma()) == (estimated_temperature(model), 0.5)
     assert frozen.is_whole
     uses = (lambda: frozen.learner, lambda: frozen.ridge, frozen.degrees_of_freedom)
-    for use in (*uses, lambda: relative_leverage(frozen, X)):
+    for use in (*uses, lambda: leverage_of(frozen, X)):
         with pytest.raises(UnsupportedError, match="inference"):
             use()

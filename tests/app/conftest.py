@@ -1,7 +1,5 @@
 """A small network in a file, and servers that use it."""
 
-import shutil
-
 import pytest
 
 pytest.importorskip("fastapi", reason="needs acil[serve]")
@@ -25,10 +23,9 @@ def place(tmp_path_factory):
 @pytest.fixture
 def settings(place, tmp_path):
     """Settings for a model that does not exist yet, by keyword; its network lies beside it."""
+    (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
 
     def made(**options):
-        # A model names its network without a folder: it lies beside the model.
-        shutil.copy(place / "network.onnx", tmp_path)
         return Settings(tmp_path / "m.acil", f"onnx:{tmp_path / 'network.onnx'}", **options)
 
     return made

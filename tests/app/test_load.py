@@ -87,8 +87,9 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
         assert revisions <= set(states)
         assert len(revisions) > 1
         features = served.service.store.prepare(images, "any").features
+        above = served.service.settings.unknown_above
         expected = {
-            revision: states[revision].snapshot.classify(features, 100, 1.7) for revision in revisions
+            revision: states[revision].snapshot.classify(features, 100, above) for revision in revisions
         }
         for number, (_, found) in enumerate(answers):
             (prediction,) = found["predictions"]

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acil import ImageClassifier
+from acil.app import server
 from acil.app.server import listen
 from acil.cli import app
 from acil.modelfile import describe
@@ -28,8 +29,8 @@ def command(*arguments, cwd):
 
 
 def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
-    network = f"onnx:{place / 'network.onnx'}"
-    process, address = start("m.acil", "--backbone", network, cwd=tmp_path, ACIL_TOKEN=TOKEN)
+    (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
+    process, address = start("m.acil", "--backbone", "onnx:network.onnx", cwd=tmp_path, ACIL_TOKEN=TOKEN)
     try:
         with Client(base_url=address, timeout=60) as served:
             right = {"Authorization": f"Bearer {TOKEN}"}
@@ -118,7 +119,7 @@ def started(tmp_path, monkeypatch):
         found.append(settings)
         ready("http://127.0.0.1:8000/")
 
-    monkeypatch.setattr("acil.app.server.serve", serve)
+    monkeypatch.setattr(server, "serve", serve)
 
     def run(*arguments, **environment):
         environment = {"ACIL_TOKEN": None, **environment}

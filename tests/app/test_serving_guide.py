@@ -28,7 +28,7 @@ def test_commands_of_the_guide_run(tmp_path):
     try:
         for command in commands:
             program, *arguments = shlex.split(command.replace("$ACIL_TOKEN", TOKEN))
-            if program == "python":
+            if Path(program).name == "python":
                 subprocess.run(
                     [sys.executable, ROOT / arguments[0], *arguments[1:]], cwd=tmp_path, check=True
                 )

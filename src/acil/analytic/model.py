@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,8 +23,6 @@ Features = Callable[[], Iterator[Tensor]]
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
 #: On a CPU it grows with the sums, of which it is this share, up to a limit.
 _BLOCK_SHARE, _MAX_BLOCK_BYTES = 1 / 16, 2**26
-#: For degenerate fits: bounds of the temperature, and the least share of samples that is left over.
-_COLDEST, _HOTTEST, _LEFT_OVER = 1e-3, 1e3, 1e-8
 
 
 class Weights(NamedTuple):
@@ -180,50 +177,8 @@ class AnalyticModel:
         for block in features:
             yield (self.expansion(block) @ coef + intercept).masked_fill_(weights.empty, -torch.inf)
 
-    def expected_leverage(self) -> float:
-        """Return the leverage to expect of a new sample that is like those learnt; from the sums alone.
-
-        A sample of leverage h has h / (1 − h) in the model that never learnt it, and the mean of h over
-        all samples is tr H / n. Infinite where γ = 0 and there are no more samples than dimensions.
-        """
-        mean = self.degrees_of_freedom() / float(self.learner.weights.sum())
-        return mean / (1 - mean) if mean < 1 else math.inf
-
-    def relative_leverage(self, rows: Tensor, leverages: Tensor) -> Tensor:
-        """Return how novel the direction of expanded rows is: about 1 for rows like those learnt.
-
-        Rows are scaled to the mean square of those learnt, and leverages divided by the one to expect.
-        """
-        scale = float(self.ridge.sums.gram.diagonal().sum()) / self.ridge.sums.total_weight
-        square = rows.square().sum(dim=1)
-        # A row of zeros has no direction: it counts as orthogonal to everything learnt.
-        relative = torch.where(square > 0, leverages / square, 1 / max(self.gamma(), 1e-300))
-        return scale / self.expected_leverage() * relative
-
     def degrees_of_freedom(self) -> float:
         """Return tr H, which takes as long as a factorization."""
         if self._freedom is None:
             self._freedom = self.learner.degrees_of_freedom()
         return self._freedom
-
-    def temperature(self) -> float:
-        """Return the temperature at which a softmax of the scores estimates class probabilities.
-
-        Notes
-        -----
-        If each score is the true one plus independent Gumbel noise of standard deviation σ, the
-        probability that a class has the highest true score is a softmax of temperature T = √6 σ / π. σ²
-        is the squared error that generalized cross-validation expects. Chosen on held-out digits.
-        """
-        if isinstance(self.head, Frozen):
-            return self.head.temperature
-        if self.known_temperature is None:
-            weights, squares = self.head.weights, self.head.residual_squares()
-            mixed = self.mixing()
-            if mixed is not None:
-                squares = squares * mixed[0].diagonal().to(squares).square()
-            n, present = float(weights.sum()), (weights > 0).to(squares.device)
-            left = max(1 - self.degrees_of_freedom() / n, _LEFT_OVER)
-            error = max(float(squares[present].mean()) / n / left**2, 0.0)
-            self.known_temperature = min(max(math.sqrt(6 * error) / math.pi, _COLDEST), _HOTTEST)
-        return self.known_temperature

@@ -207,6 +207,7 @@ def create_app(service: Service) -> FastAPI:
         # FastAPI's own pages load scripts from other sites; we serve docs.html.
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     for kind, status, detail in _STATUS:
         app.add_exception_handler(kind, _answered(status, detail))
@@ -237,20 +238,7 @@ def create_app(service: Service) -> FastAPI:
             answer = await _unless_gone(
                 request, service.predict(client_of(request.scope), files, question)
             )
-        return Predictions.model_validate(
-            {
-                "revision": answer.revision,
-                "predictions": [
-                    {
-                        "label": label,
-                        "unknown": unknown,
-                        "novelty": novelty,
-                        "top": [{"label": name, "probability": share} for name, share in likeliest],
-                    }
-                    for label, unknown, likeliest, novelty in answer.predictions
-                ],
-            }
-        )
+        return Predictions.model_validate(answer)
 
     @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def teach(request: Request, name: str) -> Changed:
@@ -337,7 +325,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
     finally:
         working.cancel()
         watching.cancel()
-        # A change that has begun goes on to its end, with its images.
+        # A change that has begun goes on to its end in its thread.
         await asyncio.wait({working, watching})
 
 

@@ -100,7 +100,9 @@ class Inbox:
             yield chunk
 
     def _give_up_the_slowest(self) -> None:
-        slowest = next(iter(self._receiving))
+        slowest = next(iter(self._receiving), None)
+        if slowest is None:
+            return
         del self._receiving[slowest]
         self._held -= slowest.size
         slowest.size = 0

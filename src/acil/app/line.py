@@ -89,8 +89,8 @@ class Line(Generic[Question, Result]):
     -----
     The next image is one of the client that has had least (by cost), and of the request that has had
     least among those of this client. So neither many images nor large ones hold up another request. One
-    whose future is cancelled takes no more time. Decoding pauses while a full batch waits: then this
-    order is that of the network too.
+    whose future is cancelled takes no more time. Batches are chosen in the same order, and while a full
+    one waits, only the first images of requests are decoded.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class Line(Generic[Question, Result]):
         #: What each client has had since it joined the line.
         self._served: dict[str, int] = {}
         self._decoding: list[int] = []
-        self._decoded: deque[tuple[_Request[Question, Result], int, Tensor]] = deque()
+        #: Request, place in it, pixels and cost of images that wait for the network.
+        self._decoded: list[tuple[_Request[Question, Result], int, Tensor, int]] = []
         self._closed = False
         self._changed = threading.Condition()
         #: Number of batches and of images in them, for metrics.
@@ -140,8 +141,11 @@ class Line(Generic[Question, Result]):
         with self._changed:
             if self._closed:
                 raise RuntimeError("The line is closed.")
-            # Who joins starts level with those that have had least.
-            self._served.setdefault(client, min(self._served.values(), default=0))
+            # Who joins starts level with those that have had least; what is only decoded does not count.
+            had = Counter(self._served)
+            for other, _, _, cost in self._decoded:
+                had[other.client] -= cost
+            self._served.setdefault(client, min(had.values(), default=0))
             served = min((r.served for r in self._requests if r.client == client), default=0)
             request = _Request[Question, Result](
                 client,
@@ -199,13 +203,16 @@ class Line(Generic[Question, Result]):
 
     def _next(self, large: bool) -> tuple[_Request[Question, Result], int, Waiting] | None:
         """Return the image whose turn it is, None if none can be decoded now."""
-        if len(self._decoded) >= self._max_images:
-            return None
         self._drop_cancelled()
+        full = len(self._decoded) >= self._max_images
         small = _LARGE * self._max_pixels
         room = self._max_pixels - sum(pixels for pixels in self._decoding if pixels > small)
         most = room if large and room > small else small
-        ready = [r for r in self._requests if r.images and r.images[0][1].pixels <= most]
+        ready = [
+            r
+            for r in self._requests
+            if r.images and r.images[0][1].pixels <= most and not (full and len(r.images) < r.size)
+        ]
         if not ready:
             return None
         request = min(ready, key=lambda r: (self._served[r.client], r.served + r.images[0][1].cost))
@@ -230,7 +237,7 @@ class Line(Generic[Question, Result]):
             with self._changed:
                 self._decoding.remove(image.pixels)
                 if request in self._requests:
-                    self._decoded.append((request, place, pixels))
+                    self._decoded.append((request, place, pixels, image.cost))
                 self._changed.notify_all()
 
     def _classify(self) -> None:
@@ -241,24 +248,24 @@ class Line(Generic[Question, Result]):
                     if self._closed and not self._requests:
                         return
                     self._changed.wait()
-                size = min(self._max_images, len(self._decoded))
-                batch = [self._decoded.popleft() for _ in range(size)]
-                batch = [entry for entry in batch if entry[0] in self._requests]
+                waiting = [entry for entry in self._decoded if entry[0] in self._requests]
+                waiting.sort(key=lambda entry: (self._served[entry[0].client], entry[0].served))
+                batch, self._decoded = waiting[: self._max_images], waiting[self._max_images :]
                 self._changed.notify_all()
             if batch:
                 self._process(batch)
 
-    def _process(self, batch: list[tuple[_Request[Question, Result], int, Tensor]]) -> None:
-        requests = list(dict.fromkeys(request for request, _, _ in batch))
+    def _process(self, batch: list[tuple[_Request[Question, Result], int, Tensor, int]]) -> None:
+        requests = list(dict.fromkeys(request for request, *_ in batch))
         try:
-            rows = self._embedder.embed(torch.stack([pixels for _, _, pixels in batch]))
+            rows = self._embedder.embed(torch.stack([pixels for _, _, pixels, _ in batch]))
         except Exception as error:  # whatever a network raises belongs to those who asked
             for request in requests:
                 self._finish(request, error)
             return
         self.batches += 1
         self.images += len(batch)
-        for (request, place, _), row in zip(batch, rows, strict=True):
+        for (request, place, *_), row in zip(batch, rows, strict=True):
             request.features[place] = row
         for request in requests:
             if len(request.features) == request.size:

@@ -46,17 +46,6 @@ class Question(NamedTuple):
     unknown_above: float | None
 
 
-#: Label, whether it is unknown, the likeliest classes, and novelty; see `Snapshot.classify`.
-Classified = tuple[str, bool, tuple[tuple[str, float], ...], float | None]
-
-
-class Answer(NamedTuple):
-    """Predictions for the images of one request, all by the state of this revision."""
-
-    revision: str
-    predictions: list[Classified]
-
-
 class Service:
     """A model that predicts for many at a time and changes for one at a time."""
 
@@ -68,7 +57,7 @@ class Service:
             self._held_out = self.store.prepare(settings.held_out, None)
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
-        self._line: Line[Question, Answer] = Line(
+        self._line: Line[Question, dict[str, Any]] = Line(
             self.store.embedder,
             self._answer,
             max_pixels=settings.max_pixels,
@@ -84,7 +73,7 @@ class Service:
         self._n_changes = 0
         self.metrics = Metrics(self._current)
 
-    async def predict(self, client: str, files: Sequence[bytes], question: Question) -> Answer:
+    async def predict(self, client: str, files: Sequence[bytes], question: Question) -> dict[str, Any]:
         """Return what the model says of images; cancelled, it takes no more time."""
         self.store.require()
         sizes = await self._checked(files)
@@ -204,10 +193,21 @@ class Service:
         with _named(number):
             return decode(content, embedder.preprocessing.size, embedder.mode, embedder.crop)
 
-    def _answer(self, features: Tensor, question: Question) -> Answer:
+    def _answer(self, features: Tensor, question: Question) -> dict[str, Any]:
         """Classify the images of a request, all by one state of the model."""
         published = self.store.require()
-        return Answer(published.revision, published.snapshot.classify(features.numpy(), *question))
+        predictions = [
+            {
+                "label": label,
+                "unknown": unknown,
+                "novelty": novelty,
+                "top": [{"label": name, "probability": share} for name, share in likeliest],
+            }
+            for label, unknown, likeliest, novelty in published.snapshot.classify(
+                features.numpy(), *question
+            )
+        ]
+        return {"revision": published.revision, "predictions": predictions}
 
     def _changed(self, action: str, name: str, contents: list[bytes]) -> dict[str, Any]:
         start = time.perf_counter()

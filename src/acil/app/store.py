@@ -128,31 +128,25 @@ class Store:
         self.require()
         return self._change(lambda classifier: classifier.forget(samples))
 
-    def refresh(self) -> bool:
+    def refresh(self) -> None:
         """Serve the file as it is now, if another process has changed it; never raise.
 
         Whatever is wrong with the file (it is gone, damaged, of another network, cannot be read …) is
         logged once, and `fault` tells it; the old state stays.
-
-        Returns
-        -------
-        bool
-            Whether a new state is served.
         """
         try:
-            return self._refreshed()
+            self._refreshed()
         except ACILError as error:
             self._found("The model file has changed, but cannot be served.", str(error))
         except Exception as error:  # a server that stops looking would serve an old state for ever
             self._found("The model file cannot be watched.", f"{type(error).__name__}: {error}")
-        return False
 
     def _found(self, fault: str | None, details: str = "") -> None:
         if fault is not None and (fault, details) != self._logged:
             logger.warning("%s: %s Predicting goes on. %s", self.path, fault, details)
         self.fault, self._logged = fault, (fault, details)
 
-    def _refreshed(self) -> bool:
+    def _refreshed(self) -> None:
         signature = _signature(self.path)
         known = None if self._published is None else self._published.signature
         if signature == known:
@@ -160,9 +154,10 @@ class Store:
         elif signature is None:
             self._found("The model file is gone. Nothing can be changed.")
         if signature is None or signature in (known, self._refused):
-            return False
+            return
+        # A change that is being made reads the file itself.
         if not self._changing.acquire(blocking=False):
-            return False
+            return
         try:
             self._published = Published.of(self._load(), signature)
         except ACILError:
@@ -172,7 +167,6 @@ class Store:
             self._changing.release()
         self._found(None)
         logger.info("%s has been changed by another process: reloaded.", self.path)
-        return True
 
     def _change(self, act: Callable[[ImageClassifier], Report]) -> Change:
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):

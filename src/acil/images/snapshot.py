@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acil.analytic import Frozen
+from acil.calibration import expected_leverage
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, UnsupportedError
 from acil.modelfile import save
@@ -272,7 +273,7 @@ class Snapshot:
                 self.head.temperature_  # noqa: B018
                 if self.can_learn:
                     # It needs the factor, which novelties are then computed with.
-                    self.head._require_state().model.expected_leverage()
+                    expected_leverage(self.head._require_state().model)
                 self._solved.set()
         return self.head
 
