@@ -47,7 +47,7 @@ def decoded(folder):
 def test_graph_gives_the_scores_and_classes_of_torch(network, pictures, tmp_path, expansion_size):
     from acil.export import TOLERANCE, export_onnx
 
-    model = ImageClassifier(network, expansion_size=expansion_size)
+    model = ImageClassifier(network, expansion_size=expansion_size, clip_norm=expansion_size and 0.5)
     model.learn(pictures)
     pixels = decoded(pictures)
     path = tmp_path / "m.onnx"

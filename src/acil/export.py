@@ -104,6 +104,7 @@ class _Head(nn.Module):
         model = clf._require_state().model
         projection, self._activation = model.expansion.projection, model.expansion.activation
         self.projection = None if projection is None else _constant(projection)
+        self._clip_norm = model.expansion.clip_norm
         self.coef = _constant(torch.from_numpy(clf.coef_).mT)
         self.intercept = _constant(torch.from_numpy(clf.intercept_))
         self._temperature = clf.temperature_
@@ -113,6 +114,8 @@ class _Head(nn.Module):
         rows = features
         if self.projection is not None:
             rows = _ACTIVATIONS[self._activation](rows @ self.projection)
+        if self._clip_norm is not None:
+            rows = rows * (self._clip_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
         scores = rows @ self.coef + self.intercept
         return scores, torch.softmax(scores / self._temperature, dim=1)
 
