@@ -142,7 +142,9 @@ def learn(
         f"{model} knows {known}"
     )
     if kept_states(model):
-        typer.echo(f"acil undo {model} takes this back", err=True)
+        typer.echo(
+            f"acil undo {model} takes this back; the state before is kept for it (--no-undo)", err=True
+        )
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         typer.echo(
             f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "

@@ -123,7 +123,7 @@ def _advise(clf: ACILClassifier) -> None:
     if 0 < between < d and not private:
         logger.warning(
             "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
-            "Whoever has both files can recover them: delete the earlier one, see docs/privacy.md.",
+            "Whoever has both files can recover them: see docs/privacy.md.",
             between,
             d,
         )
