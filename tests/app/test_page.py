@@ -264,6 +264,13 @@ def test_part_that_fails_is_told_and_the_rest_can_be_sent_again(opened):
     playwright.expect(page.locator("#classes tbody tr")).to_have_count(1)
 
 
+def test_images_sent_before_the_limits_are_known_go_in_parts_too(opened):
+    page = opened(max_images=2)
+    page.evaluate("() => { model = null; }")
+    teach(page, "red", 5)
+    playwright.expect(page.locator("#teach-status")).to_contain_text("Learnt 5 images")
+
+
 def test_long_lists_are_searched_and_small_classes_marked(opened):
     page = opened(PHONE)
     names = [f"kind {i}" for i in range(12)]

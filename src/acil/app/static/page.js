@@ -52,7 +52,9 @@ const PART_BYTES = 1024;
 
 // Send files in as few requests as the limits of the server allow; use the answer to each part of them.
 async function send(path, files, use) {
-  const { images, bytes } = model ? model.limits : { images: Infinity, bytes: Infinity };
+  // Somebody may be faster than the answer that tells the limits.
+  if (!model) await refresh();
+  const { images, bytes } = model.limits;
   const parts = [];
   let room = 0;
   for (const file of files) {
