@@ -11,8 +11,8 @@ from PIL import Image
 from pictures import draw, network_file
 
 #: Processor time of `acil learn` of 30 photographs, start-up included, in units of importing torch. It
-#: was 2.4 to 2.7 when this was written.
-TORCH_IMPORTS = 2.75
+#: was 3.0 when this was written, with one thread.
+TORCH_IMPORTS = 3.3
 ROUNDS = 3
 
 LEARN = """
