@@ -17,6 +17,7 @@ ROOMS = [
     "consistency",
     "validation",
     "labels",
+    "state",
     "classifier",
     "river",
     "modelfile",

@@ -15,10 +15,11 @@ from torch import Tensor
 from acil.analytic import Sums
 from acil.analytic.linalg import panels
 from acil.calibration import Calibration
-from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier, State
+from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
+from acil.state import State
 from acil.validation import Rows, check_parameters, resolve_seed
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.

@@ -21,7 +21,7 @@ from acil.analytic.linalg import mirror_, panels
 from acil.analytic.ridge import Solution
 from acil.analytic.sums import Matrix
 from acil.calibration import Calibration
-from acil.classifier import ACILClassifier, State
+from acil.classifier import ACILClassifier
 from acil.errors import InputError, ModelFileError, UnsupportedError
 from acil.labels import Labels
 from acil.modelfile.header import (
@@ -37,6 +37,7 @@ from acil.modelfile.header import (
 from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
 from acil.scores import MIXERS, balance_factors
+from acil.state import State
 from acil.validation import check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)

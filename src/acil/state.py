@@ -1,0 +1,227 @@
+"""What a classifier has learnt: one object, replaced whole by every change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from acil.analytic import AnalyticModel, Ridge, Sums
+from acil.analytic.model import Features
+from acil.analytic.sums import Block
+from acil.calibration import Calibration, estimated_temperature, relative_leverage
+from acil.consistency import require_forgettable
+from acil.errors import InputError, SingularMatrixError, UnsupportedError
+from acil.labels import Labels, columns_of, union
+from acil.scores import Discriminant
+from acil.validation import Rows, input_errors, new_model
+
+#: What sums of weights may round by; anything beyond that was never learnt.
+_WEIGHT_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything learnt, in one object that is replaced whole.
+
+    Attributes
+    ----------
+    classes : ndarray of shape (n_classes,)
+        Labels, sorted; label i is column i of the model.
+    model : AnalyticModel
+    seed : int
+        Seed that the expansion was drawn with.
+    scaling : Tensor of shape (2, n_features) or None
+        What is taken from each feature, and what it is divided by then.
+    calibration : Calibration or None
+        For discriminant scores.
+    release : dict or None
+        Releases made of these samples, see `acil.privacy`; None if there are none.
+    saved : int or None
+        Number of samples when the model was last saved or loaded.
+    """
+
+    classes: Labels
+    model: AnalyticModel
+    seed: int
+    scaling: Tensor | None = None
+    calibration: Calibration | None = None
+    release: dict[str, Any] | None = None
+    saved: int | None = None
+
+    @classmethod
+    def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
+        """Return the state that has learnt nothing yet."""
+        calibration = Calibration.empty() if estimator.scores == "discriminant" else None
+        return cls(classes, new_model(estimator, n_features, seed), seed, None, calibration)
+
+    def features(self, rows: Rows) -> Features:
+        """Return what makes blocks of rows, of the size and type that the model takes."""
+        model, scaling = self.model, self.scaling
+        size, dtype, device = model.block_rows, model.precision.products, model.device
+        if scaling is None:
+            return lambda: rows.blocks(size, dtype, device)
+        shift, unit = scaling.to(device=device, dtype=dtype)
+        return lambda: ((block - shift) / unit for block in rows.blocks(size, dtype, device))
+
+    def check_values(self, rows: Rows) -> None:
+        """Raise an `InputError` if rows have values that are not finite or too large to be squared."""
+        with input_errors():
+            # |x W_fe|² ≤ ‖x‖² · (largest column norm)², and sums of it must not overflow
+            limit = torch.finfo(self.model.precision.products).max / 1e3
+            stretch = self.model.expansion.column_norm()
+            if self.scaling is not None:
+                stretch *= max(1.0, 1 / float(self.scaling[1].min()))
+            rows.check_finite(limit / max(1.0, stretch**2))
+
+    def learned(self, rows: Rows, labels: Labels, declared: Labels, weights: Tensor | None) -> State:
+        """Return the state after learning samples, of declared classes."""
+        classes, model = union(self.classes, declared), self.model
+        blocks = model.blocks(self.features(rows), columns_of(labels, classes), weights)
+        places = columns_of(self.classes, classes)
+        head = model.learner.learn(blocks, len(rows), places, len(classes))
+        return replace(self, classes=classes, model=model.with_head(head))
+
+    def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
+        """Return the state after adding sums over other samples, of classes with these labels."""
+        classes = union(self.classes, labels)
+        places, positions = columns_of(self.classes, classes), columns_of(labels, classes)
+        head = self.model.ridge.merge(sums, positions, places, len(classes))
+        both = self.calibration and (
+            self.calibration.merged(calibration) if calibration else self.calibration.marked()
+        )
+        return replace(self, classes=classes, model=self.model.with_head(head), calibration=both)
+
+    def forgotten(self, rows: Rows, labels: Labels, weights: Tensor | None) -> State:
+        """Return the state that has never learnt samples; raise if they cannot have been learnt."""
+        head, columns = self.model.learner, columns_of(labels, self.classes)
+        self._require_learnt(columns, weights)
+        features = self.features(rows)
+
+        def blocks() -> Iterator[Block]:
+            return self.model.blocks(features, columns, weights)
+
+        if isinstance(head, Ridge):
+            require_forgettable(head, blocks)
+        rest, kept = head.forget(blocks, declared=head.counts == 0)
+        return replace(
+            self,
+            classes=self.classes[kept.numpy()],
+            model=self.model.with_head(rest),
+            calibration=self.calibration and self.calibration.marked(),
+        )
+
+    def measured(self, rows: Rows, labels: Labels, weights: Tensor | None) -> Calibration:
+        """Return how samples learnt score when each is left out."""
+        model, total = self.model, Calibration.empty()
+        with suppress(SingularMatrixError):  # it is for whoever predicts, not for whoever learns
+            found = Discriminant.of(model)
+            coef = model.ridge.coefficients()[0]
+            for block, columns, heavy in model.blocks(
+                self.features(rows), columns_of(labels, self.classes), weights
+            ):
+                leverages = model.ridge.leverage(block).cpu().double()
+                left_out = found.left_out((block @ coef.to(block)).cpu(), leverages, columns, heavy)
+                scores, leverages, sound = left_out
+                novelty = self.log_novelty(block, scores, leverages)
+                heavy = torch.ones(len(columns), dtype=torch.float64) if heavy is None else heavy
+                total = total.plus(scores[sound], columns[sound], novelty[sound], heavy[sound])
+        return total
+
+    def novelty(self, block: Tensor) -> Tensor:
+        """Return how unlike everything learnt rows are."""
+        model = self.model
+        rows = model.expansion(block)
+        leverages = model.ridge.leverage(rows)
+        if self.calibration is None:
+            return relative_leverage(model, rows, leverages)
+        scores = next(model.scores([block], model.weights()))
+        log_novelty = self.log_novelty(rows, scores, leverages) - self.calibration.largest_known()
+        return log_novelty.exp().to(rows)
+
+    def log_novelty(self, rows: Tensor, scores: Tensor, leverages: Tensor) -> Tensor:
+        """Return the logarithm of how unlike everything learnt expanded rows are.
+
+        The relative leverage, and how much nearer a row is to a class than to the centre of all.
+        """
+        relative = relative_leverage(self.model, rows, leverages.to(rows)).cpu().double()
+        return relative.clamp(min=1e-300).log() - scores.cpu().double().amax(dim=1)
+
+    def temperature(self) -> float:
+        """Return the temperature of the softmax that gives probabilities."""
+        if self.calibration is None or self.model.head.solver == "frozen":
+            return estimated_temperature(self.model)
+        return self.calibration.temperature()
+
+    def _require_learnt(self, columns: Tensor, weights: Tensor | None) -> None:
+        """Raise if a class has fewer samples, or less weight, than are to be forgotten."""
+        head, n_classes = self.model.learner, len(self.classes)
+        counts = head.counts
+        asked = torch.bincount(columns if weights is None else columns[weights > 0], minlength=n_classes)
+        for column in torch.nonzero(asked > counts).flatten().tolist():
+            raise InputError(
+                f"Cannot forget {int(asked[column])} samples of {self.classes[column].item()!r}: only "
+                f"{int(counts[column])} were learnt."
+            )
+        if weights is None:
+            return
+        heavy = torch.bincount(columns, weights, minlength=n_classes)
+        for column in torch.nonzero(heavy > head.weights * (1 + _WEIGHT_ROUNDING)).flatten().tolist():
+            raise InputError(
+                f"Cannot forget a weight of {float(heavy[column]):g} of "
+                f"{self.classes[column].item()!r}: only {float(head.weights[column]):g} was learnt."
+            )
+
+    def require_enough(self, labels: Labels, counts: Tensor, least: int) -> None:
+        """Raise if one of these classes would have samples, but fewer than allowed, after learning."""
+        for label, count in zip(labels, counts.tolist(), strict=True):
+            known = int(self.model.head.counts[self.classes == label].sum())
+            if count > 0 and known + count < least:
+                raise InputError(
+                    f"Class {label.item()!r} would have {known + count} samples, fewer than "
+                    f"min_class_samples={least}. Nothing was learnt and nothing waits: collect more "
+                    "samples, and give them together."
+                )
+
+    def require_sums_of_samples(self) -> None:
+        """Raise if the sums are those of a private release, which must not mix with others."""
+        if self.release is not None and self.release["private"]:
+            raise UnsupportedError(
+                "This model is a private release: its sums have noise, and its ε would no longer hold "
+                "for what is added or removed. Change the model it was made from and release that "
+                "again; releases are added up by acil.privacy.combine."
+            )
+
+    def require_same_expansion(self, other: State) -> None:
+        """Raise an `InputError` if the sums of another model are not of the same expanded features."""
+        mine, theirs = self.model.expansion, other.model.expansion
+        if mine.in_features != theirs.in_features:
+            raise InputError(
+                f"The models were fitted on {mine.in_features} and {theirs.in_features} features: they "
+                "cannot be merged."
+            )
+        if mine.fingerprint() != theirs.fingerprint():
+            raise InputError(
+                "The models have different expansions, so their sums cannot be added. Fit both with the "
+                "same expansion_size, activation and random_state."
+            )
+        scales = [state.scaling for state in (self, other)]
+        if (scales[0] is None) != (scales[1] is None) or (
+            scales[0] is not None and not torch.equal(scales[0], cast(Tensor, scales[1]))
+        ):
+            raise InputError(
+                "The models scale their features differently, so their sums cannot be added. Models to "
+                "be merged have to start from the same first call (standardize=True), or without."
+            )
+
+
+def both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return all releases of two sets of samples, which may have samples in common."""
+    if mine is None or theirs is None:
+        return mine or theirs
+    known = {release["id"]: release for release in (*mine["releases"], *theirs["releases"])}
+    return {**mine, "releases": list(known.values())}
