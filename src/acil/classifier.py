@@ -19,7 +19,7 @@ from acil.analytic.model import Weights
 from acil.calibration import Calibration
 from acil.errors import InputError, NotFittedError
 from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of
-from acil.state import State, both_ledgers
+from acil.state import State, both_ledgers, released_before
 from acil.validation import (
     Rows,
     check_candidates,
@@ -564,6 +564,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     return self
             seed = resolve_seed(self.random_state)
             state = State.new(self, labels[:0], rows.n_features, seed)
+            # They may be the same samples.
+            state = replace(state, release=released_before(self.__dict__.get("_state")))
             state.check_values(rows)
             self._require_enough(state, labels, declared, weights)
             if self.standardize:

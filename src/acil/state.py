@@ -41,8 +41,8 @@ class State:
         For discriminant scores.
     release : dict or None
         Releases made of these samples, see `acil.privacy`; None if there are none.
-    saved : int or None
-        Number of samples when the model was last saved or loaded.
+    changes : int or None
+        Samples learnt or forgotten since the model was last saved or loaded; None before that.
     """
 
     classes: Labels
@@ -51,7 +51,7 @@ class State:
     scaling: Tensor | None = None
     calibration: Calibration | None = None
     release: dict[str, Any] | None = None
-    saved: int | None = None
+    changes: int | None = None
 
     @classmethod
     def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
@@ -84,7 +84,8 @@ class State:
         blocks = model.blocks(self.features(rows), columns_of(labels, classes), weights)
         places = columns_of(self.classes, classes)
         head = model.learner.learn(blocks, len(rows), places, len(classes))
-        return replace(self, classes=classes, model=model.with_head(head))
+        changes = self._changes(len(rows))
+        return replace(self, classes=classes, model=model.with_head(head), changes=changes)
 
     def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""
@@ -94,7 +95,8 @@ class State:
         both = self.calibration and (
             self.calibration.merged(calibration) if calibration else self.calibration.marked()
         )
-        return replace(self, classes=classes, model=self.model.with_head(head), calibration=both)
+        model, changes = self.model.with_head(head), self._changes(int(sums.counts.sum()))
+        return replace(self, classes=classes, model=model, calibration=both, changes=changes)
 
     def forgotten(self, rows: Rows, labels: Labels, weights: Tensor | None) -> State:
         """Return the state that has never learnt samples; raise if they cannot have been learnt."""
@@ -113,7 +115,11 @@ class State:
             classes=self.classes[kept.numpy()],
             model=self.model.with_head(rest),
             calibration=self.calibration and self.calibration.marked(),
+            changes=self._changes(len(rows)),
         )
+
+    def _changes(self, n_samples: int) -> int | None:
+        return None if self.changes is None else self.changes + n_samples
 
     def measured(self, rows: Rows, labels: Labels, weights: Tensor | None) -> Calibration:
         """Return how samples learnt score when each is left out."""
@@ -225,3 +231,10 @@ def both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> 
         return mine or theirs
     known = {release["id"]: release for release in (*mine["releases"], *theirs["releases"])}
     return {**mine, "releases": list(known.values())}
+
+
+def released_before(state: State | None) -> dict[str, Any] | None:
+    """Return the releases of a model that is about to learn from scratch, which is none itself."""
+    if state is None or state.release is None:
+        return None
+    return {"private": False, "releases": state.release["releases"], "epsilon": None, "delta": None}

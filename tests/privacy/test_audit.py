@@ -77,9 +77,14 @@ def test_what_was_forgotten_is_found_by_whoever_has_the_file_from_before():
     assert (found.direction, found.learnt, found.recovered) == ("forgotten", 5, 5)
 
 
-def test_small_classes_are_named():
-    after = states(2)[1].partial_fit(X[:1], ["fox"])
-    assert audit(after).few["fox"] == 1
+@pytest.mark.parametrize("size", [None, 256])
+def test_a_class_of_one_sample_is_named_and_is_that_sample_among_any_number_of_others(size):
+    many, alone = samples(1200), samples(1)
+    before = ACILClassifier(expansion_size=size, gamma=1.0).fit(many, np.arange(1200) % 2)
+    after = before.copy().partial_fit(np.r_[many[:600], alone], [1] * 600 + [2])
+    for found in (audit(after, features=alone), audit(after, before, features=alone)):
+        assert (found.few, found.recovered, found.classes) == ({"2": 1}, 1, ["2"])
+        assert found.cosines[0] > 0.999
 
 
 def test_a_model_of_few_samples_is_its_samples():

@@ -113,5 +113,8 @@ def test_saving_advises_where_few_samples_lie_between_two_states(tmp_path, caplo
         save(clf.partial_fit(X[20:40], y[20:40]), tmp_path / "m.acil")
         assert not caplog.messages
         save(load(tmp_path / "m.acil").partial_fit(X[40:43], y[40:43]), tmp_path / "n.acil")
-    (advice,) = caplog.messages
-    assert "before: 3, less than the width 16" in advice
+        clf = load(tmp_path / "m.acil")
+        save(clf.partial_fit(X[40:42], y[40:42]).forget(X[:2], y[:2]), tmp_path / "o.acil")
+    more, replaced = caplog.messages
+    assert "before: 3, less than the width 16" in more
+    assert "before: 4, less than the width 16" in replaced

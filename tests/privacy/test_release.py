@@ -120,7 +120,8 @@ def test_repeated_releases_add_up():
     assert stated[2] > stated[1] > 2.0
 
 
-CHANGES = st.lists(st.sampled_from(["release", "learn", "forget", "merge", "copy", "save"]), max_size=8)
+KINDS = ["release", "learn", "forget", "merge", "copy", "save", "fit"]
+CHANGES = st.lists(st.sampled_from(KINDS), max_size=8)
 
 
 @given(CHANGES)
@@ -145,6 +146,9 @@ def test_epsilon_is_never_understated(tmp_path_factory, changes):
             clf.merge(site)
         elif change == "copy":
             clf = clf.copy()
+        elif change == "fit":
+            clf.fit(X[::10], y[::10])
+            others = 0
         elif change == "save":
             save(clf, folder / "m.acil")
             clf = load(folder / "m.acil")
@@ -211,8 +215,13 @@ def test_the_label_set_is_fixed_and_does_not_tell_which_classes_have_samples():
     made = privatize(plain().fit(X, y), 1.0, DELTA, classes=["cat", "dog", "emu", "owl"])
     assert made.classes_.tolist() == ["cat", "dog", "emu", "owl"]
     assert (made.class_count_ >= 1).all()
-    with pytest.raises(InputError, match="never learnt: 'owl'"):
+    with pytest.raises(InputError, match="lacks classes of the model"):
         privatize(plain().fit(X, y), 1.0, DELTA, classes=["cat", "dog"])
+
+
+def test_the_largest_noise_is_finite(monkeypatch):
+    monkeypatch.setattr(release.os, "urandom", lambda n: b"\xff" * n)
+    assert torch.isfinite(release.gaussian(2)).all()
 
 
 def test_nothing_of_the_model_but_public_settings_is_in_a_release():

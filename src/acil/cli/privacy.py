@@ -87,9 +87,10 @@ def report(found: Audit, model: str, previous: str | None) -> str:
     what = f"Samples {found.direction} between the states" if previous is not None else "Samples"
     lines.append(f"{what}: {found.learnt:,}")
     if found.rank is None:
-        lines.append("Recovery was not tried: there is nothing between the states, or too much.")
-    else:
-        lines.append(f"Recovered, with their classes: {found.recovered:,} (rank {found.rank:,})")
+        many = "there are too many samples" if found.learnt else "the states have as many samples"
+        lines.append(f"Groups of samples were not looked for: {many}.")
+    rank = "" if found.rank is None else f" (rank {found.rank:,})"
+    lines.append(f"Recovered, with their classes: {found.recovered:,}{rank}")
     if found.recovered:
         back = "follow" if found.features_recovered else "do not follow"
         lines.append(f"The features of the backbone {back} from them.")

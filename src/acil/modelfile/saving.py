@@ -117,10 +117,9 @@ def load(
 def _advise(clf: ACILClassifier) -> None:
     """Warn if few samples lie between two saved states: whoever has both files can recover them."""
     with clf._locked() as state:
-        n_samples, d = int(state.model.head.counts.sum()), state.model.expansion.size
-        between = 0 if state.saved is None else abs(n_samples - state.saved)
+        between, d = state.changes or 0, state.model.expansion.size
         private = state.release is not None and state.release["private"]
-        clf._state = replace(state, saved=n_samples)
+        clf._state = replace(state, changes=0)
     if 0 < between < d and not private:
         logger.warning(
             "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
@@ -352,8 +351,8 @@ def _assembled(
     calibration = header["calibration"] and Calibration.from_dict(header["calibration"], frozen)
     if header["calibration"] is not None and calibration is None:
         raise InvalidFileError("'calibration' does not have the numbers that it must have")
-    seed, saved = header["parameters"]["random_state"], sum(header["counts"])
-    clf._state = State(classes, model, seed, scaling, calibration, header["release"], saved)
+    seed = header["parameters"]["random_state"]
+    clf._state = State(classes, model, seed, scaling, calibration, header["release"], changes=0)
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)

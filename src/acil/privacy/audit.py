@@ -15,7 +15,7 @@ from acil.analytic.linalg import mirror_
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.privacy import SCOPE
-from acil.privacy.recovery import backbone_features, recover, recover_from_weights
+from acil.privacy.recovery import Recovered, backbone_features, recover, recover_from_weights
 
 #: Classes of fewer samples are named in a report.
 FEW = 10
@@ -254,11 +254,15 @@ def _recovered(known: _Known, base: _Known | None, learnt: int) -> tuple[Tensor,
             return nothing, [], rank
         change = (known.weights - before).T @ row
         return row.unsqueeze(0), [int(change.argmax())], rank
-    if not 0 < learnt <= _MOST:
-        return nothing, [], None
     gram, moment = _difference(known, base)
-    found = recover(gram, moment, learnt, known.expansion)
-    return found.rows, found.columns, found.rank
+    found = Recovered(None, nothing, [])
+    if 0 < learnt <= _MOST:
+        found = recover(gram, moment, learnt, known.expansion)
+    # The sum of a class of one sample is that sample, however many samples others have.
+    before = known.classes[:0] if base is None else base.classes[base.counts > 0]
+    new = (known.counts == 1) & ~np.isin(known.classes, before) & (not known.private)
+    alone = [int(column) for column in np.flatnonzero(new) if column not in found.columns]
+    return torch.cat([found.rows, moment[:, alone].T]), found.columns + alone, found.rank
 
 
 def _membership(

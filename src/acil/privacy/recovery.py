@@ -43,15 +43,15 @@ class Recovered:
 
     Attributes
     ----------
-    rank : int
-        Of the sums, as far as rounding or noise lets it be seen.
+    rank : int or None
+        Of the sums, as far as rounding or noise lets it be seen; None if nobody looked.
     rows : Tensor of shape (recovered, d)
         Expanded rows.
     columns : list of int
         Class of each.
     """
 
-    rank: int
+    rank: int | None
     rows: Tensor
     columns: list[int]
 

@@ -97,6 +97,8 @@ def privatize(
         this = {"id": secrets.token_hex(16), "noise": noise}
         before = [] if state.release is None else state.release["releases"]
         labels = state.classes if classes is None else np.unique(check_labels(classes))
+        if not np.isin(state.classes, labels).all():
+            raise InputError("The label set lacks classes of the model. Give them all.")
         ridge = state.model.ridge
         ridge.flush()
         sums, spread = _noisy(ridge.sums, state, labels, noise, gram, expansion)
@@ -250,8 +252,9 @@ def gaussian(*shape: int) -> Tensor:
     ----------
     *shape : int
     """
-    bits = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(11)
-    return torch.from_numpy(ndtri((bits + 0.5) * 2.0**-53)).reshape(shape)
+    # 52 bits: with one more, adding 0.5 would round, and a number could be infinite.
+    bits = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(12)
+    return torch.from_numpy(ndtri((bits + 0.5) * 2.0**-52)).reshape(shape)
 
 
 def _symmetric(d: int) -> Tensor:
