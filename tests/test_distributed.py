@@ -230,6 +230,22 @@ def labels_of_types(group):
     return [model.classes_ for model in found]
 
 
+def guarded(group, least):
+    model = ACILClassifier(**OPTIONS, min_class_samples=least)
+    X, y = np.eye(4)[group.rank :: 2], ["ant", "ant"]
+    try:
+        return partial_fit(model, X, y, group=group).class_count_.tolist()
+    except InputError as error:
+        return str(error), "_state" in model.__dict__
+
+
+def test_a_class_is_large_enough_if_all_ranks_together_have_enough_of_it():
+    assert together(2, guarded, 4) == [[4], [4]]
+    for text, learnt in together(2, guarded, 5):
+        assert "'ant' would have 4 samples, fewer than min_class_samples=5" in text
+        assert not learnt
+
+
 def test_numbers_keep_their_type():
     for whole, real in together(2, labels_of_types):
         assert whole.tolist() == real.tolist() == [0, 1]

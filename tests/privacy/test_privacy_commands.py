@@ -85,6 +85,7 @@ def test_a_release_says_what_it_guarantees_and_the_model_remembers_it(place):
 
 
 def test_classes_of_few_images_are_refused(place):
+    assert "clip_norm 1, min_class_samples 2" in acil("inspect", place / "old.acil").stdout
     image = next((place / "more").rglob("*.png"))
     refused = acil("learn", image, "--class", "rarest", "--model", place / "old.acil", code=1)
     assert "'rarest' would have 1 samples, fewer than min_class_samples=2" in refused.stderr

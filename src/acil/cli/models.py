@@ -164,6 +164,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         how = "chosen from the sums (auto)" if report["gamma_chosen"] else "fixed"
         gamma = f"{report['gamma']:g}, {how}"
     options = [name for name in ("fit_intercept", "class_balance") if report[name]]
+    if report["clip_norm"] is not None:
+        options.append(f"clip_norm {report['clip_norm']:g}")
+    if (least := report["parameters"]["min_class_samples"]) > 1:
+        options.append(f"min_class_samples {least}")
     backbone, images = report["backbone"] or {}, report["images"] or {}
     return [
         ("file", report["path"]),

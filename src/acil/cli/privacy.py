@@ -87,8 +87,10 @@ def report(found: Audit, model: str, previous: str | None) -> str:
     what = f"Samples {found.direction} between the states" if previous is not None else "Samples"
     lines.append(f"{what}: {found.learnt:,}")
     if found.rank is None:
-        many = "there are too many samples" if found.learnt else "the states have as many samples"
-        lines.append(f"Groups of samples were not looked for: {many}.")
+        why = "there are too many" if found.learnt else "both states have as many"
+        if found.kind == "weights":
+            why = "one file of weights does not tell them apart"
+        lines.append(f"Groups of samples were not looked for: {why}.")
     rank = "" if found.rank is None else f" (rank {found.rank:,})"
     lines.append(f"Recovered, with their classes: {found.recovered:,}{rank}")
     if found.recovered:
@@ -97,7 +99,7 @@ def report(found: Audit, model: str, previous: str | None) -> str:
     if found.cosines:
         close = sum(cosine >= 0.999 for cosine in found.cosines)
         lines.append(
-            f"Of {counted(len(found.cosines), 'image')} given, {close:,} were found (cosine ≥ 0.999); "
+            f"Found of {counted(len(found.cosines), 'image')} given (cosine ≥ 0.999): {close:,}; "
             f"mean cosine {sum(found.cosines) / len(found.cosines):.4f}"
         )
     for way, result in found.membership.items():
