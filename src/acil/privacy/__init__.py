@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from acil.privacy.audit import Audit, Membership, audit
+    from acil.privacy.attack import Audit, Membership, audit
     from acil.privacy.release import combine, guarantee, privatize
 
 __all__ = ["SCOPE", "UNIT", "Audit", "Membership", "audit", "combine", "guarantee", "privatize"]
@@ -26,6 +26,6 @@ _HOMES = {"combine": "release", "guarantee": "release", "privatize": "release"}
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'acil.privacy' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"acil.privacy.{_HOMES.get(name, 'audit')}"), name)
+    value = getattr(importlib.import_module(f"acil.privacy.{_HOMES.get(name, 'attack')}"), name)
     globals()[name] = value
     return value
