@@ -80,7 +80,7 @@ def extract(folder: Path, photos: Path) -> None:
         save_file(content, folder / f"photos-{split}.safetensors")
     chosen = torch.cat([torch.nonzero(data.train_labels == c).flatten()[:40] for c in range(25)])
     pictures = []
-    for pixels in data.train.subset(chosen).pixels:
+    for pixels in data.train.subset(chosen).pixels():
         memory = io.BytesIO()
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(memory, "PNG")
         pictures.append(memory.getvalue())
