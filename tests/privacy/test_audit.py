@@ -116,7 +116,9 @@ def test_two_files_of_weights_reveal_the_sample_between_them(tmp_path):
     assert found.classes == [str(y[-1])]
 
 
-def test_states_of_different_models_are_refused():
+def test_samples_and_states_of_different_models_are_refused():
+    with pytest.raises(InputError, match="12 features"):
+        audit(states(1)[1], features=X[:, :3])
     other = ACILClassifier(expansion_size=256, gamma=1.0, random_state=1).fit(X, y)
     with pytest.raises(InputError, match="different expansions"):
         audit(states(1)[1], other)

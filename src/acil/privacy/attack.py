@@ -134,8 +134,10 @@ def audit(
     (3, 3, True)
     """
     if previous is not None:
-        mine, theirs = model._require_state(), previous._require_state()
-        mine.require_same_expansion(theirs)
+        model._require_state().require_same_expansion(previous._require_state())
+    for given in (features, others):
+        if given is not None:
+            model._check_query(given)
     known = _Known.of(model)
     base = None if previous is None else _Known.of(previous)
     if base is not None and base.n_samples > known.n_samples:
