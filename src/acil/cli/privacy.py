@@ -65,14 +65,7 @@ def audit(
 
 
 def report(found: Audit, model: str, previous: str | None) -> str:
-    """Return one page about an attack.
-
-    Parameters
-    ----------
-    found : Audit
-    model, previous : str
-        Names of the files.
-    """
+    """Return one page about an attack on files of these names."""
     lines = [f"Attack on {model}" + ("" if previous is None else f" and {previous}"), ""]
     if found.private:
         lines.append("The model is a differentially private release.")

@@ -45,20 +45,9 @@ def located(stored: str | None, model: str | os.PathLike[str]) -> str:
 
 
 def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> tuple[Embedder, str | None]:
-    """Open the network of a model file, of which only the header is read.
+    """Open the network of a model file, of which only the header is read; return its name, too.
 
-    Parameters
-    ----------
-    path : str or path-like
-    backbone : str, optional
-        As in `ImageClassifier.load`.
-
-    Returns
-    -------
-    embedder : Embedder
-        The network that the model was learnt with.
-    source : str or None
-        The name that it was opened by.
+    ``backbone`` names it as in `ImageClassifier.load`.
     """
     header = describe(path)
     learnt, stored = header["backbone"], header["images"] or {}
@@ -71,13 +60,7 @@ def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> tup
 
 
 class FromFeaturesError(InputError):
-    """Images are given to a model that was learnt from features.
-
-    Parameters
-    ----------
-    model : str or path-like
-        What to call it.
-    """
+    """Images are given to a model that was learnt from features."""
 
     def __init__(self, model: str | os.PathLike[str]) -> None:
         super().__init__(
@@ -108,12 +91,9 @@ def open_stored(source: str | None, learnt: Mapping[str, Any] | None) -> Embedde
 
 
 def require_identity(given: Mapping[str, Any] | None, learnt: Mapping[str, Any] | None) -> None:
-    """Raise unless two identities are those of the same network.
+    """Raise unless two identities, see `Embedder.identity`, are those of the same network.
 
-    Parameters
-    ----------
-    given, learnt : mapping or None
-        See `Embedder.identity`; None stands for features of which no network is known.
+    None stands for features of which no network is known.
     """
     if given == learnt:
         return

@@ -188,16 +188,7 @@ class Evaluation:
     def of(
         cls, classes: Sequence[str], names: Sequence[str], predictions: Sequence[Prediction]
     ) -> Evaluation:
-        """Count predictions.
-
-        Parameters
-        ----------
-        classes : sequence of str
-            Of the model.
-        names : sequence of str
-            True class of each image.
-        predictions : sequence of Prediction
-        """
+        """Count the predictions of a model of these classes, given the true name of each image."""
         place = {name: column for column, name in enumerate(classes)}
         confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
         unknown: Counter[str] = Counter()

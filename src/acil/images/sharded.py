@@ -37,17 +37,11 @@ _DIGEST_BYTES = 32
 class Share(Samples):
     """One process's samples of a phase that several learn together.
 
-    Attributes
-    ----------
-    placed : tuple of str
-        Class of each of the digests. Digests, names and messages are those of all processes.
-    own : tuple of int
-        Which of the digests are those of the rows of ``features``.
-    group : Group
+    Digests, names and messages are those of all processes.
     """
 
-    placed: tuple[str, ...]
-    own: tuple[int, ...]
+    placed: tuple[str, ...]  # class of each of the digests
+    own: tuple[int, ...]  # which of the digests are those of the rows of ``features``
     group: Group
 
     @property
@@ -93,21 +87,8 @@ def prepare_share(
 ) -> Share:
     """Turn this process's share of some images into samples: number i belongs to rank i modulo the size.
 
-    Parameters
-    ----------
-    embedder : Embedder
-        The same on all processes.
-    sources : sequence of Path
-        All images, in the same order on all processes.
-    labels : sequence of str
-        Class of each.
-    group : Group
-    skip_bad : bool, default=False
-        Leave out files that cannot be read, instead of refusing all.
-    progress : callable, optional
-        Called with the number of this process's images done and the number of all of them.
-    source : str, optional
-        The name that the network was opened by.
+    All processes have the same network, opened by the name ``source``, and list all images, with the
+    class of each, in the same order. Of progress, this process's images are told.
     """
     start = time.perf_counter()
     places = range(group.rank, len(sources), group.size)
@@ -157,30 +138,12 @@ def learn_together(
 ) -> tuple[Report, Share]:
     """Learn images into a model file, each process its share; the file changes on success only.
 
-    Parameters
-    ----------
-    model : Path
-        The model file, read and written by rank 0 alone.
-    sources, labels, skip_bad, progress
-        See `prepare_share`.
-    group : Group
-    new : callable
-        Makes an empty model, with this network or the one it names itself.
-    load : callable
-        Reads the model file, on rank 0.
-    backbone : str, optional
-        The network, as the user names it; by default that of the model of rank 0.
-    track : bool, optional
-        As ``load`` has it.
-    undo : bool, default=False
-        As in `ImageClassifier.save`.
+    Rank 0 alone reads it, by ``load``, and writes it. ``new`` makes an empty model, with a network or
+    the one it names itself. ``backbone`` is the network as the user names it, by default that of the
+    model of rank 0; ``track`` is as ``load`` has it. For the others see `prepare_share`.
 
-    Raises
-    ------
-    InputError
-        On all processes, with the rank that has found it.
-    ProcessLostError
-        If another process is gone; the file is as it was.
+    Raises an InputError on all processes, with the rank that has found it, or a ProcessLostError if
+    another process is gone.
     """
     with group.together():
         _require_same(sources, labels, group)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from acil.analytic import Frozen
 from acil.calibration import expected_leverage
 from acil.classifier import ACILClassifier
-from acil.errors import InputError, UnsupportedError
+from acil.errors import InputError
 from acil.modelfile import save
 from acil.vision.listing import UNKNOWN
 
@@ -31,33 +31,17 @@ MAX_TRACKED = 1_000_000
 
 
 class SaltedHashes(NamedTuple):
-    """Hashes that were made with one salt.
-
-    Attributes
-    ----------
-    salt : str
-    hashes : frozenset of str
-        Of images.
-    placed : frozenset of str
-        Of images together with their classes.
-    """
+    """Hashes that were made with one salt."""
 
     salt: str
-    hashes: frozenset[str]
-    placed: frozenset[str]
+    hashes: frozenset[str]  # of images
+    placed: frozenset[str]  # of images together with their classes
 
 
 @dataclass(frozen=True)
 class Tracker:
     """Salted hashes of images and of their classes; never changed, only replaced.
 
-    Attributes
-    ----------
-    groups : tuple of SaltedHashes
-        Merging models that were made apart gives several groups.
-
-    Notes
-    -----
     The salt is random and stands in the file: it keeps hashes of two models from being compared, but
     whoever has the file and an image can tell whether the model has learnt that image, and as what.
 
@@ -68,7 +52,7 @@ class Tracker:
     [1, 2]
     """
 
-    groups: tuple[SaltedHashes, ...] = ()
+    groups: tuple[SaltedHashes, ...] = ()  # several after merging models that were made apart
 
     @classmethod
     def new(cls) -> Tracker:
@@ -102,16 +86,10 @@ class Tracker:
         return Tracker((SaltedHashes(salt, hashes, placed), *others))
 
     def require_learnt(self, digests: Sequence[str], names: Sequence[str], complete: bool) -> None:
-        """Raise unless these images may be forgotten.
+        """Raise unless these images, of classes of these names, may be forgotten.
 
-        Parameters
-        ----------
-        digests : sequence of str
-        names : sequence of str
-            Class of each image.
-        complete : bool
-            Whether all images of the model are tracked. If not, one that is not known may be one of
-            those learnt before.
+        Unless ``complete`` says that all images of the model are tracked, one that is not known may be
+        one of those learnt before.
         """
         misplaced = [
             i
@@ -198,15 +176,9 @@ def _placed(digest: str, name: str, salt: str) -> str:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What predictions need, ready to be used by any number of threads.
+    """What predictions need, ready to be used by any number of threads."""
 
-    Attributes
-    ----------
-    head : ACILClassifier
-        Nothing may call a method of it that changes it. Weights are solved when first needed.
-    tracker : Tracker
-    """
-
+    #: Nothing may call a method of it that changes it. Weights are solved when first needed.
     head: ACILClassifier
     tracker: Tracker
     _solving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -214,15 +186,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
-        """Make a snapshot of a head that nobody else changes from now on.
-
-        Parameters
-        ----------
-        head : ACILClassifier
-        tracker : Tracker
-        source : str or None
-            How the network was named.
-        """
+        """Make a snapshot of a head that nobody else changes, with a network that was named so."""
         if len(tracker) > MAX_TRACKED:
             logger.warning("More than %d images: their hashes are not kept.", MAX_TRACKED)
             tracker = Tracker()
@@ -248,11 +212,7 @@ class Snapshot:
 
     def copy_head(self) -> ACILClassifier:
         """Return a copy of the head, for changing; raise if it can only predict."""
-        if not self.can_learn:
-            raise UnsupportedError(
-                "This model can only predict: it was saved or loaded for inference, without the sums "
-                "that learning, forgetting and merging need. Use the full model file."
-            )
+        self.head._require_state().model.learner  # noqa: B018 (raises)
         return self.head.copy()
 
     def save(self, path: str | os.PathLike[str], inference: bool) -> None:

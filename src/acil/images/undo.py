@@ -22,26 +22,16 @@ MAX_STATES, MAX_BYTES = 10, 2**30
 
 
 def kept_states(model: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of the earlier states of a model, the oldest first.
-
-    Parameters
-    ----------
-    model : str or path-like
-        The model file.
-    """
+    """Return the files of the earlier states of a model file, the oldest first."""
     path = Path(model).resolve()
     # A change that did not come to its end leaves the present state there.
     return [state for state in _states(path) if not (path.exists() and state.samefile(path))]
 
 
 def keep_state(model: str | os.PathLike[str]) -> None:
-    """Keep the present state of a model file, which is about to be replaced.
+    """Keep the present state of a model file, locked by the caller, which is about to be replaced.
 
-    Parameters
-    ----------
-    model : str or path-like
-        The model file, locked by the caller. If there is none, states of an earlier file of that name
-        are removed.
+    If there is none, states of an earlier file of that name are removed.
     """
     path = Path(model).resolve()
     if not path.exists():
@@ -63,13 +53,7 @@ def keep_state(model: str | os.PathLike[str]) -> None:
 
 
 def undo(model: str | os.PathLike[str]) -> None:
-    """Put the last state that is kept in the place of a model file, or raise and change nothing.
-
-    Parameters
-    ----------
-    model : str or path-like
-        The model file, locked by the caller.
-    """
+    """Put the last state kept in the place of a model file, locked by the caller, or change nothing."""
     path = Path(model).resolve()
     states = kept_states(path)
     if not states:
@@ -82,13 +66,7 @@ def undo(model: str | os.PathLike[str]) -> None:
 
 
 def remove_states(model: str | os.PathLike[str]) -> None:
-    """Remove all earlier states of a model file.
-
-    Parameters
-    ----------
-    model : str or path-like
-        The model file.
-    """
+    """Remove all earlier states of a model file."""
     folder = _folder(Path(model).resolve())
     try:
         if folder.exists():

@@ -66,18 +66,9 @@ class ClassMeans:
         return len(self.labels) - 1
 
     def add(self, label: int, rows: Tensor) -> Tensor:
-        """Add rows of one class.
+        """Add rows of one class, (k, d), float64, on the device, at least one.
 
-        Parameters
-        ----------
-        label : int
-        rows : Tensor of shape (k, d), float64, on the device
-            At least one.
-
-        Returns
-        -------
-        Tensor of shape (k, d) or (k + 1, d)
-            Rows whose Gram matrix is what the scatter of the class grows by.
+        Returns rows whose Gram matrix is what the scatter of the class grows by.
         """
         at = self.position(label, rows.shape[1])
         n, k, mean = int(self.counts[at]), len(rows), rows.mean(dim=0)

@@ -14,12 +14,7 @@ from acil.modelfile.writing import cannot_write
 
 
 def file_hash(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file.
-
-    Parameters
-    ----------
-    path : str or path-like
-    """
+    """Return the SHA-256 of a file."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -27,21 +22,9 @@ def file_hash(path: str | os.PathLike[str]) -> str:
 def write_receipt(
     path: str | os.PathLike[str], before: str, n_samples: int, n_classes: int
 ) -> tuple[Path, dict[str, Any]]:
-    """Append a receipt to ``MODEL.receipts.jsonl`` beside a model file.
+    """Append a receipt to ``MODEL.receipts.jsonl`` beside a model file; return file and receipt.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The model file as it is now.
-    before : str
-        `file_hash` of the model that had the samples.
-    n_samples, n_classes : int
-        Samples that were forgotten, and classes they were of.
-
-    Returns
-    -------
-    file : Path
-    receipt : dict
+    ``before`` is the `file_hash` of the model that had the samples.
     """
     file = Path(f"{os.fspath(path)}.receipts.jsonl")
     receipt = {

@@ -39,48 +39,18 @@ _ACTIVE = 1e-3
 
 @dataclass(frozen=True)
 class Recovered:
-    """Samples found in sums.
+    """Samples found in sums."""
 
-    Attributes
-    ----------
-    rank : int or None
-        Of the sums, as far as rounding or noise lets it be seen; None if nobody looked.
-    rows : Tensor of shape (recovered, d)
-        Expanded rows.
-    columns : list of int
-        Class of each.
-    """
-
-    rank: int | None
-    rows: Tensor
-    columns: list[int]
+    rank: int | None  # of the sums, as far as rounding or noise lets it be seen; None if nobody looked
+    rows: Tensor  # expanded, (recovered, d)
+    columns: list[int]  # class of each
 
 
-def recover(
-    gram: Tensor,
-    moment: Tensor,
-    n_samples: int,
-    expansion: Expansion,
-    patience: int = PATIENCE,
-) -> Recovered:
-    """Find the samples that sums are sums of.
+def recover(gram: Tensor, moment: Tensor, n_samples: int, expansion: Expansion) -> Recovered:
+    """Find the samples that sums, both triangles of gram and in float64, are sums of.
 
-    Parameters
-    ----------
-    gram : Tensor of shape (d, d)
-        Both triangles, in float64.
-    moment : Tensor of shape (d, n_classes)
-    n_samples : int
-        Number of samples in the sums, which the counts of a model tell.
-    expansion : Expansion
-    patience : int
-        Starts without success after which to stop.
-
-    Returns
-    -------
-    Recovered
-        Every row is one that the sums confirm: it lies in their range, has the form of an expanded row,
-        and belongs to one class and no other.
+    Every row returned is one that the sums confirm: it lies in their range, has the form of an expanded
+    row, and belongs to one class and no other.
     """
     d = len(gram)
     values, vectors = _largest(gram, min(n_samples + 8, d))
@@ -100,10 +70,10 @@ def recover(
     # The coordinates of the sum of n samples have the square n: a class of one sample is that sample.
     alone = [q for q in classes.T if abs(float(q @ q) - 1) < _CERTAIN]
     q: Tensor | None
-    while rest.shape[1] and failures < patience and starts < STARTS:
+    while rest.shape[1] and failures < PATIENCE and starts < STARTS:
         starts += not alone
         if rest.shape[1] == 1:
-            q, failures = rest[:, 0], patience
+            q, failures = rest[:, 0], PATIENCE
         else:
             q = alone.pop() if alone else find(basis, rest, generator)
         column = None if q is None else _class_of(q @ classes)
@@ -120,17 +90,9 @@ def recover(
 
 
 def backbone_features(rows: Tensor, expansion: Expansion) -> Tensor | None:
-    """Return the features z behind expanded rows relu(zᵀW), up to their length.
+    """Return the features z behind expanded rows relu(zᵀW), up to their length, (n, in_features).
 
-    Parameters
-    ----------
-    rows : Tensor of shape (n, d)
-    expansion : Expansion
-
-    Returns
-    -------
-    Tensor of shape (n, in_features) or None
-        None where fewer units are active than there are features.
+    None where fewer units are active than there are features.
     """
     if expansion.projection is None:
         return rows
@@ -147,22 +109,12 @@ def backbone_features(rows: Tensor, expansion: Expansion) -> Tensor | None:
 def recover_from_weights(
     before: Tensor, after: Tensor, expansion: Expansion
 ) -> tuple[int, Tensor | None]:
-    """Find the one sample that was learnt between two sets of weights.
+    """Find the one sample that was learnt between two sets of weights, (d, n_classes).
 
     Learning x of class y adds R x (y − Wᵀx)ᵀ to W. The right factor tells y and, up to its length, the
-    scores of x: as many equations for x as there are classes.
-
-    Parameters
-    ----------
-    before, after : Tensor of shape (d, n_classes)
-    expansion : Expansion
-
-    Returns
-    -------
-    rank : int
-        Of the difference: the number of samples, if there are more classes than that.
-    row : Tensor of shape (d,) or None
-        The expanded row, if there was one sample and it could be found.
+    scores of x: as many equations for x as there are classes. Returns the rank of the difference, which
+    is the number of samples if there are more classes than that, and the expanded row if there was one
+    sample and it could be found.
     """
     _, values, right = torch.linalg.svd(after - before, full_matrices=False)
     rank = int((values > 1e-9 * float(after.norm())).sum())

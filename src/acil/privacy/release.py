@@ -246,12 +246,7 @@ def _drawn(values: Tensor, variance: Tensor | float) -> Tensor:
 
 
 def gaussian(*shape: int) -> Tensor:
-    """Return standard normal numbers, each from 8 bytes of the operating system's entropy.
-
-    Parameters
-    ----------
-    *shape : int
-    """
+    """Return standard normal numbers, each from 8 bytes of the operating system's entropy."""
     # 52 bits: with one more, adding 0.5 would round, and a number could be infinite.
     bits = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(12)
     return torch.from_numpy(ndtri((bits + 0.5) * 2.0**-52)).reshape(shape)
