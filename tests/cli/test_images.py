@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from acil import ImageClassifier, load
+from acil import ImageClassifier
 from acil.cli import app
 from acil.cli.shared import aligned, counted
 from acil.modelfile import describe, saving
@@ -46,15 +46,14 @@ def place(tmp_path_factory):
     draw(folder / "train", 5)
     draw(folder / "test", 3, seed=1)
     network_file(folder / "network.onnx")
-    acil(
-        "learn",
-        folder / "train",
-        "--model",
-        folder / "all.acil",
-        "--backbone",
-        f"onnx:{folder / 'network.onnx'}",
-    )
+    network = f"onnx:{folder / 'network.onnx'}"
+    acil("learn", folder / "train", "--model", folder / "all.acil", "--backbone", network)
     return folder
+
+
+@pytest.fixture
+def network(place):
+    return f"onnx:{place / 'network.onnx'}"
 
 
 @pytest.fixture(autouse=True)
@@ -80,21 +79,10 @@ def test_learn_reports_classes_time_and_speed(place, model):
     assert describe(model)["n_samples"] == 23
 
 
-def test_learning_in_phases_equals_learning_at_once(place, tmp_path):
-    model = tmp_path / "phased.acil"
-    network = f"onnx:{place / 'network.onnx'}"
-    for name in ("white", "green", "blue", "red"):
-        acil("learn", place / "train" / name, "--class", name, "--model", model, "--backbone", network)
-    features = ImageClassifier.load(model).prepare(place / "test").features
-    found, expected = (load(path).decision_function(features) for path in (model, place / "all.acil"))
-    assert abs(found - expected).max() < 1e-9
-
-
-def test_csv_lists_and_single_files_are_learnt(place, tmp_path):
+def test_csv_lists_and_single_files_are_learnt(place, tmp_path, network):
     rows = [f"train/{name}/0-{i}.png,{name}" for name in ("red", "blue") for i in range(3)]
     (place / "list.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
     model = tmp_path / "m.acil"
-    network = f"onnx:{place / 'network.onnx'}"
     acil("learn", place / "list.csv", "--model", model, "--backbone", network)
     files = sorted((place / "train" / "green").iterdir())[:2]
     acil("learn", *files, "--class", "green", "--model", model)
@@ -105,8 +93,8 @@ def test_csv_lists_and_single_files_are_learnt(place, tmp_path):
     }
 
 
-def test_several_folders_are_learnt_at_once(place, tmp_path):
-    model, network = tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}"
+def test_several_folders_are_learnt_at_once(place, tmp_path, network):
+    model = tmp_path / "m.acil"
     folders = [place / "train" / "red", place / "train" / "blue", draw(tmp_path / "more", 2, seed=4)]
     acil("learn", *folders, "--model", model, "--backbone", network)
     assert describe(model)["classes"] == ["blue", "green", "red", "white"]
@@ -133,8 +121,8 @@ def test_a_command_that_changes_a_model_reads_its_sums_once(place, model, monkey
 @pytest.mark.parametrize(
     ("gamma", "words"), [("auto", "chosen from the sums (auto)"), ("2", "2, fixed")]
 )
-def test_gamma_is_a_number_or_auto(place, tmp_path, gamma, words):
-    model, network = tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}"
+def test_gamma_is_a_number_or_auto(place, tmp_path, gamma, words, network):
+    model = tmp_path / "m.acil"
     acil("learn", place / "train", "--model", model, "--backbone", network, "--gamma", gamma)
     shown = acil("inspect", model).stdout
     assert words in shown
@@ -186,12 +174,12 @@ def test_two_formats_at_once_are_refused(place, model):
     assert not result.stdout
 
 
-def test_wide_letters_keep_columns_in_line(place, tmp_path):
+def test_wide_letters_keep_columns_in_line(place, tmp_path, network):
     names = {"red": "日本 語", "blue": "Größe", "green": "two words"}
     for colour, name in names.items():
         (tmp_path / "images" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "images" / name).symlink_to(place / "train" / colour)
-    model, network = tmp_path / "m.acil", f"onnx:{place / 'network.onnx'}"
+    model = tmp_path / "m.acil"
     lines = acil("learn", tmp_path / "images", "--model", model, "--backbone", network).stdout
     assert "\n日本 語          5         5\n" in lines
     assert "\ntwo words        5         5\n" in lines
@@ -206,13 +194,12 @@ def test_wide_letters_keep_columns_in_line(place, tmp_path):
     assert aligned(["\x1b[2J"]) == ["\\x1b[2J"]
 
 
-def test_every_bad_image_is_named_in_a_sentence_of_its_own(place, tmp_path):
+def test_every_bad_image_is_named_in_a_sentence_of_its_own(place, tmp_path, network):
     folder = tmp_path / "cat"
     folder.mkdir()
     for number in range(7):
         (folder / f"{number}.png").write_bytes(b"no image")
     shutil.copy(next((place / "train" / "red").iterdir()), folder / "good.png")
-    network = f"onnx:{place / 'network.onnx'}"
     model = tmp_path / "m.acil"
     told = acil("learn", folder, "--class", "cat", "--model", model, "--backbone", network, code=1)
     assert "7 of 8 images cannot be used; nothing was changed. Cannot read" in told.stderr
@@ -261,10 +248,9 @@ def test_forget_says_what_is_gone_and_that_the_network_never_saw_it(place, model
     assert "never learnt" in again.stderr
 
 
-def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path):
+def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, network):
     out, other = tmp_path / "merged.acil", tmp_path / "other.acil"
     assert "common past" in acil("merge", model, place / "all.acil", "-o", out, code=1).stderr
-    network = f"onnx:{place / 'network.onnx'}"
     acil("learn", place / "train", "--model", other, "--backbone", network)
     report = json.loads(acil("merge", model, other, "-o", out, "--json").stdout)
     assert report["totals"] == dict.fromkeys(("blue", "green", "red", "white"), 10)
@@ -293,8 +279,7 @@ def test_image_that_was_learnt_is_left_out_and_told(place, model):
     assert "This holds if" not in acil("forget", model, image, "--class", "red").stderr
 
 
-def test_a_new_model_says_what_it_stores_of_images_and_may_store_nothing(place, tmp_path):
-    network = f"onnx:{place / 'network.onnx'}"
+def test_a_new_model_says_what_it_stores_of_images_and_may_store_nothing(place, tmp_path, network):
     learn = ["learn", place / "train", "--backbone", network, "--model"]
     assert "salted hash of each image" in acil(*learn, tmp_path / "a.acil").stderr
     model = tmp_path / "b.acil"
@@ -410,9 +395,8 @@ def test_evaluate_names_wrong_and_doubtful_images(place, model, tmp_path):
     assert {row["class"] for row in report["wrong"]} == {"blue"}
 
 
-def test_two_commands_at_once_give_both_results(place, tmp_path):
+def test_two_commands_at_once_give_both_results(place, tmp_path, network):
     model = tmp_path / "m.acil"
-    network = f"onnx:{place / 'network.onnx'}"
     running = [
         start("learn", place / "train" / name, "--class", name, "--model", model, "--backbone", network)
         for name in ("red", "blue")

@@ -9,11 +9,10 @@ from PIL import Image
 
 from acil import ImageClassifier, load
 from acil.analytic import ridge
-from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
+from acil.errors import InputError, NotFittedError, UnsupportedError
 from acil.images import UNKNOWN_ABOVE
 from acil.images.features import write_features
 from acil.vision import build, save_backbone
-from modelfiles import rewrite
 from pictures import draw, network
 
 #: Rounding of sums in another order; κ is below 1e4 here.
@@ -69,17 +68,6 @@ def test_forgotten_class_was_never_learnt(pictures, joint):
     features = never.prepare(test).features
     for found, expected in zip(scores(joint, features), scores(never, features), strict=True):
         np.testing.assert_allclose(found, expected, rtol=SCORES, atol=SCORES)
-
-
-def test_forgetting_one_image_of_a_batch_leaves_the_rest(pictures, joint):
-    image = pictures[0] / "red" / "0-3.png"
-    joint.forget([image], "red")
-    rest = ImageClassifier(network())
-    kept = [path for path in sorted(pictures[0].glob("*/*.png")) if path != image]
-    rest.learn(kept, [path.parent.name for path in kept])
-    np.testing.assert_allclose(
-        joint.snapshot.head.coef_, rest.snapshot.head.coef_, rtol=SCORES, atol=SCORES
-    )
 
 
 def test_merged_model_has_seen_both(pictures, joint):
@@ -339,13 +327,6 @@ def test_evaluation_leaves_out_and_names_what_was_not_learnt(pictures, joint):
     assert "red" not in found.per_class
     with pytest.raises(InputError, match="None of these classes"):
         joint.evaluate(pictures[1] / "red", "red")
-
-
-def test_damaged_facts_in_a_file_are_told(joint, tmp_path):
-    joint.save(tmp_path / "m.acil")
-    rewrite(tmp_path / "m.acil", {"images": {"source": 3, "tracked": []}})
-    with pytest.raises(ModelFileError, match=r"images\.source"):
-        ImageClassifier.load(tmp_path / "m.acil")
 
 
 @pytest.mark.parametrize("inference", [False, True])

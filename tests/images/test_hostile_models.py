@@ -39,7 +39,11 @@ HOSTILE = [
     *((("backbone", "name"), name) for name in ["pipe.safetensors", "onnx:pipe", "module:os.system"]),
     *((("backbone",), value) for value in [None, "resnet", {}, {"name": "a"}, []]),
     *((("backbone", key), "\x1b]0;title\x07") for key in ("weights", "engine", "preprocessing")),
-    (("images", "tracked"), None),
+    *((("images", "tracked"), groups) for groups in (None, 3, [3], [{}])),
+    *(
+        (("images", "tracked"), [{"salt": "0" * 32, "hashes": hashes, "placed": []}])
+        for hashes in (3, ["zz"], [3])
+    ),
     (("images", "tracked"), [{"salt": "0" * 32, "hashes": ["\u0661" * 32], "placed": []}]),
     (("images", "tracked"), [{"salt": "0" * 31, "hashes": [], "placed": []}]),
     *((("gamma",), value) for value in (10**400, 1e308, -1.0, "\x1b")),

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from acil import ImageClassifier
-from acil.errors import InputError, ModelFileError
+from acil.errors import InputError
 from acil.images import snapshot
 from acil.images.snapshot import Tracker
-from modelfiles import rewrite
 from pictures import draw, network
 
 
@@ -148,15 +147,3 @@ def test_file_for_prediction_has_no_hashes(model, tmp_path):
     model.save(tmp_path / "small.acil", inference=True)
     salt = model.snapshot.tracker.groups[0][0]
     assert salt.encode() not in (tmp_path / "small.acil").read_bytes()
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [None, 3, [3], [{}], [{"salt": "x", "hashes": []}]]
-    + [[{"salt": "0" * 32, "hashes": hashes, "placed": []}] for hashes in (3, ["zz"], [3])],
-)
-def test_damaged_hashes_are_told(model, tmp_path, groups):
-    model.save(tmp_path / "m.acil")
-    rewrite(tmp_path / "m.acil", {"images": {"source": None, "tracked": groups}})
-    with pytest.raises(ModelFileError, match=r"images\.tracked"):
-        ImageClassifier.load(tmp_path / "m.acil")

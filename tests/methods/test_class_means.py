@@ -49,15 +49,6 @@ def test_scatter_far_from_the_origin_keeps_its_digits():
     assert float(difference) < 1e-5
 
 
-def test_rows_of_a_class_come_in_their_own_order():
-    features = torch.arange(6.0).unsqueeze(1)
-    found = {
-        k: rows.flatten().tolist()
-        for k, rows in by_class(features, torch.tensor([3, 1, 3, 1, 3, 2]), CPU)
-    }
-    assert found == {1: [1, 3], 2: [5], 3: [0, 2, 4]}
-
-
 def test_bytes_are_those_of_the_stored_tensors():
     features, labels = gaussians()
     sums = ClassMeans(CPU, with_scatter=True)

@@ -54,15 +54,6 @@ def test_scores_are_those_of_the_formulas(settings, order):
     assert model.predict(vectors(queries)).tolist() == expected.argmax(axis=1).tolist()
 
 
-def test_second_stream_does_not_saturate():
-    features, labels = gaussians()
-    model = learnt("ds-al", phases(features, labels, GROUPS))
-    rows = 3 * torch.randn(200, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    saturated = float((model._second_rows(rows).abs() > 0.99).double().mean())
-    unscaled = model._model().expansion.project(rows).tanh()
-    assert saturated < 0.15 < 0.6 < float((unscaled.abs() > 0.99).double().mean())
-
-
 def test_blocks_of_rows_do_not_matter(monkeypatch):
     features, labels = gaussians(per_class=30)
     all_phases = phases(features, labels, GROUPS)
@@ -78,14 +69,6 @@ def test_without_compensation_it_is_acil():
     acil = learnt("acil", all_phases).classifier.decision_function(features.double())
     model = learnt("ds-al", all_phases, ds_al_compensation=0.0)
     assert torch.equal(model.scores(features.double()), acil)
-
-
-def test_grouping_moves_the_scores():
-    """The targets of the second stream depend on the weights of the moment."""
-    features, labels = gaussians()
-    one = learnt("ds-al", phases(features, labels, [range(6)])).scores(features.double())
-    three = learnt("ds-al", phases(features, labels, GROUPS)).scores(features.double())
-    assert not torch.allclose(one, three, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "mixed"}, {"dtype": "float32"}, {"solver": "recursive"}])

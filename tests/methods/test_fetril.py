@@ -72,21 +72,6 @@ def test_classifier_is_a_linear_svc_on_rows_of_length_one():
     assert agreement > 0.98
 
 
-def test_rows_reach_the_classifier_with_length_one(monkeypatch):
-    seen = []
-
-    def fit(rows, *others):
-        seen.append(rows)
-        return squared_hinge(rows, *others)
-
-    monkeypatch.setattr(fetril, "squared_hinge", fit)
-    features, labels = gaussians(per_class=200)
-    learnt("fetril", phases(features, labels, GROUPS))
-    assert len(seen) == 3
-    for rows in seen:
-        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-12)
-
-
 def test_linear_layer_learns_too_and_the_same_bits_each_time():
     features, labels = gaussians(per_class=40)
     settings = {"fetril_classifier": "fc", "fetril_epochs": 30, "fetril_learning_rate": 0.5}
@@ -149,15 +134,6 @@ def test_weights_are_those_of_scikit_learn(n_classes, C):
     assert converged
     np.testing.assert_allclose(weight, svc.coef_, rtol=0, atol=1e-6 * np.abs(svc.coef_).max())
     np.testing.assert_allclose(bias, svc.intercept_, rtol=0, atol=1e-6 * np.abs(svc.coef_).max())
-
-
-def test_two_classes_are_opposites_and_agree_with_scikit_learn():
-    X, y = problem(2)
-    svc = LinearSVC(tol=1e-10, dual=False).fit(X, y)
-    weight, bias, _ = squared_hinge(torch.from_numpy(X), torch.from_numpy(y), 2, tolerance=1e-9)
-    np.testing.assert_allclose(weight[1], svc.coef_[0], rtol=0, atol=1e-6 * np.abs(svc.coef_).max())
-    torch.testing.assert_close(weight[0], -weight[1])
-    torch.testing.assert_close(bias[0], -bias[1])
 
 
 def test_at_the_usual_tolerance_the_loss_is_as_low_as_scikit_learns():

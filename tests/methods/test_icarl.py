@@ -43,14 +43,6 @@ def test_nearest_mean_is_the_nearest_by_distance_of_directions():
     assert distances.argmin(1).tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_any_number_of_exemplars_will_do(n):
-    _, means = exemplar_means(
-        TwoPixels(), upper_rows(*[(3, 4)] * n), torch.zeros(n, dtype=torch.int64), CPU
-    )
-    torch.testing.assert_close(means.norm(dim=1), torch.ones(1))
-
-
 def test_sigmoid_targets_are_the_teachers_for_old_classes_and_labels_for_new_ones():
     student = torch.zeros(1, 3)
     teacher = torch.tensor([[math.log(3.0)]])  # σ = 3/4

@@ -62,17 +62,8 @@ def test_a_release_says_what_it_guarantees_and_the_model_remembers_it(place):
     shown = acil("inspect", place / "r.acil").stdout
     assert "ε = 2" in shown
     assert SCOPE in shown
-    again = acil(
-        "export",
-        place / "new.acil",
-        "--private",
-        place / "s.acil",
-        "--epsilon",
-        2,
-        "--delta",
-        1e-6,
-        "--json",
-    )
+    more = ("--private", place / "s.acil", "--epsilon", 2, "--delta", 1e-6, "--json")
+    again = acil("export", place / "new.acil", *more)
     assert json.loads(again.stdout)["private"]["epsilon"] > 2.5
     found = json.loads(acil("audit", place / "r.acil", "--json").stdout)
     assert (found["private"], found["recovered"]) == (True, 0)

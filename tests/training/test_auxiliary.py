@@ -22,7 +22,7 @@ from acil.training.objectives import (
     mixing_share,
     transformed,
 )
-from acil.training.recipes import RECIPES, override, recipe, to_dict
+from acil.training.recipes import RECIPES, to_dict
 from acil.training.settings import Auxiliary
 
 ROTATION = Auxiliary(copies=1)
@@ -222,14 +222,6 @@ def test_without_tasks_recipes_and_trainings_are_known_by_what_they_were():
     with_task = dataclasses.replace(SHORT, auxiliary=ROTATION)
     told = training_identity(make_network(), images, labels, with_task, None, 0, CrossEntropy())
     assert told["training.auxiliary"]["copies"] == 1
-
-
-def test_recipe_names_tasks_by_dotted_keys_and_json_keeps_them():
-    chosen = override(
-        recipe("strong"), {"training.auxiliary.copies": "2", "training.auxiliary.mixup": "0.5"}
-    )
-    assert chosen.training.auxiliary == Auxiliary(copies=2, mixup=0.5)
-    assert to_dict(chosen)["training"]["auxiliary"]["copies"] == 2
 
 
 def test_cost_counts_copies_and_teachers():

@@ -111,19 +111,6 @@ def test_checkpoints_are_written_no_more_often_than_asked(tmp_path, monkeypatch)
     assert len(writes) == 3 * STEPS + 1
 
 
-def test_clock_decides_when_the_next_is_due(tmp_path, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("acil.training.checkpoint.time.monotonic", lambda: now[0])
-    checkpoint = Checkpoint(tmp_path, every_seconds=60)
-    assert not checkpoint.due()
-    now[0] = 160.0
-    assert checkpoint.due()
-    checkpoint.save({}, Position(0, 1, 2), {"a": torch.zeros(2)})
-    assert not checkpoint.due()
-    now[0] = 221.0
-    assert checkpoint.due()
-
-
 @pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "text", "foreign"])
 def test_damaged_checkpoint_is_logged_and_training_starts_anew(tmp_path, whole, caplog, damage):
     checkpoint = Checkpoint(tmp_path, every_seconds=0)
@@ -174,15 +161,6 @@ def test_checkpoint_of_another_training_is_refused(tmp_path, change, named):
     assert named in str(caught.value)
     assert "remove the file" in str(caught.value)
     assert Checkpoint(tmp_path).path.read_bytes() == before
-
-
-def test_removed_checkpoint_is_gone(tmp_path):
-    checkpoint = Checkpoint(tmp_path, every_seconds=0)
-    checkpoint.remove()
-    with pytest.raises(Killed):
-        fit(checkpoint, stop_after=1)
-    checkpoint.remove()
-    assert not list(tmp_path.iterdir())
 
 
 def test_failed_write_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):

@@ -25,13 +25,6 @@ def test_distillation_is_the_cross_entropy_of_softened_scores():
     assert float(distillation(-teacher, teacher, 2.0)) == pytest.approx(expected)
 
 
-def test_distillation_is_the_mean_over_rows():
-    generator = torch.Generator().manual_seed(0)
-    student, teacher = torch.randn(2, 5, 4, generator=generator)
-    rows = [float(distillation(student[i : i + 1], teacher[i : i + 1], 2.0)) for i in range(5)]
-    assert float(distillation(student, teacher, 2.0)) == pytest.approx(sum(rows) / 5)
-
-
 def test_other_teacher_gives_a_gradient_to_the_student_only_and_an_identical_one_none():
     network, teacher = make_network().eval(), make_network(seed=1).eval()
     same = copy.deepcopy(network)
