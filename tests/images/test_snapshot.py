@@ -79,30 +79,22 @@ def test_forgotten_images_may_be_learnt_again(model, pictures, tmp_path):
     assert len(again.learn(pictures / "red", "red").repeated) == 4
 
 
-def test_image_never_learnt_cannot_be_forgotten(model, tmp_path):
-    before = model.snapshot
-    strange = draw(tmp_path, 1, ("red",), seed=7)
-    with pytest.raises(InputError, match="1 of 1 images were never learnt"):
-        model.forget(strange / "red", "red")
-    assert model.snapshot is before
-
-
-def test_image_given_twice_cannot_be_forgotten(model, pictures):
-    before = model.snapshot
-    image = pictures / "red" / "0-0.png"
-    with pytest.raises(InputError, match="1 of 2 images are given twice"):
-        model.forget([image, image], "red")
-    assert model.snapshot is before
-
-
-def test_image_cannot_be_forgotten_as_another_class(model, pictures, tmp_path):
+def test_image_cannot_be_forgotten_twice_as_another_class_or_without_being_learnt(
+    model, pictures, tmp_path
+):
     """The sums would be those of no set of images, and no sum tells."""
     model.save(tmp_path / "m.acil")
     again = ImageClassifier.load(tmp_path / "m.acil", backbone=network())
     before = again.snapshot
     images = [pictures / "blue" / "0-1.png", pictures / "red" / "0-0.png"]
-    with pytest.raises(InputError, match="1 of 2 images were learnt as another class than 'blue'"):
-        again.forget(images, "blue")
+    strange = draw(tmp_path, 1, ("blue",), seed=7) / "blue"
+    for given, words in (
+        (images, "1 of 2 images were learnt as another class than 'blue'"),
+        (images[:1] * 2, "1 of 2 images are given twice"),
+        (strange, "1 of 1 images were never learnt"),
+    ):
+        with pytest.raises(InputError, match=words):
+            again.forget(given, "blue")
     assert again.snapshot is before
     again.forget(images, ["blue", "red"])
     assert (again.counts_["blue"], again.counts_["red"]) == (3, 3)

@@ -30,31 +30,21 @@ def test_oas_of_rows_without_variance_is_zero():
 
 
 @pytest.mark.parametrize("shrinkage", [1e-4, 0.1, 0.9])
-def test_lda_has_the_scores_of_scikit_learn(shrinkage):
-    features, labels = gaussians()
+@pytest.mark.parametrize("priors", ["empirical", "equal"])
+def test_lda_has_the_scores_of_scikit_learn(shrinkage, priors):
     # Unequal counts, so that empirical priors matter.
-    features, labels = features[:50], labels[:50]
-    method = learnt(
-        "lda", phases(features, labels, GROUPS), lda_shrinkage=shrinkage, lda_priors="empirical"
-    )
-    X = features.double().numpy()
-    reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage).fit(X, labels.numpy())
-    expected = reference.decision_function(X)
+    features, labels = (part[:50] for part in gaussians())
+    settings = {"lda_shrinkage": shrinkage, "lda_priors": priors}
+    method = learnt("lda", phases(features, labels, GROUPS), **settings)
+    X, known = features.double().numpy(), None if priors == "empirical" else np.full(6, 1 / 6)
+    reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage, priors=known)
+    expected = reference.fit(X, labels.numpy()).decision_function(X)
+    if priors == "equal":
+        expected += np.log(6)  # a constant, which is left out
     np.testing.assert_allclose(
         method.scores(features.double()).numpy(), expected, rtol=SOLVED, atol=SOLVED
     )
     assert method._predict(features).tolist() == reference.predict(X).tolist()
-
-
-def test_lda_with_equal_priors_has_the_scores_of_scikit_learn_up_to_a_constant():
-    features, labels = gaussians()
-    method = learnt("lda", phases(features, labels, GROUPS), lda_shrinkage=0.01)
-    X = features.double().numpy()
-    reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.01, priors=np.full(6, 1 / 6))
-    expected = reference.fit(X, labels.numpy()).decision_function(X) + np.log(6)
-    np.testing.assert_allclose(
-        method.scores(features.double()).numpy(), expected, rtol=SOLVED, atol=SOLVED
-    )
 
 
 def test_lda_does_not_depend_on_the_scale_of_features():

@@ -94,16 +94,6 @@ def test_class_with_few_images_keeps_all_of_them():
     assert memory.labels.tolist() == [0] * 2 + [1] * 5
 
 
-def test_exemplars_of_a_class_are_chosen_once():
-    memory = ExemplarMemory(MemoryRule.parse("2 per class"), 4)
-    memory.update(image_set(images(4)), torch.zeros(4, dtype=torch.int64), torch.rand(4, 3), n_seen=1)
-    before = memory.pixels.clone()
-    with pytest.raises(InputError, match="class 0"):
-        memory.update(image_set(images(4)), torch.tensor([1, 1, 0, 0]), torch.rand(4, 3), n_seen=2)
-    assert torch.equal(memory.pixels, before)
-    assert memory.labels.tolist() == [0, 0]
-
-
 def test_memory_without_limit_keeps_everything_and_with_none_nothing():
     everything = ExemplarMemory(MemoryRule(None, "per class"), 4)
     everything.update(image_set(images(6)), torch.tensor([0, 1] * 3), None, n_seen=2)
@@ -114,10 +104,8 @@ def test_memory_without_limit_keeps_everything_and_with_none_nothing():
     assert nothing.state_dict() == {}
 
 
-def test_choosing_needs_features_and_an_empty_memory_has_no_pixels():
+def test_an_empty_memory_has_no_pixels():
     memory = ExemplarMemory(MemoryRule.parse("2 per class"), 4)
-    with pytest.raises(InputError, match="features"):
-        memory.update(image_set(images(4)), torch.zeros(4, dtype=torch.int64), None, n_seen=1)
     with pytest.raises(NotFittedError, match="Learn a phase"):
         _ = memory.pixels
 

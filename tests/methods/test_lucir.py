@@ -121,14 +121,6 @@ def test_balanced_fine_tuning_moves_old_weights_and_not_the_backbone():
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_scores_are_eta_times_the_cosine():
-    head = CosineClassifier(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), n_old=1)
-    head.eta.data.fill_(10.0)
-    # cos((2, 0), (3, 4)) = 0.6; (2, 0) and (0, 0.5) are at right angles.
-    torch.testing.assert_close(head(torch.tensor([[2.0, 0.0]])), torch.tensor([[6.0, 0.0]]))
-    torch.testing.assert_close(head.similarities(torch.tensor([[2.0, 0.0]])), torch.tensor([[0.6, 0.0]]))
-
-
 def test_cosines_keep_float32_under_autocast():
     head = CosineClassifier.drawn(8, 3, torch.Generator().manual_seed(0))
     features = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))

@@ -136,8 +136,8 @@ def test_what_cannot_be_learnt_is_refused_and_changes_nothing(name):
     only_vectors = Phase(
         1, (3, 4), ImageSet(None, vectors, content_identity(vectors)), phases[1].labels, 5
     )
-    for phase in (phases[0], phases[2], only_vectors):
-        with pytest.raises(InputError, match=re.escape(name)):
+    for phase, words in ((phases[0], name), (phases[2], name), (only_vectors, "only vectors")):
+        with pytest.raises(InputError, match=re.escape(words)):
             method.learn(phase)
     assert same_state(before, method.state_dict())
 

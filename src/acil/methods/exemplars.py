@@ -106,12 +106,6 @@ class ExemplarMemory:
         chosen images are read. Those at the positions ``first`` get the first ranks of their classes.
         The new classes are included in ``n_seen``.
         """
-        again = sorted(set(labels.tolist()) & set(self.labels.tolist()))
-        if again:
-            raise InputError(
-                f"The memory holds exemplars of class {again[0]} already, and they are chosen once. "
-                "Learn each class in one phase."
-            )
         quota = self.rule.quota(n_seen)
         first = torch.empty(0, dtype=torch.int64) if first is None else first
         new = _chosen(labels, features, quota, first)
@@ -158,14 +152,12 @@ def herd(features: Tensor, count: int) -> Tensor:
     return torch.tensor(ranked[:count], dtype=torch.int64)
 
 
-def _chosen(labels: Tensor, features: Tensor | None, quota: int | None, first: Tensor) -> Tensor:
+def _chosen(labels: Tensor, features: Any, quota: int | None, first: Tensor) -> Tensor:
     """Return the positions of the exemplars of each class, classes in order."""
     parts = [torch.empty(0, dtype=torch.int64)]
     for label in sorted(set(labels.tolist())) if quota != 0 else []:
         members = torch.nonzero(labels == label).flatten()
         if quota is not None:
-            if features is None:
-                raise InputError("Choosing exemplars needs the features of the images. Give them.")
             ahead = first[labels[first] == label][:quota]
             members = members[~torch.isin(members, ahead)]
             members = torch.cat([ahead, members[herd(features[members], quota - len(ahead))]])

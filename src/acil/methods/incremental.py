@@ -309,11 +309,6 @@ class IncrementalNetwork(Method):
                 f"{self.name} takes new classes in order, after {self.n_seen} seen: {expected}. Got "
                 f"{phase.classes}."
             )
-        if not phase.images.has_pixels:
-            raise InputError(
-                f"{self.name} trains a network on images, and this data set has only vectors. Use a "
-                "data set with images, or a method that works on features."
-            )
 
 
 def _memory_rule(settings: Any) -> MemoryRule:
