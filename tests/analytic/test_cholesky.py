@@ -50,7 +50,6 @@ def solver(request, monkeypatch):
     if request.param == "by blocks":
         monkeypatch.setattr("acil.analytic.blocked.BLOCK", 16)
         monkeypatch.setattr("acil.analytic.blocked._SMALLEST", 4)
-        monkeypatch.setattr("acil.analytic.cholesky._INVERTED", 1)
 
     def prepared(factor):
         if request.param == "by blocks":

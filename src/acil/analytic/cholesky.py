@@ -19,8 +19,6 @@ _CORRECTION_BYTES, _GPU_SHARE = 48 * 2**20, 0.5
 #: A correction multiplies rounding errors by about the leverage of its rows, so rows that are
 #: further than this from everything learnt are left to a new factorization.
 _MAX_LEVERAGE = 100.0
-#: Fewest rows of a correction on a GPU for which a triangle is solved by products.
-_INVERTED = 256
 
 
 def cholesky_(matrix: Tensor, gamma: float) -> None:
@@ -146,10 +144,9 @@ class Factor:
         # C⁻¹ Uᵀ join V, and R_k Xᵀ = L⁻ᵀ (C⁻¹ Uᵀ)ᵀ C⁻¹.
         C, status = torch.linalg.cholesky_ex(S)
         leverage = Z.square().sum(dim=0).max()
-        both = torch.cat([U.mT, residual.to(Z)], dim=1)
-        # Inverting blocks pays on a GPU, if they are not small.
-        products = self._inverses is not None and len(X) >= _INVERTED
-        both = BlockInverses(C).solve(both) if products else solve_lower(C, both)
+        both: Tensor = torch.linalg.solve_triangular(
+            C, torch.cat([U.mT, residual.to(Z)], dim=1), upper=False
+        )
         V, inner = both[:, : len(self.L)], both[:, len(self.L) :]
         largest, failed = torch.stack([leverage, status.to(leverage)]).tolist()
         if failed or not largest <= _MAX_LEVERAGE:
