@@ -55,6 +55,20 @@ def test_membership_is_reported_where_other_images_are_given(place):
     assert "area under the ROC curve" in acil(*arguments).stdout
 
 
+def test_a_model_of_features_is_attacked_with_files_of_features(tmp_path):
+    X = np.random.default_rng(0).random((40, 6)).astype(np.float32)
+    for name, part in (("old", slice(30)), ("new", slice(30, 31)), ("others", slice(31, 40))):
+        np.savez(tmp_path / f"{name}.npz", features=X[part], labels=np.array(["cat"] * 40)[part])
+    acil("learn", tmp_path / "old.npz", "--model", tmp_path / "old.acil")
+    (tmp_path / "new.acil").write_bytes((tmp_path / "old.acil").read_bytes())
+    acil("learn", tmp_path / "new.npz", "--model", tmp_path / "new.acil")
+    given = ("--images", tmp_path / "new.npz", "--others", tmp_path / "others.npz")
+    arguments = (tmp_path / "new.acil", "--previous", tmp_path / "old.acil", *given)
+    facts = json.loads(acil("audit", *arguments, "--json").stdout)
+    assert (facts["learnt"], facts["recovered"], len(facts["membership"])) == (1, 1, 2)
+    assert facts["cosines"][0] > 0.999
+
+
 def test_a_release_says_what_it_guarantees_and_the_model_remembers_it(place):
     pytest.importorskip("dp_accounting")
     written = acil("export", place / "new.acil", "--private", place / "r.acil", "--epsilon", 2)

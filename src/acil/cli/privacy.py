@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acil.cli.shared import AsJson, Backbone, Model, counted, plain, shown_progress
+from acil.cli.shared import AsJson, Backbone, Model, counted, given_features, plain, shown_progress
 
 if TYPE_CHECKING:
     from acil.privacy import Audit
@@ -26,7 +26,10 @@ def audit(
     ] = None,
     images: Annotated[
         Path | None,
-        typer.Option(help="Images that were learnt (between the states), to compare with the attack."),
+        typer.Option(
+            help="Images that were learnt (between the states), to compare with the attack; or a file "
+            "of features."
+        ),
     ] = None,
     others: Annotated[
         Path | None,
@@ -45,17 +48,18 @@ def audit(
 
     given: dict[str, Any] = {}
     with shown_progress("images") as progress:
-        if images is not None or others is not None:
-            from acil.images import ImageClassifier, network_of
+        for place, rows, labels in (
+            (images, "features", "labels"),
+            (others, "others", "other_labels"),
+        ):
+            if place is not None:
+                samples = given_features([place])
+                if samples is None:
+                    from acil.images import ImageClassifier, network_of
 
-            network = ImageClassifier(network_of(model, backbone)[0])
-            for folder, rows, labels in (
-                (images, "features", "labels"),
-                (others, "others", "other_labels"),
-            ):
-                if folder is not None:
-                    samples = network.prepare(folder, progress=progress)
-                    given |= {rows: samples.features, labels: samples.labels}
+                    network = ImageClassifier(network_of(model, backbone)[0])
+                    samples = network.prepare(place, progress=progress)
+                given |= {rows: samples.features, labels: samples.labels}
         found = attack(load(model), None if previous is None else load(previous), **given)
     if as_json:
         facts = {"model": str(model), "previous": None if previous is None else str(previous)}
