@@ -52,13 +52,8 @@ class MemoryRule:
 class ExemplarMemory:
     """Images of old classes: those of a class stand together, in the order of their herding rank.
 
-    Exemplars are chosen once; when the quota falls, the last ranks go.
-
-    Parameters
-    ----------
-    rule : MemoryRule
-    n_classes : int
-        Classes of all phases: a rule that would leave some without an exemplar is refused.
+    Exemplars are chosen once; when the quota falls, the last ranks go. A rule that would leave some of
+    the classes of all phases without an exemplar is refused.
     """
 
     def __init__(self, rule: MemoryRule, n_classes: int) -> None:

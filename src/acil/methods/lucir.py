@@ -111,14 +111,8 @@ def margin_ranking(cosines: Tensor, y: Tensor, n_old: int, margin: float, candid
 class SplitClassifier(nn.Module):
     """Scores η · similarity of features and class weights, with one learned η, which starts at 1.
 
-    The weights of old classes are a parameter of their own that is not trained: neither gradient nor
-    weight decay moves it.
-
-    Parameters
-    ----------
-    weight : Tensor of shape (classes, …)
-    n_old : int
-        Number of classes, the first ones, whose weights are frozen.
+    The weights (classes, …) of the first ``n_old`` classes are a parameter of their own that is not
+    trained: neither gradient nor weight decay moves it.
     """
 
     def __init__(self, weight: Tensor, n_old: int = 0) -> None:

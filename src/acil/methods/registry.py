@@ -55,13 +55,9 @@ def available() -> tuple[str, ...]:
 
 
 def resolve(name: str) -> type[Method]:
-    """Return the class of a method.
+    """Return the class of a method: of `available`, ``HOST+WRAPPER…`` or ``package.module:Class``.
 
-    Parameters
-    ----------
-    name : str
-        A name of `available`, ``HOST+WRAPPER…`` or ``package.module:Class``. A class of the user's own
-        need not inherit from `Method`: it is given the defaults of what it lacks.
+    A class of the user's own need not inherit from `Method`: it is given the defaults of what it lacks.
 
     Examples
     --------

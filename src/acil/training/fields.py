@@ -41,14 +41,10 @@ def read_settings(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def changed(settings: T, changes: Mapping[str, Any]) -> T:
-    """Return a copy with some values replaced, named by dotted keys.
+    """Return a copy with some values replaced, named by dotted keys: ``{"training.epochs": "3"}``.
 
-    Parameters
-    ----------
-    settings : dataclass
-        It may hold other dataclasses and mappings; a mapping takes any key.
-    changes : Mapping
-        Such as ``{"training.epochs": "3"}``; text is read as the field's type, lists by commas.
+    Settings may hold other dataclasses and mappings, which take any key. Text is read as the field's
+    type, lists by commas.
     """
     known = sorted(keys(settings))
     for key in changes:

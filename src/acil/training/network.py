@@ -12,14 +12,7 @@ from acil.vision.backbones import Backbone
 
 
 class FeatureNetwork(nn.Module):
-    """A backbone and a classifier on its features.
-
-    Parameters
-    ----------
-    backbone : Backbone
-    classifier : nn.Module
-        With a ``weight`` that has one row for each class.
-    """
+    """A backbone and a classifier on its features, whose ``weight`` has one row for each class."""
 
     def __init__(self, backbone: Backbone, classifier: nn.Module) -> None:
         super().__init__()
@@ -43,15 +36,9 @@ class FeatureNetwork(nn.Module):
 
 
 class Network(FeatureNetwork):
-    """A backbone and a linear classifier.
+    """A backbone and a linear classifier, to which :meth:`grow` adds outputs.
 
-    Parameters
-    ----------
-    backbone : Backbone
-    n_classes : int
-        Outputs at the start; :meth:`grow` adds more.
-    generator : torch.Generator, optional
-        On the CPU; draws the classifier's first weights, uniform in ± 1/√(number of features).
+    A generator on the CPU draws the first weights, uniform in ± 1/√(number of features).
     """
 
     def __init__(

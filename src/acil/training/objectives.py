@@ -27,29 +27,17 @@ _CONTRAST_WIDTHS = (256, 128)
 class Objective:
     """(network, inputs, labels, positions in the data set) → loss, or (loss, scores).
 
-    Parameters
-    ----------
-    function : callable
-        Does it; a subclass overrides ``__call__`` instead.
-
-    Attributes
-    ----------
-    capturable : bool
-        Whether a step may be a CUDA graph: no shape and no branch depends on values, and nothing but the
-        network keeps state.
-    views, draws : int
-        See :class:`acil.training.batches.Batches`; draws come as a fifth argument.
-    gradient_limit : float or None
-        Each entry of a gradient is clamped to ± this number.
-    teacher : nn.Module or None
-        Runs as fast as the network, if the objective is a dataclass.
+    A function does it; a subclass overrides ``__call__`` instead.
     """
 
+    #: Whether a step may be a CUDA graph: no shape and no branch depends on values, and nothing but the
+    #: network keeps state.
     capturable: bool = False
+    #: See :class:`acil.training.batches.Batches`; draws come as a fifth argument.
     views: int = 1
     draws: int = 0
-    gradient_limit: float | None = None
-    teacher: nn.Module | None = None
+    gradient_limit: float | None = None  # each entry of a gradient is clamped to ± this number
+    teacher: nn.Module | None = None  # runs as fast as the network, if the objective is a dataclass
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
