@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from replay_problem import same_state as same_bits
 
 from acil.methods import Context, Phase, resolve
 from acil.training.recipes import recipe
@@ -56,9 +57,5 @@ def learnt(name, all_phases, **settings):
 
 
 def same_state(left, right):
-    """Whether two states have the same names and the same bits."""
-    left, right = left.state_dict(), right.state_dict()
-    return left.keys() == right.keys() and all(
-        torch.equal(value, right[name]) if isinstance(value, torch.Tensor) else value == right[name]
-        for name, value in left.items()
-    )
+    """Whether two methods have the same state, bit for bit."""
+    return same_bits(left.state_dict(), right.state_dict())

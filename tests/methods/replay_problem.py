@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from acil.benchmark.records import Records
 from acil.methods import Context, Phase, resolve
 from acil.training.loop import train
 from acil.training.network import Network
@@ -141,3 +142,12 @@ def same_state(first, second):
         torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
         for name, value in first.items()
     )
+
+
+def timeless(folder):
+    """Return the records of a run, without what two runs of the same thing may differ in."""
+    return [
+        {name: value for name, value in record.items() if name not in ("seconds", "peak_rss")}
+        for record in Records(folder / "records.jsonl").read()
+        if record["kind"] != "environment"
+    ]

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from frozen_phases import same_state as same
 from replay_problem import TwoPixels, make_context, make_phases, upper_rows
 from torch import nn
 
@@ -22,11 +23,6 @@ from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
 
 CPU = torch.device("cpu")
-
-
-def same(first, second):
-    a, b = first.state_dict(), second.state_dict()
-    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_stored_network_is_the_trained_one_with_its_classifier(tmp_path):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from frozen_phases import FROZEN, GROUPING_FREE
+from replay_problem import timeless
 from typer.testing import CliRunner
 
 from acil.benchmark.config import make_config
@@ -12,8 +13,6 @@ from acil.benchmark.runner import run
 from acil.cli import app
 from acil.vision.backbones import load_backbone, save_backbone
 
-#: What two runs of the same thing may differ in.
-TIMES = ("seconds", "peak_rss")
 #: Bytes of the small network's parameters, which every method needs to predict.
 NETWORK = 18_912 * 4
 METHODS = ",".join(FROZEN)
@@ -40,14 +39,6 @@ def backbone(first_run):
 def records(folder, kind=None):
     found = Records(folder / "records.jsonl").read()
     return [record for record in found if kind in (None, record["kind"])]
-
-
-def timeless(folder):
-    return [
-        {name: value for name, value in record.items() if name not in TIMES}
-        for record in records(folder)
-        if record["kind"] != "environment"
-    ]
 
 
 def config(backbone, **changes):

@@ -4,10 +4,9 @@ import itertools
 
 import pytest
 import torch
-from replay_problem import REPLAY_METHODS, learnt, make_context, make_phases, same_state
+from replay_problem import REPLAY_METHODS, learnt, make_context, make_phases, same_state, timeless
 
 from acil.benchmark.config import make_config
-from acil.benchmark.records import Records
 from acil.benchmark.runner import run
 from acil.methods import resolve
 from acil.training.checkpoint import Checkpoint
@@ -106,14 +105,6 @@ DIGITS = {
     "settings.dgr_drawn": "8",
     "settings.rmm_actions": "[0.5, 0.5, 0.5]",
 }
-
-
-def timeless(folder):
-    return [
-        {key: value for key, value in record.items() if key not in ("seconds", "peak_rss")}
-        for record in Records(folder / "records.jsonl").read()
-        if record["kind"] != "environment"
-    ]
 
 
 #: Those that keep all images, or more than a network and exemplars.
