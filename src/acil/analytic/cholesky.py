@@ -148,12 +148,12 @@ class Factor:
             C, torch.cat([U.mT, residual.to(Z)], dim=1), upper=False
         )
         V, inner = both[:, : len(self.L)], both[:, len(self.L) :]
-        largest, failed = torch.stack([leverage, status.to(leverage)]).tolist()
-        if failed or not largest <= _MAX_LEVERAGE:
-            return None
         new = Factor.__new__(Factor)
         new.__dict__.update(self.__dict__)
         new._rows = self._rows.plus(V)
         # The narrower of the two goes through the triangle.
         narrow = len(X) < inner.shape[1]
-        return new, self.unwhiten(V.mT) @ inner if narrow else self.unwhiten(V.mT @ inner)
+        step = self.unwhiten(V.mT) @ inner if narrow else self.unwhiten(V.mT @ inner)
+        # Last, because reading a number waits for a GPU
+        largest, failed = torch.stack([leverage, status.to(leverage)]).tolist()
+        return None if failed or not largest <= _MAX_LEVERAGE else (new, step)
