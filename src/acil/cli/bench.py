@@ -350,7 +350,7 @@ def report(
     plots: Annotated[
         str,
         typer.Option(
-            help="Kinds of plots: all, none, or accuracy,forgetting,cost,origin,base,width,memory "
+            help="Kinds of plots: all, none, or accuracy,phases,forgetting,cost,origin,base,width,memory "
             "(any of them)."
         ),
     ] = "all",
