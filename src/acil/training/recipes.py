@@ -110,8 +110,8 @@ _BEST = replace(
     training=replace(_STRONG.training, epochs=600, auxiliary=Auxiliary(copies=1)),
 )
 
-#: The same for ResNet-18 for small images, which most exemplar-free results of others use, with all blocks
-#: of its last two stages. γ is again 0.03 of trace(gram)/d: four parts of length 8, not ten.
+#: The same for ResNet-18 for small images, which most exemplar-free results of others use; all blocks of
+#: its last two stages. γ is again 0.03 of trace(gram)/d: four parts of length 8, not ten.
 _BEST_RESNET18 = replace(
     _BEST,
     name="best-resnet18",
