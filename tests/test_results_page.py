@@ -36,17 +36,31 @@ def spread(values: list[float]) -> str:
     return f"{mean(values):.2f} ± {stdev(values):.2f}"
 
 
-FOLDERS = {"`strong`, without mirror images": "strong-no-mirror"}
 MEASURED = [row for row in rows(PAGE, "## ACIL by recipe") if not row[0].startswith("*")]
 
 
 @pytest.mark.parametrize(("recipe", "order", "averages", "last", "forgetting"), MEASURED)
 def test_acil_by_recipe(recipe, order, averages, last, forgetting):
-    found = summaries(f"{FOLDERS.get(recipe, recipe.strip('`'))}/{order}-*.jsonl", method="acil")
-    column = {k: [record["average_accuracy"] for record in found[k]] for k in (5, 10, 25, 50)}
-    assert averages == " / ".join(map(spread, column.values()))
-    assert last == spread([record["last_accuracy"] for record in found[50]])
-    assert forgetting == spread([record["forgetting"] for record in found[50]])
+    folder = re.sub(r"\W", "", recipe.split(",")[0]) + ("-no-mirror" if "without mirror" in recipe else "")
+    found = summaries(f"{folder}/{order}-*.jsonl", method="acil")
+    column = [[record["average_accuracy"] for record in found.get(k, [])] for k in (5, 10, 25, 50)]
+    assert averages == " / ".join(spread(values) if values else "–" for values in column)
+    assert last == spread([record["last_accuracy"] for record in found[5]])
+    assert forgetting == spread([record["forgetting"] for record in found[5]])
+
+
+SMALL = rows(PAGE[PAGE.index("Ten steps of ten") :], "| recipe")
+
+
+@pytest.mark.parametrize("row", SMALL, ids=" ".join)
+def test_small_bases(row):
+    recipe, base, phases, order, *shown = row
+    name = f"small-base/{recipe.strip('`')}-{order}-base{base}-0.jsonl"
+    ((summary,),) = summaries(name).values()
+    first, *_ = (RECORDS / name).read_text(encoding="utf-8").splitlines()[1:]
+    found = [json.loads(first)["accuracy"], summary["average_accuracy"], summary["last_accuracy"]]
+    assert shown == [*(f"{value:.2f}" for value in found), f"{summary['forgetting']:.1f}"]
+    assert summary["phases"] == int(phases)
 
 
 METHODS = [row for row in rows(PAGE, "## Other methods, recipe `paper`") if "the seed of" not in row[0]]

@@ -110,8 +110,8 @@ def accuracy_plot(comparison: Comparison) -> Figure:
 
 
 def phases_plot(comparison: Comparison) -> Figure | None:
-    """Draw Ā against K, one line for each row; None for a single row or K."""
-    if len(comparison.rows) < 2 or len(comparison.phases) < 2:
+    """Draw Ā against K, one line for each row; None for a single method or K."""
+    if len({row.method for row in comparison.rows}) < 2 or len(comparison.phases) < 2:
         return None
     figure, (panel,) = panels("Average accuracy against the phases", comparison, 1, 6.4, 4.6)
     handles: dict[str, Any] = {}
