@@ -41,7 +41,9 @@ MEASURED = [row for row in rows(PAGE, "## ACIL by recipe") if not row[0].startsw
 
 @pytest.mark.parametrize(("recipe", "order", "averages", "last", "forgetting"), MEASURED)
 def test_acil_by_recipe(recipe, order, averages, last, forgetting):
-    folder = re.sub(r"\W", "", recipe.split(",")[0]) + ("-no-mirror" if "without mirror" in recipe else "")
+    folder = re.sub(r"\W", "", recipe.split(",")[0]) + (
+        "-no-mirror" if "without mirror" in recipe else ""
+    )
     found = summaries(f"{folder}/{order}-*.jsonl", method="acil")
     column = [[record["average_accuracy"] for record in found.get(k, [])] for k in (5, 10, 25, 50)]
     assert averages == " / ".join(spread(values) if values else "–" for values in column)

@@ -281,6 +281,12 @@ def test_command_of_a_width_suite_names_the_widths(tmp_path):
 
 
 def test_time_of_one_pass_for_several_phases_counts_once(tmp_path):
-    records = [*run_records(phases=5), *run_records(phases=10)]
-    (comparison,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
+    fine, coarse = run_records(phases=10), run_records(phases=5)
+    # 6 phases of 2 seconds and 11 of 2: two jobs, whose times add up.
+    (comparison,) = collect([write_run(tmp_path / "two", [*fine, *coarse])]).suites["main"]
+    assert seconds_taken(comparison) == 34.0
+    # One pass: what is learnt between two coarse phases counts for the later one.
+    first = next(record for record in coarse if record.get("phase") == 0)
+    first["seconds"] = 12.0
+    (comparison,) = collect([write_run(tmp_path / "one", [*fine, *coarse])]).suites["main"]
     assert seconds_taken(comparison) == 22.0

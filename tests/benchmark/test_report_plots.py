@@ -16,6 +16,7 @@ from acil.benchmark.report.plots import (
     memory_plot,
     origin_plot,
     panels,
+    phases_plot,
     shortened,
     styled,
     width_plot,
@@ -44,6 +45,7 @@ def drawn(suites):
     with styled():
         figures = {
             "accuracy": accuracy_plot(main),
+            "phases": phases_plot(main),
             "forgetting": forgetting_plot(main),
             "cost": cost_plot(main),
             "origin": origin_plot(main, 5),
@@ -54,7 +56,7 @@ def drawn(suites):
     return figures
 
 
-NAMES = ["accuracy", "forgetting", "cost", "origin", "width"]
+NAMES = ["accuracy", "phases", "forgetting", "cost", "origin", "width"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,6 +71,7 @@ def test_axes_have_names_and_units(drawn):
     }
     assert found == {
         "accuracy": [("classes seen", "accuracy, all classes seen (%)")] * 2,
+        "phases": [("phases K (logarithmic)", "average accuracy Ā (%)")],
         "forgetting": [("", "forgetting F (percentage points)")],
         "cost": [
             ("", "time of the phase (s)"),
@@ -100,6 +103,19 @@ def test_lines_are_the_records(drawn):
     assert len(panel.lines) == 3
     assert list(panel.lines[0].get_xdata()) == [50, 60, 70, 80, 90, 100]
     assert list(panel.lines[0].get_ydata()) == [70, 69, 68, 67, 66, 65]
+
+
+def test_average_accuracy_has_a_point_for_each_number_of_phases(drawn):
+    (panel,) = drawn["phases"].axes
+    assert list(panel.lines[0].get_xdata()) == [5, 10]
+    assert list(panel.lines[0].get_ydata()) == [60.5, 60.5]
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["5", "10"]
+
+
+def test_one_number_of_phases_makes_no_plot_against_it(tmp_path):
+    records = [*run_records(method="acil"), *run_records(method="icarl")]
+    (main,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
+    assert phases_plot(main) is None
 
 
 def test_width_is_logarithmic_with_a_level_for_no_expansion(drawn):

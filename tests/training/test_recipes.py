@@ -33,6 +33,14 @@ def test_best_differs_from_strong_in_base_training_alone():
     assert override(recipe("strong"), changes).training == recipe("best").training
 
 
+def test_resnet18_is_trained_as_best_and_has_gamma_at_the_same_share():
+    best, wide = recipe("best"), recipe("best-resnet18")
+    assert wide.training == best.training
+    assert replace(wide.features, taps=best.features.taps) == best.features
+    # Each part has the same length, and the trace of the sums grows with their squares.
+    assert wide.gamma / len(wide.features.taps) == pytest.approx(best.gamma / len(best.features.taps))
+
+
 @pytest.mark.parametrize("name", [name for name, known in RECIPES.items() if known.training.epochs])
 def test_recipe_builds_a_network_that_has_its_taps(name):
     chosen = recipe(name)
@@ -123,7 +131,5 @@ def test_values_out_of_range_are_errors():
 
 
 def test_unknown_recipe_is_an_error_that_names_the_known():
-    with pytest.raises(
-        InputError, match="paper, authors, strong, best, quick, digits, imagenet, features"
-    ):
+    with pytest.raises(InputError, match="paper, authors, strong, best, best-resnet18, quick, digits"):
         recipe("fast")

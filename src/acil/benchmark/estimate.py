@@ -39,6 +39,9 @@ _PROCESS_BYTES = 500 * 2**20
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 #: Most images of the trial step that tells how fast the network trains. A GPU needs many to be busy.
 _TRIAL_IMAGES = {"cpu": 16, "cuda": 256}
+#: How many times faster a GPU trains by recorded and compiled steps in half precision than in the trial
+#: (docs/performance.md; compiling takes longer than a dry run should).
+_COMPILED_SPEED = 7
 #: Trials, of which the fastest counts: the others met with something else on the machine.
 _TRIALS = 3
 
@@ -177,7 +180,8 @@ def seconds_per_image(prepared: PreparedRun) -> float:
         if prepared.device.type == "cuda":
             torch.cuda.synchronize(prepared.device)
 
-    return _timed(step) / count
+    compiled = prepared.device.type == "cuda" and settings.compile and settings.precision == "fp16"
+    return _timed(step) / count / (_COMPILED_SPEED if compiled else 1)
 
 
 def _flops(device: torch.device) -> float:

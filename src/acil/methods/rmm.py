@@ -20,6 +20,8 @@ Differences from the original:
    exemplars by the action of the phase before.
 3. Shares of classes are rounded down, so that up to one image a class stays unused. Images that were
    dropped once do not come back when a later action allows more.
+4. Exemplars of a new class are chosen among the images that the phase had. PyCIL's code chooses among
+   all images of the class, those that the memory had no room for included.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def write_report(
     out : path-like, optional
         Directory to write to; by default ``report`` in the run directory, if there is only one.
     plots : bool or sequence of str
-        Draw all plots, none, or these kinds (``"accuracy"``, ``"forgetting"``, ``"cost"``, ``"origin"``,
-        ``"base"``, ``"width"``, ``"memory"``).
+        Draw all plots, none, or these kinds (``"accuracy"``, ``"phases"``, ``"forgetting"``, ``"cost"``,
+        ``"origin"``, ``"base"``, ``"width"``, ``"memory"``).
     title : str
         Title of the page that shows everything.
     page : path-like, optional

@@ -138,9 +138,7 @@ def _tables(suite: str, comparison: Comparison) -> list[Table]:
 def _made_by(suite: str, comparison: Comparison) -> str:
     """Return the commands that make these rows, and the recorded time."""
     lines, took = "\n".join(commands(comparison, suite)), seconds_taken(comparison)
-    time = (
-        "" if took is None else f"\nTime recorded: {took:.0f} s, all seeds, the longest K of each row."
-    )
+    time = "" if took is None else f"\nTime recorded: {took:.0f} s, all rows, seeds and K together."
     return f"Made by:\n\n```console\n{lines}\n```\n{time}\n"
 
 
@@ -212,15 +210,13 @@ def commands(comparison: Comparison, suite: str) -> list[str]:
 
 
 def seconds_taken(comparison: Comparison) -> float | None:
-    """Return the time of all rows and seeds; one pass may serve several K, so the longest counts."""
-    longest: dict[tuple[int, int], float] = {}
-    for _, row, cell in comparison.cells():
-        for run in cell.tried:
-            name = (id(row), run.identity["seed"])
-            took = sum(record["seconds"] for record in run.phases)
-            longest[name] = max(longest.get(name, 0.0), took)
-    total = sum(longest.values())
-    return total if total > 0 else None
+    """Return the time of all rows, seeds and K; of K that one pass serves, which have one time, once."""
+    passes = {
+        (id(row), run.identity["seed"], round(sum(record["seconds"] for record in run.phases), 3))
+        for _, row, cell in comparison.cells()
+        for run in cell.tried
+    }
+    return sum(seconds for _, _, seconds in passes) or None
 
 
 def _command(comparison: Comparison, rows: list[Row], suite: str, settings: tuple[str, ...]) -> str:

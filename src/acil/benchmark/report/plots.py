@@ -80,6 +80,7 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, Figure]]:
     drawn: dict[str, Figure | None] = {}
     if suite == "main" and any(cell.has_phases for _, _, cell in comparison.cells()):
         drawn["accuracy"] = accuracy_plot(comparison)
+        drawn["phases"] = phases_plot(comparison)
         drawn["forgetting"] = forgetting_plot(comparison)
         drawn["cost"] = cost_plot(comparison)
         drawn |= {f"origin-k{k}": origin_plot(comparison, k) for k in comparison.phases}
@@ -104,6 +105,27 @@ def accuracy_plot(comparison: Comparison) -> Figure:
         panel.set_ylabel("accuracy, all classes seen (%)")
         panel.xaxis.set_major_locator(_whole_numbers())
     _share_limits(axes, "ylim")
+    legend_below(figure, handles)
+    return figure
+
+
+def phases_plot(comparison: Comparison) -> Figure | None:
+    """Draw Ā against K, one line for each row; None for a single method or K."""
+    if len({row.method for row in comparison.rows}) < 2 or len(comparison.phases) < 2:
+        return None
+    figure, (panel,) = panels("Average accuracy against the phases", comparison, 1, 6.4, 4.6)
+    handles: dict[str, Any] = {}
+    for position, row in enumerate(comparison.rows):
+        found = [(k, cell.over_seeds("average_accuracy")) for k, cell in sorted(row.cells.items())]
+        points = [(k, mean) for k, mean in found if mean]
+        if points:
+            handles[row.label] = _error_bars(panel, position, points)
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(FixedLocator(comparison.phases))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    panel.set_xlabel("phases K (logarithmic)")
+    panel.set_ylabel("average accuracy Ā (%)")
     legend_below(figure, handles)
     return figure
 
