@@ -244,7 +244,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--photos", type=Path, default=os.environ.get("ACIL_PHOTOS"))
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=50, help="random splits of each set")
     parser.add_argument("--sets", nargs="*", default=TABLES, choices=TABLES)
     parser.add_argument("--choice", action="store_true")
     parser.add_argument("--features", type=Path, nargs="*", default=[], help="npz of X and y, of images")
