@@ -12,9 +12,7 @@ from test_rooms import PACKAGE, imported_names, package_files, room_of
 PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 #: Files that the picture shows on the line of the room they serve.
-SERVE = dict.fromkeys(
-    ("labels", "validation", "scores", "calibration", "consistency", "state"), "classifier"
-)
+SERVE = dict.fromkeys(("validation", "scores", "calibration", "consistency", "state"), "classifier")
 #: What a page about rooms leaves out.
 ENTRY = {"", "__main__"}
 

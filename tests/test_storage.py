@@ -357,9 +357,8 @@ def test_header_that_the_library_would_not_read_is_refused(tmp_path, monkeypatch
 
 def test_names_are_those_of_the_learner():
     from acil.analytic import ACTIVATIONS, PRECISIONS
-    from acil.labels import MAX_LENGTH
     from acil.modelfile import schema
-    from acil.validation import MAX_GAMMA
+    from acil.validation import MAX_GAMMA, MAX_LENGTH
 
     assert tuple(ACTIVATIONS) == schema.ACTIVATIONS
     assert {name: MAX_GAMMA[p.products] for name, p in PRECISIONS.items()} == schema.MAX_GAMMA

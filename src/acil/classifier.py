@@ -18,15 +18,19 @@ from torch import Tensor
 from acil.analytic.model import Weights
 from acil.calibration import Calibration
 from acil.errors import InputError, NotFittedError
-from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of
 from acil.state import State, both_ledgers, released_before
 from acil.validation import (
+    Labels,
     Rows,
     check_candidates,
+    check_declared,
     check_gamma,
+    check_labels,
     check_parameters,
     check_rows,
+    check_same_kind,
     check_weights,
+    columns_of,
     resolve_seed,
 )
 

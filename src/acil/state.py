@@ -16,9 +16,8 @@ from acil.analytic.sums import Block
 from acil.calibration import Calibration, estimated_temperature, relative_leverage
 from acil.consistency import require_forgettable
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.labels import Labels, columns_of, union
 from acil.scores import Discriminant
-from acil.validation import Rows, input_errors, new_model
+from acil.validation import Labels, Rows, columns_of, input_errors, new_model, union
 
 #: What sums of weights may round by; anything beyond that was never learnt.
 _WEIGHT_ROUNDING = 1e-9

@@ -18,9 +18,18 @@ from acil.calibration import Calibration
 from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
-from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
 from acil.state import State
-from acil.validation import Rows, check_parameters, resolve_seed
+from acil.validation import (
+    Labels,
+    Rows,
+    check_declared,
+    check_labels,
+    check_parameters,
+    check_same_kind,
+    columns_of,
+    resolve_seed,
+    union,
+)
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
 _OWN_PARAMETERS = ("device", "random_state")

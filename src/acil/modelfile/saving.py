@@ -23,7 +23,6 @@ from acil.analytic.sums import Matrix
 from acil.calibration import Calibration
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, ModelFileError, UnsupportedError
-from acil.labels import Labels
 from acil.modelfile.header import (
     CHECKSUM_KEY,
     MAX_HEADER_BYTES,
@@ -38,7 +37,7 @@ from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
 from acil.scores import MIXERS, balance_factors
 from acil.state import State
-from acil.validation import check_parameters, resolve_device
+from acil.validation import Labels, check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)
 
