@@ -15,8 +15,7 @@ from safetensors.numpy import load_file
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, ModelFileError
 from acil.modelfile import describe
-from acil.modelfile.header import parse_header
-from acil.modelfile.schema import HEADER, MAX_LABELS, PARAMETERS, InvalidFileError
+from acil.modelfile.header import HEADER, MAX_LABELS, PARAMETERS, InvalidFileError, parse_header
 from modelfiles import X, header_of, rewrite, write_model
 
 

@@ -30,20 +30,36 @@ from acil.validation import (
     check_rows,
     check_same_kind,
     check_weights,
-    columns_of,
     resolve_seed,
 )
 
-__all__ = ["FEATURE_ATTRIBUTES", "ACILClassifier"]
-
-#: What scikit-learn keeps of the features of X.
-FEATURE_ATTRIBUTES = ("n_features_in_", "feature_names_in_")
 #: Held while a model that has learnt nothing, and so has no lock of its own, learns for the first time.
 _FIRST_FIT = threading.RLock()
 
 
 class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
     """What code written for scikit-learn expects from a model that has learnt nothing."""
+
+
+class FeaturesKept:
+    """After a block that fails, what scikit-learn knows of the features of X is as it was before.
+
+    No generator: an interruption at the end of a block that has succeeded must not take anything back.
+    """
+
+    names = ("n_features_in_", "feature_names_in_")
+
+    def __init__(self, estimator: ACILClassifier) -> None:
+        self.content = estimator.__dict__
+
+    def __enter__(self) -> None:
+        self.before = {name: self.content[name] for name in self.names if name in self.content}
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            for name in self.names:
+                self.content.pop(name, None)
+            self.content.update(self.before)
 
 
 class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -270,7 +286,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_same_kind(theirs.classes, mine.classes)
             for state in (mine, theirs):
                 state.require_sums_of_samples()
-            mine.require_enough(theirs.classes, theirs.model.head.counts, self.min_class_samples)
+            mine.require_enough(theirs.classes, theirs.model.head.counts.numpy(), self.min_class_samples)
             merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
             self._state = replace(merged, release=both_ledgers(mine.release, theirs.release))
         return self
@@ -552,8 +568,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
-        before = {name: self.__dict__[name] for name in FEATURE_ATTRIBUTES if name in self.__dict__}
-        try:
+        with FeaturesKept(self):
             rows, labels, weights = self._check_samples(X, y, sample_weight, reset=fresh)
             declared = check_declared(classes, labels)
             if not fresh:
@@ -562,7 +577,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     check_same_kind(labels, state.classes)
                     state.check_values(rows)
                     state.require_sums_of_samples()
-                    self._require_enough(state, labels, declared, weights)
+                    self._require_enough(state, labels, weights)
                     self._state = state.learned(rows, labels, declared, weights)
                     self._calibrate(rows, labels, weights)
                     return self
@@ -571,18 +586,13 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # They may be the same samples.
             state = replace(state, release=released_before(self.__dict__.get("_state")))
             state.check_values(rows)
-            self._require_enough(state, labels, declared, weights)
+            self._require_enough(state, labels, weights)
             if self.standardize:
                 state = replace(state, scaling=rows.scaling(weights))
                 state.check_values(rows)
             state = state.learned(rows, labels, declared, weights)
             # The last line: what comes after it cannot take the features back.
             self._state = state
-        except BaseException:
-            for name in FEATURE_ATTRIBUTES:
-                self.__dict__.pop(name, None)
-            self.__dict__.update(before)
-            raise
         self._calibrate(rows, labels, weights)
         return self
 
@@ -613,15 +623,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return rows, labels, weights
 
-    def _require_enough(
-        self, state: State, labels: Labels, declared: Labels, weights: Tensor | None
-    ) -> None:
+    def _require_enough(self, state: State, labels: Labels, weights: Tensor | None) -> None:
         if self.min_class_samples > 1:
-            columns = columns_of(labels, declared)
-            counts = torch.bincount(
-                columns if weights is None else columns[weights > 0], minlength=len(declared)
-            )
-            state.require_enough(declared, counts, self.min_class_samples)
+            learnt = labels if weights is None else labels[weights.numpy() > 0]
+            state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
 
     def _check_query(self, X: Any) -> Rows:
         state = self._require_state()
@@ -651,7 +656,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _require_state(self) -> State:
         """Return the state; raise if nothing was learnt."""
         state: State | None = self.__dict__.get("_state")
-        if state is None or int(state.model.head.counts.sum()) == 0:
+        if state is None or not state.model.head.counts.any():
             raise _UnfittedError(
                 "This ACILClassifier has not learnt anything yet. Call 'fit' or 'partial_fit' first."
             )
@@ -687,7 +692,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         """Tell scikit-learn whether there is anything to predict with."""
         state: State | None = self.__dict__.get("_state")
-        return state is not None and int(state.model.head.counts.sum()) > 0
+        return state is not None and bool(state.model.head.counts.any())
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is derived from recent rows: no copy of a model carries it."""

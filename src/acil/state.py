@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -181,7 +182,7 @@ class State:
                 f"{self.classes[column].item()!r}: only {float(head.weights[column]):g} was learnt."
             )
 
-    def require_enough(self, labels: Labels, counts: Tensor, least: int) -> None:
+    def require_enough(self, labels: Labels, counts: npt.NDArray[Any], least: int) -> None:
         """Raise if one of these classes would have samples, but fewer than allowed, after learning."""
         for label, count in zip(labels, counts.tolist(), strict=True):
             known = int(self.model.head.counts[self.classes == label].sum())

@@ -15,7 +15,7 @@ from torch import Tensor
 from acil.analytic import Sums
 from acil.analytic.linalg import panels
 from acil.calibration import Calibration
-from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier
+from acil.classifier import ACILClassifier, FeaturesKept
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
 from acil.state import State
@@ -90,21 +90,13 @@ def partial_fit(
     >>> clf.predict(X[:2])
     array(['cat', 'dog'], dtype='<U3')
     """
-    content = classifier.__dict__
-    before = {name: content[name] for name in FEATURE_ATTRIBUTES if name in content}
-    try:
-        with group.together():
-            shard = _checked_shard(classifier, X, y, classes, sample_weight)
-            facts = group.exchange(_facts(classifier, shard))
-            declared = _agreed_classes(facts)
-            state = _state(classifier, facts, declared, group)
-            sums = _all_sums(state, shard, declared, group)
-            state.require_enough(declared, sums.counts, classifier.min_class_samples)
-    except BaseException:
-        for name in FEATURE_ATTRIBUTES:
-            content.pop(name, None)
-        content.update(before)
-        raise
+    with FeaturesKept(classifier), group.together():
+        shard = _checked_shard(classifier, X, y, classes, sample_weight)
+        facts = group.exchange(_facts(classifier, shard))
+        declared = _agreed_classes(facts)
+        state = _state(classifier, facts, declared, group)
+        sums = _all_sums(state, shard, declared, group)
+        state.require_enough(declared, sums.counts.numpy(), classifier.min_class_samples)
     # Nothing that decides the scores depends on other processes from here on.
     with state.model.lock:
         state.model.ridge.flush()

@@ -1,4 +1,4 @@
-"""Saving and loading models: one safetensors file, no pickle, bit-equal sums."""
+"""Saving, loading and verifying models: one safetensors file, no pickle, bit-equal sums."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import sklearn
@@ -17,23 +18,25 @@ from torch import Tensor
 
 import acil
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
+from acil.analytic.cholesky import cholesky_
 from acil.analytic.linalg import mirror_, panels
 from acil.analytic.ridge import Solution
 from acil.analytic.sums import Matrix
 from acil.calibration import Calibration
 from acil.classifier import ACILClassifier
-from acil.errors import InputError, ModelFileError, UnsupportedError
+from acil.consistency import impossible, least_left
+from acil.errors import ACILError, InputError, ModelFileError, SingularMatrixError, UnsupportedError
 from acil.modelfile.header import (
     CHECKSUM_KEY,
+    FORMAT_VERSION,
     MAX_HEADER_BYTES,
     METADATA_KEY,
+    InvalidFileError,
     check_header,
     check_layouts,
-    checksum,
     opened,
     parse_header,
 )
-from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
 from acil.scores import MIXERS, balance_factors
 from acil.state import State
@@ -47,6 +50,12 @@ _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 #: Returns a tensor as a NumPy array, by its name.
 Get = Callable[[str], Any]
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
+
+
+#: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
+_SOLVED, _SOLVED_MIXED = 100.0, 1e-7
+#: Share of a class that rounding of the recursion may invent.
+_RECURSION = {torch.float64: 1e-4, torch.float32: 0.5}
 
 
 def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool = False) -> None:
@@ -82,7 +91,7 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     array(['cat', 'dog'], dtype='<U3')
     """
     text, tensors = _content(clf, inference)
-    write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(checksum(text.encode()))})
+    write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(zlib.crc32(text.encode()))})
     _advise(clf)
 
 
@@ -160,9 +169,7 @@ def pack_lower(matrix: Tensor) -> Tensor:
     d = matrix.shape[0]
     packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
     for start, stop in panels(d):
-        panel = matrix[start:stop, :stop].cpu()
-        for row in range(start, stop):
-            packed[_place(row)] = panel[row - start, : row + 1]
+        packed[_places(start, stop)] = matrix[start:stop, :stop].cpu()[_below(start, stop)]
     return packed
 
 
@@ -170,15 +177,19 @@ def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
     """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
     for start, stop in panels(matrix.shape[0]):
         panel = torch.zeros(stop - start, stop, dtype=packed.dtype)
-        for row in range(start, stop):
-            panel[row - start, : row + 1] = packed[_place(row)]
+        panel[_below(start, stop)] = packed[_places(start, stop)]
         matrix[start:stop, :stop] = panel.to(matrix.device)
     return matrix
 
 
-def _place(row: int) -> slice:
-    first = row * (row + 1) // 2
-    return slice(first, first + row + 1)
+def _below(start: int, stop: int) -> Tensor:
+    """Say which entries of these rows are in the lower triangle."""
+    return torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
+
+
+def _places(start: int, stop: int) -> slice:
+    """Return where these rows are in a packed triangle."""
+    return slice(start * (start + 1) // 2, stop * (stop + 1) // 2)
 
 
 def _content(
@@ -196,7 +207,7 @@ def _content(
             )
         state.model.solve_again()
         tensors = _tensors(state, inference, packed)
-        checksums = {} if packed else {name: checksum(t.numpy()) for name, t in tensors.items()}
+        checksums = {} if packed else {name: zlib.crc32(t.numpy().data) for name, t in tensors.items()}
         header = _header(clf, state, inference, packed, checksums)
     try:
         # A file that could not be loaded again must not replace one that can.
@@ -405,7 +416,7 @@ def _weights(get: Get, header: dict[str, Any]) -> tuple[Tensor, Tensor]:
 def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
     """Read a tensor into memory that may not be aligned: it is to be copied."""
     array, checksums = get(name), header["checksums"]
-    if checksums and checksum(array) != checksums.get(name):
+    if checksums and zlib.crc32(array) != checksums.get(name):
         raise InvalidFileError(f"tensor {name!r} does not have the checksum that it was written with")
     tensor = torch.from_numpy(array)
     _require_finite(name, tensor)
@@ -416,3 +427,116 @@ def _require_finite(name: str, tensor: Tensor) -> None:
     # The extremes, because comparing all numbers would take as much memory again
     if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
         raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
+
+
+class Check(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    name : str
+    ok : bool
+    detail : str
+        What was found.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def verify(path: str | os.PathLike[str]) -> list[Check]:
+    """Check everything that can be checked about a model file.
+
+    Header and shapes; the checksum of each tensor; values and the expansion; and of a full model,
+    whether its sums can be sums over samples, fit the counts of the classes, and give its weights.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    list of Check
+        It ends early where later checks need what has failed.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> from acil import ACILClassifier, save
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.acil")
+    ...     save(ACILClassifier(expansion_size=8).fit([[0.0], [1.0]], [0, 1]), path)
+    ...     all(check.ok for check in verify(path))
+    True
+    """
+    checks = []
+    for check in _checks(path):
+        checks.append(check)
+        # Sums and weights are looked at even if one of them is wrong.
+        if not check.ok and check.name in ("header", "checksums", "values"):
+            break
+    return checks
+
+
+def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
+    try:
+        with opened(path) as (file, header, layouts):
+            number, classes = sum(header["counts"]), len(header["classes"])
+            yield Check("header", True, f"{header['kind']}, {classes} classes, {number} samples")
+            sums = header["checksums"]
+            bad = [name for name in layouts if zlib.crc32(file.get_tensor(name)) != sums.get(name)]
+            yield Check("checksums", not bad, f"differ: {', '.join(bad)}" if bad else ", ".join(layouts))
+    except ACILError as error:
+        yield Check("header", False, str(error))
+        return
+    try:
+        clf = load(path, device="cpu")
+    except ACILError as error:
+        yield Check("values", False, str(error))
+        return
+    yield Check("values", True, "all finite; the expansion has its fingerprint")
+    head = clf._state.model.head
+    if isinstance(head, Frozen):
+        return
+    d = header["size"]
+    yield Check("symmetry", True, f"one triangle of {d} x {d} is stored")
+    if isinstance(head, Recursion):
+        yield from _of_recursion(head)
+        return
+    if header["release"] is None or not header["release"]["private"]:
+        yield from _of_sums(head)
+    else:
+        yield Check("sums", True, "noise was added for privacy: not compared with the counts")
+    yield _of_weights(head)
+
+
+def _of_sums(ridge: Ridge) -> Iterator[Check]:
+    fits = bool(((ridge.counts > 0) == (ridge.weights > 0)).all())
+    yield Check("counts", fits, "every class with samples has weight, no other has")
+    fault = impossible(ridge)
+    yield Check("sums", not fault, fault or "gram is positive definite; moment and counts belong to it")
+
+
+def _of_weights(ridge: Ridge) -> Check:
+    solution, d = ridge.solved(), len(ridge.sums.gram)
+    size = (float(ridge.sums.gram.diagonal().sum()) + solution.gamma) * float(solution.coef.norm())
+    error = float(ridge.residual(solution.gamma, solution.coef).norm()) / max(size, 1e-300)
+    bound = _SOLVED * d**0.5 * torch.finfo(solution.coef.dtype).eps
+    bound = _SOLVED_MIXED if ridge.precision.name == "mixed" else bound
+    return Check("weights", error <= bound, f"solve the sums to {error:.1e}, at most {bound:.1e}")
+
+
+def _of_recursion(head: Recursion) -> Iterator[Check]:
+    lower = head.R.clone()
+    try:
+        cholesky_(lower, head.gamma)
+    except SingularMatrixError:
+        yield Check("rfaum", False, "not positive definite")
+        return
+    yield Check("rfaum", True, "positive definite")
+    slack = _RECURSION[lower.dtype] * float(head.weights.max())
+    fits = least_left(lower, head.coef, head.weights) >= -slack
+    yield Check(
+        "weights", fits, "coef and counts " + ("belong" if fits else "do not belong") + " to rfaum"
+    )
