@@ -136,29 +136,3 @@ def test_gamma_zero_is_least_squares():
     model = ACILClassifier(expansion_size=None, gamma=0.0).fit(problem.X, problem.y)
     expected = np.linalg.lstsq(problem.X, one_hot(problem.y, [0, 1, 2]), rcond=None)[0]
     assert relative(model.coef_, expected.T) <= 1e-11
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu", "identity"])
-def test_every_activation_is_a_ridge_on_its_own_features(activation):
-    import torch
-    from torch.nn import functional
-
-    functions = {
-        "relu": functional.relu,
-        "tanh": torch.tanh,
-        "gelu": functional.gelu,
-        "identity": lambda x: x,
-    }
-    problem = blobs(200, 6, 4, 0)
-    W = torch.randn(6, 30, generator=torch.Generator().manual_seed(3)).double()
-
-    def rows(X):
-        return functions[activation](torch.from_numpy(X) @ W).numpy()
-
-    model = ACILClassifier(expansion_size=30, gamma=1.0, activation=activation, random_state=3)
-    model.fit(problem.X, problem.y)
-    ridge = fitted_ridge(rows(problem.X), one_hot(problem.y, model.classes_), 1.0)
-    assert (
-        relative(model.decision_function(problem.held_out), ridge.predict(rows(problem.held_out)))
-        <= 1e-11
-    )

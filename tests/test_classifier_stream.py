@@ -81,29 +81,6 @@ def test_rows_that_wait_are_not_memory_of_the_caller():
     assert relative(model.coef_, joint.coef_) <= EXACT
 
 
-def test_few_rows_wait_and_are_added_together():
-    problem = blobs(60, 8, 4, 0)
-    model = ACILClassifier(expansion_size=80, gamma=1.0).fit(problem.X[:40], problem.y[:40])
-    waiting = []
-    for i in range(40, 60):
-        model.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1])
-        waiting.append(len(model._state.model.head._waiting))
-    # At most an eighth of the width; the eleventh row takes the other ten along.
-    assert waiting == [*range(1, 11), 0, *range(1, 10)]
-    assert model.n_samples_ == 60
-    assert model.class_count_.tolist() == np.bincount(problem.y).tolist()
-
-
-def test_a_stream_from_the_very_first_sample():
-    problem = blobs(120, 8, 4, 0)
-    stream = ACILClassifier(expansion_size=30, gamma=10.0)
-    for i in range(problem.n):
-        stream.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1])
-        assert stream.predict(problem.held_out).shape == (60,)
-    joint = ACILClassifier(expansion_size=30, gamma=10.0).fit(problem.X, problem.y)
-    assert relative(stream.coef_, joint.coef_) <= EXACT
-
-
 def test_probabilities_in_a_stream_follow_the_sums():
     problem = blobs(220, 8, 4, 0)
     stream = ACILClassifier(expansion_size=50, gamma=10.0).fit(problem.X[:200], problem.y[:200])
