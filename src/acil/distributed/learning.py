@@ -32,13 +32,12 @@ from acil.validation import (
 )
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
-_OWN_PARAMETERS = ("device", "random_state")
+_OWN = ("device", "random_state")
 #: What processes must have the same to learn together.
 _AGREED = {
     "parameters": "the parameters of the model",
     "backbone": "the backbone of the features",
     "model": "what the model has learnt so far",
-    "gamma": "the ridge strength",
     "features": "the number of features",
     "names": "the names of the features",
 }
@@ -152,16 +151,12 @@ def _checked_shard(
 def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
     """Return what the other processes have to know, or must have the same."""
     state = classifier._require_state() if classifier.__sklearn_is_fitted__() else None
-    gamma = classifier.gamma if state is None else state.model.ridge.gamma
     names = getattr(classifier, "feature_names_in_", None)
-    parameters = classifier.get_params()
     kept = shard.classes
     return {
-        "parameters": {k: str(v) for k, v in parameters.items() if k not in _OWN_PARAMETERS},
+        "parameters": {k: str(v) for k, v in classifier.get_params().items() if k not in _OWN},
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
         "model": None if state is None else _digest(state),
-        # None if it is still to be selected
-        "gamma": None if gamma in ("auto", None) else float(gamma),
         "seed": None if state is not None else resolve_seed(classifier.random_state),
         "features": None if shard.rows is None else shard.rows.n_features,
         "names": None if names is None or shard.rows is None else [str(name) for name in names],
@@ -259,7 +254,8 @@ def _digest(state: State) -> str:
     with state.model.lock:
         state.model.ridge.flush()
         sums = state.model.ridge.sums
-    digest = hashlib.sha256(f"{state.classes.tolist()}".encode())
+    # γ is None if it is still to be selected.
+    digest = hashlib.sha256(f"{state.classes.tolist()} {state.model.ridge.gamma}".encode())
     digest.update(state.model.expansion.fingerprint().encode())
     for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.weights):
         digest.update(part.cpu().contiguous().numpy().tobytes())

@@ -49,6 +49,8 @@ _HEADER = "header"
 _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 #: Returns a tensor as a NumPy array, by its name.
 Get = Callable[[str], Any]
+#: Tensors that are one triangle of a matrix.
+_TRIANGLES = ("gram", "rfaum")
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 
 
@@ -337,25 +339,30 @@ def _assembled(
     if device is not None:
         clf.device = device
     where = resolve_device(clf.device, header["dtype"])
-    projection = _read(get, "projection", header).clone() if "projection" in names else None
+    frozen = inference or header["kind"] == "inference"
+    # Copies, whose memory is aligned; those of triangles are made when they are unpacked.
+    parts = {
+        name: _read(get, name, header) if name in _TRIANGLES else _read(get, name, header).clone()
+        for name in names
+        if not frozen or name not in (*_TRIANGLES, "moment")
+    }
     clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
+    projection = parts.get("projection")
     expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
         )
-    frozen = inference or header["kind"] == "inference"
-    head = _frozen_head(get, header, where) if frozen else _learning_head(get, header, where)
+    head = (_frozen_head if frozen else _learning_head)(parts, header, where)
     scoring = "balanced" if header["class_balance"] else header["scores"]
     model = AnalyticModel(expansion, head, where, MIXERS[scoring])
-    if "mixing" in names and not frozen:
-        mixing = _read(get, "mixing", header).clone()
-        model.known_mixing = mixing[:-1], mixing[-1]
+    if "mixing" in parts and not frozen:
+        model.known_mixing = parts["mixing"][:-1], parts["mixing"][-1]
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
     classes = np.array(header["classes"], dtype=header["classes_dtype"])
-    scaling = _read(get, "scaling", header).clone() if "scaling" in names else None
+    scaling = parts.get("scaling")
     if scaling is not None and not bool((scaling[1] > 0).all()):
         raise InvalidFileError("'scaling' must divide by positive numbers")
     calibration = header["calibration"] and Calibration.from_dict(header["calibration"], frozen)
@@ -373,10 +380,10 @@ def _assembled(
     return clf
 
 
-def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Frozen:
-    coef, intercept = _weights(get, header)
+def _frozen_head(parts: dict[str, Tensor], header: dict[str, Any], device: torch.device) -> Frozen:
+    coef, intercept = parts["coef"].mT, parts["intercept"]
     if header["kind"] == "full" and header["scores"] == "discriminant":
-        mixing = _read(get, "mixing", header).to(coef)
+        mixing = parts["mixing"].to(coef)
         coef, intercept = coef @ mixing[:-1], mixing[-1].clone()
     if header["kind"] == "full" and header["class_balance"]:
         scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
@@ -386,31 +393,29 @@ def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Froz
     return Frozen(weights, counts, PRECISIONS[header["dtype"]], header["gamma"], temperature)
 
 
-def _learning_head(get: Get, header: dict[str, Any], device: torch.device) -> Ridge | Recursion:
+def _learning_head(
+    parts: dict[str, Tensor], header: dict[str, Any], device: torch.device
+) -> Ridge | Recursion:
     precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], float(header["gamma"])
-    coef, intercept = (part.to(device) for part in _weights(get, header))
+    # W is in memory column by column, as it comes from solving.
+    coef, intercept = parts["coef"].mT.to(device), parts["intercept"].to(device)
     counts = torch.tensor(header["counts"], dtype=torch.int64)
     weights = torch.tensor(header["weights"], dtype=torch.float64)
     if header["solver"] == "recursive":
         recursion = Recursion(d, precision, device, gamma)
         matrix = torch.empty(d, d, dtype=precision.sums, device=device)
-        recursion.matrix = Matrix(mirror_(unpack_lower_(_read(get, "rfaum", header), matrix)))
+        recursion.matrix = Matrix(mirror_(unpack_lower_(parts["rfaum"], matrix)))
         recursion.coef, recursion.counts, recursion.weights = coef, counts, weights
         return recursion
     sums = Sums(d, len(counts), precision.sums, device)
-    unpack_lower_(_read(get, "gram", header), sums.gram)
-    sums.moment = _read(get, "moment", header).clone().to(device)
+    unpack_lower_(parts["gram"], sums.gram)
+    sums.moment = parts["moment"].to(device)
     sums.counts, sums.weights = counts, weights
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
     ridge.solution = Solution(gamma, coef, sums.n_samples)
     return ridge
-
-
-def _weights(get: Get, header: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Read W of shape (d, classes), in memory column by column as it comes from solving; intercept."""
-    return _read(get, "coef", header).clone().mT, _read(get, "intercept", header).clone()
 
 
 def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
@@ -430,15 +435,7 @@ def _require_finite(name: str, tensor: Tensor) -> None:
 
 
 class Check(NamedTuple):
-    """One thing that was looked at.
-
-    Attributes
-    ----------
-    name : str
-    ok : bool
-    detail : str
-        What was found.
-    """
+    """One thing that was looked at, whether it is as it must be, and what was found."""
 
     name: str
     ok: bool
@@ -505,17 +502,14 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
         yield from _of_recursion(head)
         return
     if header["release"] is None or not header["release"]["private"]:
-        yield from _of_sums(head)
+        fits = bool(((head.counts > 0) == (head.weights > 0)).all())
+        yield Check("counts", fits, "every class with samples has weight, no other has")
+        fault = impossible(head)
+        words = "gram is positive definite; moment and counts belong to it"
+        yield Check("sums", not fault, fault or words)
     else:
         yield Check("sums", True, "noise was added for privacy: not compared with the counts")
     yield _of_weights(head)
-
-
-def _of_sums(ridge: Ridge) -> Iterator[Check]:
-    fits = bool(((ridge.counts > 0) == (ridge.weights > 0)).all())
-    yield Check("counts", fits, "every class with samples has weight, no other has")
-    fault = impossible(ridge)
-    yield Check("sums", not fault, fault or "gram is positive definite; moment and counts belong to it")
 
 
 def _of_weights(ridge: Ridge) -> Check:
