@@ -158,15 +158,6 @@ def test_loading_does_not_solve_again(monkeypatch):
     assert loaded.predict_proba(X).shape == (40, 3)
 
 
-def test_automatic_gamma_stays_automatic_and_keeps_its_value():
-    X, y = data(n=100)
-    model = ACILClassifier(expansion_size=8, gamma="auto").fit(X, y)
-    loaded = saved_and_loaded(model)
-    assert loaded.gamma == "auto"
-    assert loaded._state.model.head.gamma is None
-    assert loaded.gamma_ == model.gamma_
-
-
 def test_settings_changed_after_fitting_do_not_change_what_was_learnt():
     X, y = data()
     model = ACILClassifier(expansion_size=8, class_balance=True).fit(X, y)
