@@ -292,6 +292,25 @@ def test_values_that_are_no_numbers(model, name, bad):
         load(model)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"calibration": None}, "'calibration' belongs to discriminant scores"),
+        ({"fit_intercept": True}, "discriminant scores need sums, and no intercept"),
+        (
+            {"calibration": {"samples": 1, "losses": [], "novelties": [], "approximate": False}},
+            "numbers",
+        ),
+        ({}, "divide by positive numbers"),
+    ],
+)
+def test_discriminants_and_scales_that_cannot_be(tmp_path, changes, words):
+    path = write_model(tmp_path / "m.acil", scores="discriminant", standardize=True)
+    rewrite(path, changes, **({} if changes else {"scaling": np.zeros((2, 3))}))
+    with pytest.raises(ModelFileError, match=words):
+        load(path)
+
+
 def test_recursive_model_with_nan(tmp_path):
     path = write_model(tmp_path / "m.acil", solver="recursive")
     rewrite(path, rfaum=np.full(10, np.nan))

@@ -396,12 +396,8 @@ def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
         gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
         sums = Sums(expansion.size, 0, precision.sums, device)
         head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
-    return AnalyticModel(expansion, head, device, MIXERS[scoring_of(estimator)])
-
-
-def scoring_of(estimator: Any) -> str:
-    """Return the key of `MIXERS` that the (checked) arguments describe."""
-    return "balanced" if estimator.class_balance else str(estimator.scores)
+    mixer = MIXERS["balanced" if estimator.class_balance else estimator.scores]
+    return AnalyticModel(expansion, head, device, mixer)
 
 
 def _is_gamma(value: Any, products: torch.dtype) -> bool:
