@@ -82,6 +82,7 @@ def test_one_class_and_one_sample_have_a_gamma():
     assert 0 < model.gamma_ < np.inf
     assert model.gamma_relative_ == pytest.approx(1.0), "nothing to judge by: trace / d"
     zeros = ACILClassifier(expansion_size=30).fit(np.zeros((4, 2)), [0, 0, 1, 1])
+    assert zeros.gamma_relative_ == np.inf
     assert np.isfinite(zeros.decision_function(np.ones((1, 2)))).all()
 
 

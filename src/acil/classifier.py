@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -347,7 +348,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         with self._locked() as state:
             value = check_gamma(gamma, state.model.precision.products)
-            return self._set_gamma(state, value * self._gamma_unit(state) if relative else value)
+            return self._set_gamma(state, value * state.gamma_unit() if relative else value)
 
     def decision_function(self, X: Any) -> Any:
         """Return the scores of each class.
@@ -552,7 +553,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def gamma_relative_(self) -> float:
         """γ relative to trace(gram) / d."""
         with self._locked() as state:
-            return state.model.gamma() / self._gamma_unit(state)
+            unit = state.gamma_unit()
+            return state.model.gamma() / unit if unit else math.inf
 
     @property
     def condition_(self) -> float:
@@ -647,11 +649,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = state.model
         self._state = replace(state, model=model.with_head(model.ridge.with_gamma(gamma)))
         return gamma
-
-    def _gamma_unit(self, state: State) -> float:
-        """Return trace(gram) / d, the scale to which γ is compared."""
-        state.model.ridge.flush()
-        return float(state.model.ridge.sums.gram.diagonal().mean())
 
     def _require_state(self) -> State:
         """Return the state; raise if nothing was learnt."""

@@ -157,6 +157,11 @@ class State:
         relative = relative_leverage(self.model, rows, leverages.to(rows)).cpu().double()
         return relative.clamp(min=1e-300).log() - scores.cpu().double().amax(dim=1)
 
+    def gamma_unit(self) -> float:
+        """Return trace(gram) / d, the scale to which γ is compared."""
+        self.model.ridge.flush()
+        return float(self.model.ridge.sums.gram.diagonal().mean())
+
     def temperature(self) -> float:
         """Return the temperature of the softmax that gives probabilities."""
         if self.calibration is None or self.model.head.solver == "frozen":

@@ -235,9 +235,6 @@ def _header(
     names = getattr(clf, "feature_names_in_", None)
     classes, classes_dtype = _storable(state.classes)
     gamma = None if inference else float(model.gamma())
-    relative = math.inf
-    if ridge is not None and gamma is not None:
-        relative = gamma / (float(ridge.sums.gram.diagonal().mean()) or math.nan)
     temperature = None if packed else float(state.temperature())
     if inference and temperature is not None:
         # γ follows from all its digits, the weights and the counts.
@@ -263,7 +260,7 @@ def _header(
         "weights": None if inference else model.learner.weights.tolist(),
         "gamma": gamma,
         "gamma_chosen": ridge is not None and ridge.gamma is None,
-        "gamma_relative": _finite(relative),
+        "gamma_relative": None if ridge is None else _finite(clf.gamma_relative_),
         "condition": None if packed or ridge is None else _finite(ridge.condition()),
         "temperature": temperature,
         "calibration": state.calibration and state.calibration.to_dict(inference),
