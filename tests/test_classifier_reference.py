@@ -88,22 +88,6 @@ def test_intercept_is_that_of_ridge():
     assert np.array_equal(plain.intercept_, np.zeros(4))
 
 
-def test_recursion_gives_the_weights_of_ridge():
-    problem = blobs(300, 6, 4, 0)
-    rows = expanded(problem.X, 60)
-    gamma = gamma_for(rows, 1e5)
-    model = ACILClassifier(expansion_size=60, gamma=gamma, solver="recursive")
-    for start in range(0, 300, 30):
-        model.partial_fit(problem.X[start : start + 30], problem.y[start : start + 30])
-    ridge = fitted_ridge(rows, one_hot(problem.y, model.classes_), gamma)
-    assert (
-        relative(
-            model.decision_function(problem.held_out), ridge.predict(expanded(problem.held_out, 60))
-        )
-        <= 1e-6
-    )
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-2), ("mixed", 1e-3)])
 def test_lower_precision_gives_the_scores_of_ridge_roughly(dtype, tolerance):
     problem = blobs(300, 6, 4, 0)
