@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import privacy as benchmark
 
 pytest.importorskip("dp_accounting")
+
+from benchmarks import privacy as benchmark
+
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results" / "privacy" / "frontier.jsonl"
 
