@@ -1,13 +1,13 @@
 """Model files with any content and right checksums: damage is noticed by these, intent is not."""
 
 import json
+import zlib
 
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from acil import ACILClassifier, save
-from acil.modelfile.header import checksum
 
 X = np.random.default_rng(0).normal(size=(30, 3))
 
@@ -30,6 +30,6 @@ def rewrite(path, header=None, text=None, drop=(), **tensors):
     content = {**load_file(path), **tensors}
     for name in drop:
         del content[name]
-    sums = {name: checksum(np.ascontiguousarray(tensor)) for name, tensor in content.items()}
+    sums = {name: zlib.crc32(np.ascontiguousarray(tensor)) for name, tensor in content.items()}
     text = json.dumps(header_of(path) | {"checksums": sums} | (header or {})) if text is None else text
-    save_file(content, path, metadata={"acil": text, "checksum": str(checksum(text.encode()))})
+    save_file(content, path, metadata={"acil": text, "checksum": str(zlib.crc32(text.encode()))})

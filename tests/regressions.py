@@ -67,10 +67,9 @@ def exact(rows, columns, c, gamma, intercept=False, weights=None):
     return np.vstack([b, W]) if intercept else W
 
 
-def condition(rows, gamma, before=None, intercept=False):
-    """Return κ as we promise it: the largest eigenvalue that there ever was over the least one now."""
+def condition(rows, gamma, intercept=False):
+    """Return κ as we promise it: the largest eigenvalue of the sums over the least one, centred."""
     now = np.asarray(rows)
-    ever = now if before is None else np.asarray(before)
-    largest = np.linalg.norm(ever, 2) ** 2 + gamma
+    largest = np.linalg.norm(now, 2) ** 2 + gamma
     singular = np.linalg.svd(now - now.mean(axis=0) * intercept, compute_uv=False)
     return largest / ((singular[-1] ** 2 if len(now) > now.shape[1] else 0.0) + gamma)

@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 
@@ -10,13 +9,6 @@ pytest.importorskip("fastapi", reason="needs acil[serve]")
 
 from acil import ACILClassifier, save
 from acil.modelfile import describe
-
-ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
 
 
 def test_refusals_faults_and_silence_are_told_apart():

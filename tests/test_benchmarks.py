@@ -14,11 +14,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-
-
 def run(*arguments):
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -123,18 +123,17 @@ def outcome(model, states, tmp_path):
     calls = [
         lambda: model.predict(HELD_OUT[:, : model.n_features_in_]),
         lambda: model.partial_fit(X[:1, : model.n_features_in_], [0]),
+        lambda: model.forget(X[:1, : model.n_features_in_], [0]),
         lambda: model.coef_,
         lambda: model.class_count_,
         lambda: save(model, tmp_path / "m.acil"),
     ]
-    refused = 0
     try:
         found = facts(model, model.n_features_in_)
     except InterruptedModelError:
         for call in calls:
             with pytest.raises(InterruptedModelError, match="interrupted"):
                 call()
-            refused += 1
         return "refused"
     for expected, learns_on in states:
         if agree(found, expected):

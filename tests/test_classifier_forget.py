@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from acil import ACILClassifier
-from acil.errors import InputError, NotFittedError, UnsupportedError
+from acil.errors import InputError, NotFittedError
 from strategies import (
     Unchanged,
     blobs,
@@ -29,7 +29,7 @@ RECURSIVE_SCORES = 1e-6
 @given(
     problem=problems(min_rows=20),
     size=st.one_of(st.none(), st.integers(20, 120)),
-    exponent=st.floats(0.5, 9),
+    exponent=st.floats(0.5, 11),
     seed=st.integers(0, 2**16),
     share=st.floats(0.02, 0.6),
     fit_intercept=st.booleans(),
@@ -123,18 +123,6 @@ def test_forgetting_everything_leaves_an_unfitted_model_that_learns_again(solver
     model.partial_fit(problem.X[:, :4], problem.y.astype(str))
     fresh = ACILClassifier(**options).fit(problem.X[:, :4], problem.y.astype(str))
     assert np.array_equal(model.coef_, fresh.coef_), "nothing of the forgotten samples is left"
-
-
-@pytest.mark.parametrize("solver", ["gram", "recursive"])
-def test_a_declared_class_is_not_predicted_after_everything_was_forgotten(solver):
-    problem = blobs(60, 6, 2, 0)
-    model = ACILClassifier(expansion_size=30, gamma=0.1, solver=solver)
-    model.partial_fit(problem.X, problem.y, classes=[0, 1, 2]).forget(problem.X, problem.y)
-    try:
-        predicted = model.predict(problem.held_out)
-    except InputError:
-        return
-    assert 2 not in predicted, "a class without samples was predicted"
 
 
 def test_forget_follows_corrections():
@@ -254,9 +242,3 @@ def test_zero_weight_samples_are_not_there_to_be_forgotten():
     never = ACILClassifier(expansion_size=30, gamma=1.0).fit(problem.X[20:], problem.y[20:])
     assert model.n_samples_ == 40
     assert relative(model.coef_, never.coef_) <= 1e-9
-
-
-def test_recursive_forget_is_supported_but_select_gamma_is_not():
-    model, problem = fitted(solver="recursive")
-    with Unchanged(model, problem.held_out), pytest.raises(UnsupportedError, match="sums"):
-        model.select_gamma()

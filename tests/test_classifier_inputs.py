@@ -317,6 +317,17 @@ def test_the_recursion_refuses_what_needs_the_sums(options):
         ACILClassifier(solver="recursive", **options).fit(PROBLEM.X, PROBLEM.y)
 
 
+def test_a_fitted_recursion_refuses_what_needs_the_sums():
+    model = fitted(solver="recursive")
+    for use in (
+        lambda: model.merge(fitted(solver="recursive")),
+        model.select_gamma,
+        lambda: model.gamma_relative_,
+    ):
+        with Unchanged(model, PROBLEM.held_out), pytest.raises(UnsupportedError, match="sums"):
+            use()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 def test_gamma_zero_on_a_singular_matrix_is_a_clear_error(dtype):
     model = ACILClassifier(expansion_size=200, gamma=0.0, dtype=dtype).fit(PROBLEM.X, PROBLEM.y)

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
 from acil import ACILClassifier, load, save
 from acil.calibration import expected_leverage
-from acil.errors import InputError, UnsupportedError
+from acil.errors import InputError
 
 #: Leverages are solved from sums in another order: eps · κ, and κ is below 1e4 here.
 ROUNDING = 1e-9
@@ -79,13 +78,6 @@ def test_relative_novelty_is_the_same_in_any_order(tmp_path):
         )
 
 
-def test_file_for_inference_cannot_tell(tmp_path):
-    X, y = data()
-    save(fitted(X, y), tmp_path / "m.acil", inference=True)
-    with pytest.raises(UnsupportedError):
-        load(tmp_path / "m.acil").relative_novelty(X)
-
-
 def test_set_gamma_gives_the_model_of_that_gamma():
     X, y = data()
     model = fitted(X, y)
@@ -95,39 +87,9 @@ def test_set_gamma_gives_the_model_of_that_gamma():
     assert model.temperature_ == pytest.approx(fitted(X, y, gamma=7.0).temperature_)
 
 
-def test_relative_gamma_is_free_of_scale():
-    X, y = data()
-    model = fitted(X, y)
-    assert model.set_gamma(0.2, relative=True) == pytest.approx(0.2 * (X**2).sum() / X.shape[1])
-    scaled = fitted(100 * X, y)
-    scaled.set_gamma(0.2, relative=True)
-    np.testing.assert_allclose(
-        scaled.decision_function(100 * X), model.decision_function(X), rtol=ROUNDING, atol=ROUNDING
-    )
-
-
 @pytest.mark.parametrize("gamma", [-1.0, float("nan"), float("inf"), "auto", None, True])
 def test_bad_gamma_changes_nothing(gamma):
     model = fitted(*data())
     with pytest.raises(InputError, match="gamma must be"):
         model.set_gamma(gamma)
     assert model.gamma_ == 0.5
-
-
-def test_copy_learns_for_itself():
-    X, y = data()
-    model = fitted(X[:40], y[:40])
-    before = model.coef_
-    twin = model.copy()
-    np.testing.assert_allclose(twin.coef_, before, rtol=ROUNDING)
-    twin.partial_fit(X[40:], y[40:])
-    assert model.classes_.tolist() == ["a", "b"]
-    assert np.array_equal(model.coef_, before)
-    assert np.array_equal(twin.copy().partial_fit(X, y).class_count_, [40, 40, 40])
-    joint = fitted(X, y)
-    np.testing.assert_allclose(twin.coef_, joint.coef_, rtol=1e-8, atol=1e-10)
-
-
-def test_tensors_come_back_as_tensors():
-    X, y = data()
-    assert isinstance(fitted(X, y).relative_novelty(torch.from_numpy(X)), torch.Tensor)

@@ -66,20 +66,6 @@ def test_one_weight_for_all_only_scales_gamma(options):
     assert relative(heavy.coef_, light.coef_) <= EXACT
 
 
-def test_weights_in_phases_equal_weights_at_once():
-    problem = blobs(200, 6, 4, 0)
-    weights = np.random.default_rng(0).uniform(0.01, 10, 200)
-    for options in SETTINGS:
-        joint = ACILClassifier(expansion_size=25, gamma=5.0, **options)
-        joint.fit(problem.X, problem.y, sample_weight=weights)
-        phased = ACILClassifier(expansion_size=25, gamma=5.0, **options)
-        for start in range(0, 200, 20):
-            part = slice(start, start + 20)
-            phased.partial_fit(problem.X[part], problem.y[part], sample_weight=weights[part])
-            phased.predict(problem.held_out)
-        assert relative(phased.coef_, joint.coef_) <= EXACT
-
-
 def imbalanced(seed=0):
     """Overlapping classes with 1000, 100 and 20 samples, and equal numbers to test on."""
     rng = np.random.default_rng(seed)
@@ -130,16 +116,6 @@ def test_class_balance_changes_nothing_for_equal_classes():
     plain = ACILClassifier(expansion_size=25).fit(problem.X, y)
     balanced = ACILClassifier(expansion_size=25, class_balance=True).fit(problem.X, y)
     assert relative(balanced.coef_, plain.coef_) <= 1e-14
-
-
-def test_class_balance_with_a_class_that_was_only_declared():
-    X, y, X_test, _ = imbalanced()
-    options = {"expansion_size": 50, "class_balance": True}
-    declared = ACILClassifier(**options).partial_fit(X, y, classes=[0, 1, 2, 3])
-    plain = ACILClassifier(**options).fit(X, y)
-    scores = declared.decision_function(X_test)
-    assert np.isneginf(scores[:, 3]).all()
-    assert relative(scores[:, :3], plain.decision_function(X_test)) <= 1e-12
 
 
 def test_intercept_makes_scores_independent_of_a_shift_of_features():

@@ -36,6 +36,20 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
+def executed(page: str, *code: str, **names: Any) -> dict[str, Any]:
+    """Run Python of a page, by default all of it; return the names that it has made."""
+    code = code or tuple(blocks((ROOT / page).read_text(), "python"))
+    exec(compile("\n".join(code), page, "exec"), names)
+    return names
+
+
+def as_module(monkeypatch, name: str, page: str, *code: str) -> None:
+    """Make Python of a page a module that settings of a benchmark can name."""
+    module = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    module.__dict__.update(executed(page, *code, __name__=name))
+
+
 #: Modules that cannot be imported without Triton, which not every build of torch brings.
 NEED_TRITON = {"acil.training.kernels"}
 
@@ -53,17 +67,14 @@ def test_readme_quick_start_is_short_and_scores_held_out_images(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (quick_start,) = blocks((ROOT / "README.md").read_text(), "python")
     assert len(quick_start.splitlines()) <= 7
-    names: dict[str, Any] = {}
-    exec(compile(quick_start, "README.md", "exec"), names)
+    names = executed("README.md")
     assert 0.95 < float(capsys.readouterr().out) < 1
     assert names["clf"].n_samples_ + len(names["held_y"]) == 1797
 
 
 def test_first_steps_run_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    code = "\n".join(blocks((ROOT / "docs" / "tutorial.md").read_text(), "python"))
-    exec(compile(code, "docs/tutorial.md", "exec"), names)
+    names = executed("docs/tutorial.md")
     held = names["held_X"], names["held_y"]
     assert names["model"].score(*held) > 0.95
     assert names["agree"] == 1
@@ -75,10 +86,8 @@ def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, m
     """The last three examples of docs/benchmark.md, as one module of a user."""
     _, *code = blocks((ROOT / "docs" / "benchmark.md").read_text(), "python")
     assert len(code) == 3
-    module = types.ModuleType("own_benchmark")
-    monkeypatch.setitem(sys.modules, "own_benchmark", module)
     monkeypatch.setattr("acil.vision.backbones.BACKBONES", dict(BACKBONES))
-    exec(compile("\n".join(code), "docs/benchmark.md", "exec"), module.__dict__)
+    as_module(monkeypatch, "own_benchmark", "docs/benchmark.md", *code)
     config = make_config(
         {
             "dataset": "own_benchmark:stripes",
@@ -99,7 +108,7 @@ def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, m
 def test_benchmark_guide_runs_from_python(capsys):
     """The first example of docs/benchmark.md."""
     example, *_ = blocks((ROOT / "docs" / "benchmark.md").read_text(), "python")
-    exec(compile(example, "docs/benchmark.md", "exec"), {})
+    executed("docs/benchmark.md", example)
     assert float(capsys.readouterr().out) > 50
 
 
@@ -107,9 +116,7 @@ def test_own_method_of_the_guide_to_methods_runs(tmp_path, monkeypatch):
     """The example of docs/methods.md: it forgets less than fine-tuning does."""
     (code,) = blocks((ROOT / "docs" / "methods.md").read_text(), "python")
     assert len(code.splitlines()) < 60
-    module = types.ModuleType("own_method")
-    monkeypatch.setitem(sys.modules, "own_method", module)
-    exec(compile(code, "docs/methods.md", "exec"), module.__dict__)
+    as_module(monkeypatch, "own_method", "docs/methods.md", code)
     values = {"dataset": "digits", "methods": "own_method:FeatureReplay,finetune", "phases": "2"}
     run(make_config({**values, "seeds": "0", "recipe.training.epochs": "4"}), tmp_path / "run")
     found = Records(tmp_path / "run" / "records.jsonl").read()
@@ -139,22 +146,16 @@ def test_every_command_and_the_python_of_the_tutorial_run(tmp_path, monkeypatch,
             subprocess.run([sys.executable, ROOT / arguments[0], *arguments[1:]], check=True)
     (accuracy,) = re.findall(r"accuracy ([\d.]+) %", outputs["acil evaluate shapes.acil shapes/test"])
     assert float(accuracy) > 80
-    (python,) = blocks(text, "python")
-    exec(compile(python, "docs/own-images.md", "exec"), {})
+    executed("docs/own-images.md")
     assert float(capsys.readouterr().out.splitlines()[0]) > 80
 
 
 def test_the_example_of_the_scale_guide_runs_alone():
-    (code,) = blocks((ROOT / "docs" / "scale.md").read_text(), "python")
-    names: dict[str, object] = {}
-    exec(compile(code, "docs/scale.md", "exec"), names)
-    assert names["accuracy"] == 1.0
+    assert executed("docs/scale.md")["accuracy"] == 1.0
 
 
 def test_the_example_of_the_guide_to_streams_runs():
-    (code,) = blocks((ROOT / "docs" / "streams.md").read_text(), "python")
-    names: dict[str, float] = {}
-    exec(compile(code, "docs/streams.md", "exec"), names)
+    names = executed("docs/streams.md")
     assert names["right"] > 0.9 * 380
     assert names["difference"] < 1e-10
 

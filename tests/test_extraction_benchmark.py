@@ -1,22 +1,11 @@
 """The benchmark of extraction compares passes that follow one another, and says which."""
 
-from pathlib import Path
-
 import pytest
 import torch
+from benchmarks import extraction
 
 from acil.vision import build
 from acil.vision.embedder import TorchEmbedder
-
-ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture
-def extraction(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks import extraction
-
-    return extraction
 
 
 @pytest.fixture
@@ -28,7 +17,7 @@ def sides():
     return network, embedder, torch.zeros(6, channels, side, side, dtype=torch.uint8)
 
 
-def test_every_batch_size_is_measured_and_all_images_at_once(extraction, sides):
+def test_every_batch_size_is_measured_and_all_images_at_once(sides):
     ours, *rows = extraction.compared(*sides, rounds=2)
     assert ours["what"] == "ours"
     assert [row["what"] for row in rows] == [f"eager, batches of {size}" for size in (1, 4, 6)]
@@ -37,7 +26,7 @@ def test_every_batch_size_is_measured_and_all_images_at_once(extraction, sides):
         assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
 
 
-def test_the_ratio_is_the_median_over_neighbouring_passes(extraction, sides, monkeypatch):
+def test_the_ratio_is_the_median_over_neighbouring_passes(sides, monkeypatch):
     # One batch size; eager and ours in turns. The machine is half as fast in the second round.
     monkeypatch.setattr(extraction, "BATCHES", ())
     passes = iter([10.0, 40.0, 5.0, 20.0, 10.0, 50.0])

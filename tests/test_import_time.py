@@ -39,7 +39,3 @@ def test_import_loads_neither_torch_nor_sklearn():
         "import sys, acil; print(*({'torch', 'sklearn', 'numpy', 'acil'} & set(sys.modules)))"
     )
     assert loaded.split() == ["acil"]
-
-
-def test_touching_the_classifier_loads_torch():
-    assert python("import sys, acil; acil.ACILClassifier; print('torch' in sys.modules)") == "True\n"

@@ -15,8 +15,7 @@ from safetensors.numpy import load_file
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, ModelFileError
 from acil.modelfile import describe
-from acil.modelfile.header import parse_header
-from acil.modelfile.schema import HEADER, MAX_LABELS, PARAMETERS, InvalidFileError
+from acil.modelfile.header import HEADER, MAX_LABELS, PARAMETERS, InvalidFileError, parse_header
 from modelfiles import X, header_of, rewrite, write_model
 
 
@@ -284,8 +283,9 @@ def test_model_without_its_projection(model):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["gram", "moment", "coef", "intercept", "projection"])
-def test_values_that_are_no_numbers(model, name, bad):
+@pytest.mark.parametrize("name", ["gram", "moment", "coef", "intercept", "projection", "rfaum"])
+def test_values_that_are_no_numbers(tmp_path, name, bad):
+    model = write_model(tmp_path / "m.acil", solver="recursive" if name == "rfaum" else "gram")
     tensor = load_file(model)[name]
     tensor.reshape(-1)[-1] = bad
     rewrite(model, **{name: tensor})
@@ -293,10 +293,22 @@ def test_values_that_are_no_numbers(model, name, bad):
         load(model)
 
 
-def test_recursive_model_with_nan(tmp_path):
-    path = write_model(tmp_path / "m.acil", solver="recursive")
-    rewrite(path, rfaum=np.full(10, np.nan))
-    with pytest.raises(ModelFileError, match="'rfaum'"):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"calibration": None}, "'calibration' belongs to discriminant scores"),
+        ({"fit_intercept": True}, "discriminant scores need sums, and no intercept"),
+        (
+            {"calibration": {"samples": 1, "losses": [], "novelties": [], "approximate": False}},
+            "numbers",
+        ),
+        ({}, "divide by positive numbers"),
+    ],
+)
+def test_discriminants_and_scales_that_cannot_be(tmp_path, changes, words):
+    path = write_model(tmp_path / "m.acil", scores="discriminant", standardize=True)
+    rewrite(path, changes, **({} if changes else {"scaling": np.zeros((2, 3))}))
+    with pytest.raises(ModelFileError, match=words):
         load(path)
 
 

@@ -158,15 +158,6 @@ def test_loading_does_not_solve_again(monkeypatch):
     assert loaded.predict_proba(X).shape == (40, 3)
 
 
-def test_automatic_gamma_stays_automatic_and_keeps_its_value():
-    X, y = data(n=100)
-    model = ACILClassifier(expansion_size=8, gamma="auto").fit(X, y)
-    loaded = saved_and_loaded(model)
-    assert loaded.gamma == "auto"
-    assert loaded._state.model.head.gamma is None
-    assert loaded.gamma_ == model.gamma_
-
-
 def test_settings_changed_after_fitting_do_not_change_what_was_learnt():
     X, y = data()
     model = ACILClassifier(expansion_size=8, class_balance=True).fit(X, y)
@@ -357,14 +348,13 @@ def test_header_that_the_library_would_not_read_is_refused(tmp_path, monkeypatch
 
 def test_names_are_those_of_the_learner():
     from acil.analytic import ACTIVATIONS, PRECISIONS
-    from acil.labels import MAX_LENGTH
-    from acil.modelfile import schema
-    from acil.validation import MAX_GAMMA
+    from acil.modelfile import header
+    from acil.validation import MAX_GAMMA, MAX_LENGTH
 
-    assert tuple(ACTIVATIONS) == schema.ACTIVATIONS
-    assert {name: MAX_GAMMA[p.products] for name, p in PRECISIONS.items()} == schema.MAX_GAMMA
-    assert MAX_LENGTH == schema.MAX_TEXT
-    assert ACILClassifier().get_params().keys() == schema.PARAMETERS.keys()
+    assert tuple(ACTIVATIONS) == header.ACTIVATIONS
+    assert {name: MAX_GAMMA[p.products] for name, p in PRECISIONS.items()} == header.MAX_GAMMA
+    assert MAX_LENGTH == header.MAX_TEXT
+    assert ACILClassifier().get_params().keys() == header.PARAMETERS.keys()
 
 
 def test_wide_triangles_span_panels(tmp_path):

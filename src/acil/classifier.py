@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,28 +19,48 @@ from torch import Tensor
 from acil.analytic.model import Weights
 from acil.calibration import Calibration
 from acil.errors import InputError, NotFittedError
-from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of
 from acil.state import State, both_ledgers, released_before
 from acil.validation import (
+    Labels,
     Rows,
     check_candidates,
+    check_declared,
     check_gamma,
+    check_labels,
     check_parameters,
     check_rows,
+    check_same_kind,
     check_weights,
     resolve_seed,
 )
 
-__all__ = ["FEATURE_ATTRIBUTES", "ACILClassifier"]
-
-#: What scikit-learn keeps of the features of X.
-FEATURE_ATTRIBUTES = ("n_features_in_", "feature_names_in_")
 #: Held while a model that has learnt nothing, and so has no lock of its own, learns for the first time.
 _FIRST_FIT = threading.RLock()
 
 
 class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
     """What code written for scikit-learn expects from a model that has learnt nothing."""
+
+
+class FeaturesKept:
+    """After a block that fails, what scikit-learn knows of the features of X is as it was before.
+
+    No generator: an interruption at the end of a block that has succeeded must not take anything back.
+    """
+
+    names = ("n_features_in_", "feature_names_in_")
+
+    def __init__(self, estimator: ACILClassifier) -> None:
+        self.content = estimator.__dict__
+
+    def __enter__(self) -> None:
+        self.before = {name: self.content[name] for name in self.names if name in self.content}
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            for name in self.names:
+                self.content.pop(name, None)
+            self.content.update(self.before)
 
 
 class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -266,7 +287,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_same_kind(theirs.classes, mine.classes)
             for state in (mine, theirs):
                 state.require_sums_of_samples()
-            mine.require_enough(theirs.classes, theirs.model.head.counts, self.min_class_samples)
+            mine.require_enough(theirs.classes, theirs.model.head.counts.numpy(), self.min_class_samples)
             merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
             self._state = replace(merged, release=both_ledgers(mine.release, theirs.release))
         return self
@@ -327,7 +348,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         with self._locked() as state:
             value = check_gamma(gamma, state.model.precision.products)
-            return self._set_gamma(state, value * self._gamma_unit(state) if relative else value)
+            return self._set_gamma(state, value * state.gamma_unit() if relative else value)
 
     def decision_function(self, X: Any) -> Any:
         """Return the scores of each class.
@@ -532,7 +553,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def gamma_relative_(self) -> float:
         """γ relative to trace(gram) / d."""
         with self._locked() as state:
-            return state.model.gamma() / self._gamma_unit(state)
+            unit = state.gamma_unit()
+            return state.model.gamma() / unit if unit else math.inf
 
     @property
     def condition_(self) -> float:
@@ -548,8 +570,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
-        before = {name: self.__dict__[name] for name in FEATURE_ATTRIBUTES if name in self.__dict__}
-        try:
+        with FeaturesKept(self):
             rows, labels, weights = self._check_samples(X, y, sample_weight, reset=fresh)
             declared = check_declared(classes, labels)
             if not fresh:
@@ -558,7 +579,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     check_same_kind(labels, state.classes)
                     state.check_values(rows)
                     state.require_sums_of_samples()
-                    self._require_enough(state, labels, declared, weights)
+                    self._require_enough(state, labels, weights)
                     self._state = state.learned(rows, labels, declared, weights)
                     self._calibrate(rows, labels, weights)
                     return self
@@ -567,18 +588,13 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # They may be the same samples.
             state = replace(state, release=released_before(self.__dict__.get("_state")))
             state.check_values(rows)
-            self._require_enough(state, labels, declared, weights)
+            self._require_enough(state, labels, weights)
             if self.standardize:
                 state = replace(state, scaling=rows.scaling(weights))
                 state.check_values(rows)
             state = state.learned(rows, labels, declared, weights)
             # The last line: what comes after it cannot take the features back.
             self._state = state
-        except BaseException:
-            for name in FEATURE_ATTRIBUTES:
-                self.__dict__.pop(name, None)
-            self.__dict__.update(before)
-            raise
         self._calibrate(rows, labels, weights)
         return self
 
@@ -609,15 +625,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return rows, labels, weights
 
-    def _require_enough(
-        self, state: State, labels: Labels, declared: Labels, weights: Tensor | None
-    ) -> None:
+    def _require_enough(self, state: State, labels: Labels, weights: Tensor | None) -> None:
         if self.min_class_samples > 1:
-            columns = columns_of(labels, declared)
-            counts = torch.bincount(
-                columns if weights is None else columns[weights > 0], minlength=len(declared)
-            )
-            state.require_enough(declared, counts, self.min_class_samples)
+            learnt = labels if weights is None else labels[weights.numpy() > 0]
+            state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
 
     def _check_query(self, X: Any) -> Rows:
         state = self._require_state()
@@ -639,15 +650,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._state = replace(state, model=model.with_head(model.ridge.with_gamma(gamma)))
         return gamma
 
-    def _gamma_unit(self, state: State) -> float:
-        """Return trace(gram) / d, the scale to which γ is compared."""
-        state.model.ridge.flush()
-        return float(state.model.ridge.sums.gram.diagonal().mean())
-
     def _require_state(self) -> State:
         """Return the state; raise if nothing was learnt."""
         state: State | None = self.__dict__.get("_state")
-        if state is None or int(state.model.head.counts.sum()) == 0:
+        if state is None or not state.model.head.counts.any():
             raise _UnfittedError(
                 "This ACILClassifier has not learnt anything yet. Call 'fit' or 'partial_fit' first."
             )
@@ -683,7 +689,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         """Tell scikit-learn whether there is anything to predict with."""
         state: State | None = self.__dict__.get("_state")
-        return state is not None and int(state.model.head.counts.sum()) > 0
+        return state is not None and bool(state.model.head.counts.any())
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is derived from recent rows: no copy of a model carries it."""

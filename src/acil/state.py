@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,9 +17,8 @@ from acil.analytic.sums import Block
 from acil.calibration import Calibration, estimated_temperature, relative_leverage
 from acil.consistency import require_forgettable
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.labels import Labels, columns_of, union
 from acil.scores import Discriminant
-from acil.validation import Rows, input_errors, new_model
+from acil.validation import Labels, Rows, columns_of, input_errors, new_model, union
 
 #: What sums of weights may round by; anything beyond that was never learnt.
 _WEIGHT_ROUNDING = 1e-9
@@ -157,6 +157,11 @@ class State:
         relative = relative_leverage(self.model, rows, leverages.to(rows)).cpu().double()
         return relative.clamp(min=1e-300).log() - scores.cpu().double().amax(dim=1)
 
+    def gamma_unit(self) -> float:
+        """Return trace(gram) / d, the scale to which γ is compared."""
+        self.model.ridge.flush()
+        return float(self.model.ridge.sums.gram.diagonal().mean())
+
     def temperature(self) -> float:
         """Return the temperature of the softmax that gives probabilities."""
         if self.calibration is None or self.model.head.solver == "frozen":
@@ -182,7 +187,7 @@ class State:
                 f"{self.classes[column].item()!r}: only {float(head.weights[column]):g} was learnt."
             )
 
-    def require_enough(self, labels: Labels, counts: Tensor, least: int) -> None:
+    def require_enough(self, labels: Labels, counts: npt.NDArray[Any], least: int) -> None:
         """Raise if one of these classes would have samples, but fewer than allowed, after learning."""
         for label, count in zip(labels, counts.tolist(), strict=True):
             known = int(self.model.head.counts[self.classes == label].sum())

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
-from acil.calibration import estimated_temperature, relative_leverage
-from acil.errors import InterruptedModelError, UnsupportedError
-from acil.scores import MIXERS, balance_factors
+from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
+from acil.calibration import estimated_temperature
+from acil.scores import MIXERS
 from regressions import CPU, samples, weights_for
 from strategies import relative
 
@@ -31,30 +30,6 @@ def learnt(model, X, columns, weights=None, block=1000, c=3):
     return model.with_head(model.learner.learn(blocks, len(X), places, c))
 
 
-def scores(model, X, block=13):
-    return torch.cat(list(model.scores(torch.split(X, block), model.weights())))
-
-
-@SOLVERS
-def test_blocks_of_any_size_give_the_same_scores(solver):
-    X, columns = samples(60, 5, 3)
-    expected = scores(learnt(model_of(solver=solver), X, columns), X, 60)
-    assert expected.shape == (60, 3)
-    for block in (17, 1):
-        model = learnt(model_of(solver=solver), X, columns, block=block)
-        assert relative(scores(model, X, block), expected) <= 1e-11
-
-
-def test_scores_are_the_expanded_rows_times_the_weights_and_empty_classes_have_none():
-    X, columns = samples(60, 5, 3)
-    model = learnt(model_of(), X, columns, c=4)
-    coef, intercept, empty = model.weights()
-    assert (coef.shape, empty.tolist()) == ((20, 4), [False, False, False, True])
-    found = scores(model, X)
-    assert torch.allclose(found[:, :3], (model.expansion(X) @ coef + intercept)[:, :3], rtol=1e-12)
-    assert (found[:, 3] == -torch.inf).all()
-
-
 @SOLVERS
 def test_rows_of_weight_zero_are_left_out_of_blocks(solver):
     (X, columns), weights = samples(60, 5, 3), weights_for(60)
@@ -73,16 +48,6 @@ def test_blocks_are_small_beside_the_sums_and_large_enough_for_speed(size, preci
     number = PRECISIONS[precision].products.itemsize
     rows = model_of(size, precision=precision).block_rows
     assert 256 <= rows <= min(PRECISIONS[precision].max_block_rows, 2**25 / (size * number))
-
-
-def test_balance_scales_by_mean_over_own_weight():
-    factors = balance_factors(torch.tensor([1.0, 3.0, 0.0, 8.0], dtype=torch.float64))
-    assert factors.tolist() == pytest.approx([4.0, 4 / 3, 1.0, 0.5])
-    (X, columns), weights = samples(60, 5, 3), weights_for(60)
-    plain, balanced = (learnt(model_of(balanced=b), X, columns, weights) for b in (False, True))
-    own = np.bincount(columns.numpy(), weights.numpy())
-    expected = plain.weights().coef.numpy() * (own.mean() / own)
-    assert relative(balanced.weights().coef, expected) <= 1e-13
 
 
 @SOLVERS
@@ -111,72 +76,3 @@ def test_degenerate_fits_have_a_temperature_that_can_be_used(gamma):
     few._freedom = 4.0
     few.known_temperature = None
     assert 0 < estimated_temperature(few) < math.inf
-
-
-def leverage_of(model, X):
-    rows = model.expansion(X)
-    return relative_leverage(model, rows, model.learner.leverage(rows))
-
-
-def test_relative_leverage_is_about_one_for_rows_like_those_learnt():
-    X, columns = samples(600, 5, 3)
-    model = learnt(model_of(), X[:400], columns[:400])
-    rows, new = model.expansion(X[:400]).numpy(), model.expansion(X[400:]).numpy()
-    R = np.linalg.inv(rows.T @ rows + np.eye(20))
-    mean = (20 - np.trace(R)) / 400
-    scale = (rows**2).sum() / 400 / (new**2).sum(axis=1)
-    expected = np.einsum("ij,jk,ik->i", new, R, new) * scale / (mean / (1 - mean))
-    found = leverage_of(model, X[400:])
-    assert relative(found, expected) <= 1e-10
-    assert 0.7 < float(found.mean()) < 1.5
-    nothing = torch.zeros(1, 5, dtype=torch.float64)
-    assert float(leverage_of(model, nothing)) > 10 * float(found.max())
-
-
-def test_corrected_weights_are_solved_again_from_the_sums():
-    X, columns = samples(300, 5, 3)
-    model = learnt(model_of(64), X[:298], columns[:298])
-    model.weights()
-    model = learnt(model, X[298:], columns[298:])
-    corrected = model.weights().coef
-    assert model.head.solution.corrected
-    model.solve_again()
-    joint = learnt(model_of(64), X, columns).weights().coef
-    assert relative(model.weights().coef, joint) <= 1e-13
-    assert relative(corrected, joint) <= 1e-11
-    assert not model.head.solution.corrected
-
-
-@SOLVERS
-def test_a_model_knows_whether_its_matrix_is_its_own(solver):
-    X, columns = samples(60, 5, 3)
-    first = learnt(model_of(solver=solver), X, columns)
-    before = first.weights().coef.clone()
-    second = learnt(first, X, columns)
-    assert (first.is_whole, second.is_whole) == (False, True)
-    with pytest.raises(InterruptedModelError):
-        first.require_whole()
-    assert torch.equal(first.weights().coef, before), "what was ready stays"
-    assert first.lock is second.lock
-
-
-def test_recursion_keeps_no_sums():
-    with pytest.raises(UnsupportedError, match='solver="gram"'):
-        model_of(solver="recursive").ridge  # noqa: B018
-
-
-def test_frozen_models_predict_and_refuse_the_rest():
-    X, columns = samples(60, 5, 3)
-    model = learnt(model_of(), X, columns)
-    coef, intercept, _ = model.weights()
-    weights, temperature = (coef, intercept), estimated_temperature(model)
-    head = Frozen(weights, model.head.counts, model.precision, 0.5, temperature)
-    # Weights that were stored are balanced already.
-    frozen = AnalyticModel(model.expansion, head, CPU, MIXERS["balanced"])
-    assert torch.equal(scores(frozen, X), scores(model, X))
-    assert (estimated_temperature(frozen), frozen.gamma()) == (estimated_temperature(model), 0.5)
-    assert frozen.is_whole
-    uses = (lambda: frozen.learner, lambda: frozen.ridge, frozen.degrees_of_freedom)
-    for use in (*uses, lambda: leverage_of(frozen, X)):
-        with pytest.raises(UnsupportedError, match="inference"):
-            use()

@@ -6,13 +6,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from sklearn.linear_model import Ridge as SklearnRidge
 
 from acil.analytic import PRECISIONS, ridge
 from acil.analytic.cholesky import Factor
-from acil.errors import InputError, InterruptedModelError, SingularMatrixError
+from acil.errors import SingularMatrixError
 from regressions import (
     condition,
     exact,
@@ -21,10 +18,9 @@ from regressions import (
     learn,
     new_ridge,
     samples,
-    sums_of,
     weights_for,
 )
-from strategies import EPS32, promise, relative
+from strategies import EPS32, relative
 
 pytestmark = pytest.mark.usefixtures("library")
 EITHER = pytest.mark.parametrize("intercept", [False, True])
@@ -37,114 +33,6 @@ def coef_of(head):
 
 def learnt(rows, columns, c=3, weights=None, **settings):
     return learn(new_ridge(rows.shape[1], c, **settings), rows, columns, weights)
-
-
-def streamed(head, rows, columns, step=1):
-    """Learn drops of a few samples, with weights after each."""
-    for start in range(0, len(rows), step):
-        head = learn(head, rows[start : start + step], columns[start : start + step])
-        head.coefficients()
-    return head
-
-
-@EITHER
-@pytest.mark.parametrize("heavy", [False, True])
-@given(d=st.integers(1, 30), n=st.integers(5, 80), c=st.integers(2, 5), seed=st.integers(0, 999))
-def test_weights_are_those_of_scikit_learn(intercept, heavy, d, n, c, seed):
-    rows, columns = samples(n, d, c, seed, shift=1.0)
-    weights = weights_for(n, seed) if heavy else None
-    W, b = learnt(rows, columns, c, weights, intercept=intercept).coefficients()
-    theirs = SklearnRidge(1.0, fit_intercept=intercept, solver="svd")
-    theirs.fit(rows.numpy(), np.eye(c)[columns.numpy()], None if weights is None else weights.numpy())
-    assert np.allclose(W, theirs.coef_.T, rtol=0, atol=1e-11)
-    assert np.allclose(b, theirs.intercept_, rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("shift", [0.0, 1.0, 1e3])
-def test_an_intercept_is_centring_by_hand(shift):
-    rows, columns = samples(200, 30, 3, shift=shift)
-    expected = exact(rows, columns, 3, 1.0, intercept=True)
-    bound = promise(condition(rows, 1.0, intercept=True))
-    head = learnt(rows, columns, intercept=True)
-    assert relative(head.coefficients()[0], expected[1:]) <= bound
-    scores = head.coefficients()[1] + rows @ head.coefficients()[0]
-    assert relative(scores, expected[0] + rows.numpy() @ expected[1:]) <= bound
-
-
-def in_phases(rows, columns, settings):
-    head = new_ridge(rows.shape[1], 3, **settings)
-    for phase in torch.arange(len(rows)).split(97):
-        head = learn(head, rows[phase], columns[phase])
-        head.release()
-    return head
-
-
-def merged(rows, columns, settings):
-    head = learnt(rows[:50], columns[:50], **settings)
-    for start in range(50, len(rows), 50):
-        other = sums_of(rows[start : start + 50], columns[start : start + 50], 3)
-        head = head.merge(other, torch.arange(3), torch.arange(3), 3)
-        if start > 300:
-            head.coefficients()
-    return head
-
-
-def weighing(rows, columns, settings):
-    """Every sample in two parts, of weights that add up to one."""
-    share = weights_for(len(rows)) / 4
-    parts = [rows, rows], [columns, columns], [share, 1 - share]
-    return learnt(*(torch.cat(part) for part in parts[:2]), 3, torch.cat(parts[2]), **settings)
-
-
-def stream(rows, columns, settings):
-    half = len(rows) // 2
-    head = learnt(rows[:half], columns[:half], **settings)
-    head.coefficients()
-    return streamed(head, rows[half:], columns[half:])
-
-
-def small_start(rows, columns, settings):
-    """Drops of 20 samples from the first one on, weights only at the end."""
-    head = new_ridge(rows.shape[1], 3, **settings)
-    for drop in torch.arange(len(rows)).split(20):
-        head = learn(head, rows[drop], columns[drop])
-    return head
-
-
-def forgetful(rows, columns, settings):
-    more = 2 * rows[:100].flip(0)
-    head = learnt(torch.cat([more, rows]), torch.cat([columns[:100], columns]), **settings)
-    head.coefficients()
-    return forget(head, more, columns[:100])
-
-
-@EITHER
-@pytest.mark.parametrize("target", [1e3, 1e6, 1e9, 1e11])
-@pytest.mark.parametrize(
-    ("way", "c"),
-    [(in_phases, 1), (merged, 1), (weighing, 1), (stream, 10), (small_start, 10), (forgetful, 10)],
-)
-def test_every_way_to_learn_the_same_samples_keeps_the_promise(way, c, target, intercept):
-    rows, columns, gamma = ill_conditioned(400, 64, 3, target)
-    held_out = ill_conditioned(400, 64, 3, target, seed=5)[0]
-    settings = {"gamma": gamma, "intercept": intercept}
-    before = torch.cat([2 * rows[:100], rows]) if way is forgetful else rows
-    bound = promise(condition(rows, gamma, before, intercept), c)
-    joint, head = learnt(rows, columns, **settings), way(rows, columns, settings)
-    (W, b), (V, a) = joint.coefficients(), head.coefficients()
-    assert relative(V, W) <= bound
-    assert relative(held_out @ V + a, held_out @ W + b) <= bound
-    true = exact(rows, columns, 3, gamma, intercept)
-    assert relative(coef_of(head), true) <= bound
-
-
-def test_thousands_of_single_samples_keep_the_promise():
-    rows, columns = samples(3100, 24, 3, shift=0.5)
-    head = learnt(rows[:100], columns[:100])
-    head.coefficients()
-    head = streamed(head, rows[100:], columns[100:])
-    bound = promise(condition(rows, 1.0), 10)
-    assert relative(coef_of(head), exact(rows, columns, 3, 1.0)) <= bound
 
 
 @pytest.fixture
@@ -167,56 +55,6 @@ def test_weights_are_solved_once_and_only_when_asked_for(factors):
     for _ in range(3):
         head.coefficients(), head.leverage(rows), head.condition(), head.degrees_of_freedom()
     assert len(factors) == 1
-
-
-@EITHER
-@pytest.mark.parametrize("heavy", [False, True])
-@pytest.mark.parametrize("step", [1, 2, 20])  # up to 25 wait
-def test_corrected_weights_are_those_of_a_new_solution(intercept, heavy, step, factors):
-    rows, columns = samples(700, 200, 4, shift=0.5)
-    weights = weights_for(700) if heavy else torch.ones(700, dtype=torch.float64)
-    head = learnt(rows[:620], columns[:620], 4, weights[:620], intercept=intercept)
-    head.coefficients()
-    for part in torch.arange(620, 700).split(step):
-        head = learn(head, rows[part], columns[part], weights[part])
-    corrected, leverage = coef_of(head), head.leverage(rows[:9])
-    assert (len(factors), head.solution.factor.rank, head.solution.corrected) == (1, 80, True)
-    head.solve()
-    assert (head.solution.factor.rank, head.solution.corrected) == (0, False)
-    assert not torch.equal(corrected, coef_of(head))
-    assert relative(corrected, coef_of(head)) <= 1e-11
-    assert relative(leverage, head.leverage(rows[:9])) <= 1e-11
-
-
-def test_rows_far_from_everything_learnt_are_left_to_a_new_factor():
-    rows, columns = samples(100, 30, 3)
-    head = learnt(rows[:90], columns[:90], gamma=1e-3)
-    head.coefficients()
-    far = rows[95:96] * 1e4
-    blocks = [(rows[90:95], columns[90:95], None), (far, columns[95:96], None)]
-    head = head.learn(blocks, 6, torch.arange(3), 3)
-    assert head.solution is None
-    seen = torch.cat([rows[:95], far])
-    bound = promise(condition(seen, 1e-3), 10)
-    assert relative(coef_of(head), exact(seen, columns[:96], 3, 1e-3)) <= bound
-
-
-@pytest.mark.parametrize("n", [1, 12])
-def test_new_classes_find_their_columns_whether_rows_wait_or_not(n):
-    rows, columns = samples(300 + n, 64, 4)
-    places = torch.tensor([0, 2, 3])
-    columns[:300] = places[columns[:300] % 3]
-    head = learnt(rows[:298], columns[:298], c=4)
-    head = head.forget(lambda: iter([]), torch.tensor([True, False, True, True]))[0]
-    head.coefficients()
-    # Two samples wait when the new class comes.
-    head = learn(head, rows[298:300], torch.bucketize(columns[298:300], places))
-    columns[300:] = 1
-    head = head.learn([(rows[300:], columns[300:], None)], n, places, 4)
-    assert head.solution.factor.rank == 2 + n
-    assert head.counts.tolist() == columns.bincount().tolist()
-    assert relative(coef_of(head), exact(rows, columns, 4, 1.0)) <= 1e-12
-    assert relative(head.solve().coef, exact(rows, columns, 4, 1.0)) <= 1e-12
 
 
 @pytest.mark.parametrize(("d", "limit"), [(7, 0), (8, 1), (100, 12), (200, 20)])
@@ -274,54 +112,6 @@ def test_whoever_asks_for_the_sums_has_them_complete(waiting, ask):
     assert relative(coef_of(head), exact(rows, columns, 3, 1.0, weights=weights)) <= 1e-11
 
 
-def test_what_waits_takes_part_in_the_next_change(waiting):
-    head, rows, columns, weights = waiting
-    expected = exact(rows, columns, 3, 1.0, weights=weights)
-    assert relative(forget(learn(head, rows, columns), rows, columns).solve().coef, expected) <= 1e-11
-
-
-def test_sums_that_were_written_half_way_are_never_used(waiting, monkeypatch):
-    head, rows, columns, _ = waiting
-    before = coef_of(head)
-
-    def interrupted(gram, *_):
-        gram[0, 0] += 1.0
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("acil.analytic.sums.add_gram_", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            head.flush()
-    uses = [head.flush, head.clone, head.solve, head.with_gamma(2.0).solve]
-    uses += [lambda: learn(head, rows, columns), lambda: forget(head, rows[:3], columns[:3])]
-    for use in uses:
-        with pytest.raises(InterruptedModelError, match="interrupted"):
-            use()
-    assert torch.equal(coef_of(head), before), "the weights need no sums"
-
-
-@pytest.mark.parametrize("n", [2, 100])
-def test_an_object_is_left_as_it_was_by_what_follows_from_it(n):
-    rows, columns = samples(400, 100, 3)
-    old = learnt(rows[:300], columns[:300])
-    before, counts = coef_of(old), old.counts.clone()
-    later = learn(old, rows[300 : 300 + n], columns[300 : 300 + n])
-    learnt_later = coef_of(later)
-    later.flush()
-    last = forget(later.with_gamma(5.0), rows[:2], columns[:2])
-    last.solve()
-    assert torch.equal(old.solved().coef, before)
-    assert torch.equal(old.counts, counts)
-    assert relative(before, exact(rows[:300], columns[:300], 3, 1.0)) <= 1e-12
-    assert torch.equal(later.solved().coef, learnt_later)
-    assert relative(learnt_later, exact(rows[: 300 + n], columns[: 300 + n], 3, 1.0)) <= 1e-11
-    seen = slice(2, 300 + n)
-    assert relative(coef_of(last), exact(rows[seen], columns[seen], 3, 5.0)) <= 1e-11
-    for use in (old.solve, lambda: learn(old, rows, columns), later.clone):
-        with pytest.raises(InterruptedModelError):
-            use()
-
-
 @pytest.mark.parametrize("memory", [False, True])
 def test_release_keeps_weights_and_no_trace_of_recent_rows(waiting, memory):
     head, rows, columns, weights = waiting
@@ -334,27 +124,6 @@ def test_release_keeps_weights_and_no_trace_of_recent_rows(waiting, memory):
     head.solve()
     assert memory or head.sums.matrix.spare.data_ptr() == place
     assert relative(coef_of(head), exact(rows, columns, 3, 1.0, weights=weights)) <= 1e-11
-
-
-def test_a_clone_has_the_same_weights_and_goes_its_own_way(waiting):
-    head, rows, columns, _ = waiting
-    twin, before = head.clone(), coef_of(head)
-    assert torch.equal(twin.solved().coef, before)
-    other = forget(learn(twin, rows, columns), rows[:7], columns[:7])
-    other.solve()
-    assert relative(head.solve().coef, before) <= 1e-11
-    assert int(head.counts.sum()) == 260
-
-
-def test_forgetting_what_cannot_have_been_learnt_changes_nothing():
-    rows, columns = samples(50, 10, 3)
-    head = learnt(rows, columns)
-    before, sums = coef_of(head), head.sums.clone()
-    with pytest.raises(InputError, match="cannot be forgotten"):
-        forget(head, torch.cat([rows[:3], 100 * rows[3:4]]), columns[:4])
-    assert torch.equal(head.sums.gram.tril(), sums.gram.tril())
-    assert torch.equal(head.counts, sums.counts)
-    assert torch.equal(coef_of(head), before)
 
 
 @EITHER
@@ -372,18 +141,6 @@ def test_forgetting_what_was_learnt_is_always_possible(precision, n_left, interc
     elif precision == "float64":
         true = exact(rows[:n_left], columns[:n_left], 3, 1e3, intercept)
         assert relative(coef_of(head), true) <= 1e-11
-
-
-def test_a_class_without_samples_leaves_unless_it_was_declared():
-    rows, columns = samples(60, 12, 3)
-    gone = columns == 1
-    for declared in (False, True):
-        head = learnt(rows, columns)
-        blocks = [(rows[gone], columns[gone], None)]
-        rest, kept = head.forget(lambda: iter(blocks), torch.full((3,), declared))  # noqa: B023
-        assert kept.tolist() == [True, declared, True]
-        true = exact(rows[~gone], columns[~gone], 3, 1.0)[:, kept.numpy()]
-        assert relative(coef_of(rest), true) <= 1e-12
 
 
 @EITHER
@@ -463,21 +220,6 @@ def test_diagnostics_are_those_of_numpy(intercept):
     assert relative(head.leverage(query), leverage) <= 1e-10
 
 
-def test_gamma_that_is_left_open_follows_the_samples_and_not_its_past():
-    rows, columns = samples(600, 30, 3)
-    rows[torch.arange(600), columns] += 2.0
-    head = learnt(rows[:1], columns[:1], gamma=None)
-    early = head.solved().gamma
-    for part in torch.arange(1, 600).split(7):
-        head = learn(head, rows[part], columns[part])
-        head.coefficients()
-    joint = learnt(rows, columns, gamma=None)
-    assert head.solve().gamma == pytest.approx(joint.solved().gamma, rel=1e-9)
-    assert early != pytest.approx(joint.solved().gamma, rel=0.1)
-    true = exact(rows, columns, 3, joint.solved().gamma)
-    assert relative(coef_of(head), true) <= 1e-12
-
-
 def test_few_samples_keep_gamma_and_twice_as_many_choose_it_anew(factors):
     rows, columns = samples(200, 64, 3)
     head = learnt(rows[:90], columns[:90], gamma=None)
@@ -492,27 +234,6 @@ def test_few_samples_keep_gamma_and_twice_as_many_choose_it_anew(factors):
     assert head.solution is None
     head.coefficients()
     assert len(factors) <= 11
-
-
-def test_best_of_given_candidates_and_what_to_do_if_there_is_none():
-    rows, columns = samples(200, 10, 3)
-    head = learnt(rows, columns)
-    found = [ridge.gcv.criterion(head.sums, gamma, False) for gamma in (1.0, 50.0, 1e5)]
-    best = head.best_gamma(torch.tensor([1.0, 50.0, 1e5]))
-    assert best == (1.0, 50.0, 1e5)[int(np.argmin(found))]
-    assert head.with_gamma(7.0).solved().gamma == 7.0
-    few = learnt(rows[:5], columns[:5])
-    with pytest.raises(InputError, match=r"5 samples exactly.*larger"):
-        few.best_gamma(torch.tensor([0.0, 1e-9]))
-
-
-@pytest.mark.parametrize("precision", ["mixed", "float32"])
-@EITHER
-def test_gamma_that_is_left_open_stays_within_the_limit_of_float32(precision, intercept):
-    rows, columns, _ = ill_conditioned(300, 40, 3, 1e12)
-    head = learnt(rows.float(), columns, gamma=None, precision=precision, intercept=intercept)
-    assert head.condition() <= 8.4e4
-    assert torch.isfinite(coef_of(head)).all()
 
 
 @EITHER

@@ -1,6 +1,5 @@
 """The sums: additive, mergeable, subtractable; and the matrix that is written in place."""
 
-import copy
 import pickle
 
 import numpy as np
@@ -58,51 +57,6 @@ def test_known_sums_by_hand():
     assert sums.weights.tolist() == [2.0, 1.0]
 
 
-def test_removing_undoes_adding():
-    (rows, columns), weights = samples(40, 7, 4), weights_for(40)
-    sums = sums_of(rows, columns, 4, weights)
-    sums.add([(rows[:25], columns[:25], weights[:25])], sign=-1)
-    assert_close(sums, expected_sums(rows[25:], columns[25:], 4, weights[25:]))
-    sums.add([(rows[25:], columns[25:], weights[25:])], sign=-1)
-    assert not any(part.any() for part in look(sums)), "sums over nothing are zero, not rounding"
-
-
-def test_merging_adds_columns_where_they_belong():
-    (rows, columns), weights, to = samples(40, 7, 4), weights_for(40), torch.tensor([3, 1])
-    left = sums_of(rows[:20], columns[:20], 4, weights[:20])
-    left.merge(sums_of(rows[20:], columns[20:] % 2, 2, weights[20:]), to)
-    combined = torch.cat([columns[:20], to[columns[20:] % 2]])
-    assert_close(left, expected_sums(rows, combined, 4, weights))
-
-
-def test_a_draft_has_room_and_its_columns_moved():
-    rows, columns = samples(40, 7, 2)
-    sums = sums_of(rows, columns, 2)
-    before = copy.deepcopy(look(sums))
-    draft = sums.draft(torch.tensor([2, 0]), 4)
-    assert_close(draft, expected_sums(rows, torch.tensor([2, 0])[columns], 4, torch.ones(40)))
-    draft.moment.zero_(), draft.counts.zero_(), draft.weights.zero_()
-    assert all(np.array_equal(a, b) for a, b in zip(look(sums), before, strict=True))
-
-
-def test_keeping_columns_drops_the_others():
-    rows, columns = samples(40, 7, 3)
-    sums = sums_of(rows, columns, 3)
-    expected = sums.moment[:, [0, 2]].clone(), sums.counts[[0, 2]], sums.weights[[0, 2]]
-    sums.keep(torch.tensor([0, 2]))
-    found = sums.moment, sums.counts, sums.weights
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
-def test_a_clone_shares_no_memory():
-    rows, columns = samples(40, 7, 4)
-    sums = sums_of(rows, columns, 4)
-    twin, before = sums.clone(), copy.deepcopy(look(sums))
-    twin.add([(rows, columns, None)])
-    assert all(np.array_equal(a, b) for a, b in zip(look(sums), before, strict=True))
-    assert twin.n_samples == 80
-
-
 def test_float32_rows_go_into_float64_sums():
     (rows, columns), weights = samples(2000, 9, 4), weights_for(2000)
     blocks = zip(rows.float().split(100), columns.split(100), weights.split(100), strict=True)
@@ -117,19 +71,6 @@ def test_float32_rows_go_into_float64_sums():
 def interrupted():
     yield samples(5, 7, 4)[0], torch.zeros(5, dtype=torch.int64), None
     raise KeyboardInterrupt
-
-
-def test_a_change_makes_another_version_and_the_old_one_is_gone():
-    rows, columns = samples(40, 7, 4)
-    old = sums_of(rows, columns, 4)
-    new = old.draft(torch.arange(4), 4)
-    new.add([(rows, columns, None)])
-    assert new.gram.data_ptr() == new.matrix.values.data_ptr()
-    for use in (lambda: old.gram, lambda: old.clone(), lambda: old.add([(rows, columns, None)])):
-        with pytest.raises(InterruptedModelError):
-            use()
-    assert new.n_samples == 80, "a refused change leaves the others alone"
-    assert_close(new, expected_sums(rows.repeat(2, 1), columns.repeat(2), 4, torch.ones(80)))
 
 
 def test_an_interrupted_change_leaves_a_matrix_that_says_why_it_cannot_be_used():

@@ -104,9 +104,10 @@ def test_membership_is_certain_below_the_width_and_weak_far_above_it():
     assert 0.4 < many["leverage"].area < 0.65
 
 
-def test_two_files_of_weights_reveal_the_sample_between_them(tmp_path):
+@pytest.mark.parametrize("size", [None, 256])
+def test_two_files_of_weights_reveal_the_sample_between_them(tmp_path, size):
     X, y = samples(600), np.arange(600) % 40
-    before = ACILClassifier(expansion_size=None, gamma=0.1).fit(X[:-1], y[:-1])
+    before = ACILClassifier(expansion_size=size, gamma=0.1).fit(X[:-1], y[:-1])
     after = before.copy().partial_fit(X[-1:], y[-1:])
     for name, clf in (("before", before), ("after", after)):
         save(clf, tmp_path / name, inference=True)

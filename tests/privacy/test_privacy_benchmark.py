@@ -1,6 +1,5 @@
 """The benchmark of private releases runs on small features, and the page shows what its records hold."""
 
-import importlib.util
 import json
 import math
 from pathlib import Path
@@ -9,23 +8,14 @@ import pytest
 import torch
 
 pytest.importorskip("dp_accounting")
+
+from benchmarks import privacy as benchmark
+
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results" / "privacy" / "frontier.jsonl"
 
 
-@pytest.fixture(scope="module")
-def benchmark():
-    file = ROOT / "benchmarks" / "privacy.py"
-    spec = importlib.util.spec_from_file_location("privacy_benchmark", file)
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        # Dataclasses look their module up.
-        patch.setitem(importlib.sys.modules, "privacy_benchmark", module)
-        spec.loader.exec_module(module)
-        yield module
-
-
-def test_releases_and_rivals_are_measured_in_the_same_space(benchmark):
+def test_releases_and_rivals_are_measured_in_the_same_space():
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(1200) % 12
     x = torch.randn(12, 8, generator=generator)[y] * 2 + torch.randn(1200, 8, generator=generator)
@@ -42,7 +32,7 @@ def test_releases_and_rivals_are_measured_in_the_same_space(benchmark):
     assert benchmark.table(rows).count("\n") == 6
 
 
-def test_the_page_shows_the_recorded_frontier(benchmark):
+def test_the_page_shows_the_recorded_frontier():
     records = [json.loads(line) for line in RECORDS.read_text(encoding="utf-8").splitlines()]
     page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
     assert benchmark.table(records) in page

@@ -113,7 +113,7 @@ class Group:
         What a process raised instead of coming here (see `together`) is raised on all of them. If one
         has ended, or has not come within the time-out, that is a ProcessLostError.
         """
-        return self._exchange({"value": value}, None)
+        return self._exchange({"value": value})
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -166,7 +166,7 @@ class Group:
         if backend == "nccl":
             self._carrier = self.device
 
-    def _exchange(self, message: dict[str, Any], own_error: Exception | None) -> list[Any]:
+    def _exchange(self, message: dict[str, Any], own_error: Exception | None = None) -> list[Any]:
         if self._messages is None:
             if own_error is not None:
                 raise own_error

@@ -15,21 +15,29 @@ from torch import Tensor
 from acil.analytic import Sums
 from acil.analytic.linalg import panels
 from acil.calibration import Calibration
-from acil.classifier import FEATURE_ATTRIBUTES, ACILClassifier
+from acil.classifier import ACILClassifier, FeaturesKept
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
-from acil.labels import Labels, check_declared, check_labels, check_same_kind, columns_of, union
 from acil.state import State
-from acil.validation import Rows, check_parameters, resolve_seed
+from acil.validation import (
+    Labels,
+    Rows,
+    check_declared,
+    check_labels,
+    check_parameters,
+    check_same_kind,
+    columns_of,
+    resolve_seed,
+    union,
+)
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
-_OWN_PARAMETERS = ("device", "random_state")
+_OWN = ("device", "random_state")
 #: What processes must have the same to learn together.
 _AGREED = {
     "parameters": "the parameters of the model",
     "backbone": "the backbone of the features",
     "model": "what the model has learnt so far",
-    "gamma": "the ridge strength",
     "features": "the number of features",
     "names": "the names of the features",
 }
@@ -81,21 +89,13 @@ def partial_fit(
     >>> clf.predict(X[:2])
     array(['cat', 'dog'], dtype='<U3')
     """
-    content = classifier.__dict__
-    before = {name: content[name] for name in FEATURE_ATTRIBUTES if name in content}
-    try:
-        with group.together():
-            shard = _checked_shard(classifier, X, y, classes, sample_weight)
-            facts = group.exchange(_facts(classifier, shard))
-            declared = _agreed_classes(facts)
-            state = _state(classifier, facts, declared, group)
-            sums = _all_sums(state, shard, declared, group)
-            state.require_enough(declared, sums.counts, classifier.min_class_samples)
-    except BaseException:
-        for name in FEATURE_ATTRIBUTES:
-            content.pop(name, None)
-        content.update(before)
-        raise
+    with FeaturesKept(classifier), group.together():
+        shard = _checked_shard(classifier, X, y, classes, sample_weight)
+        facts = group.exchange(_facts(classifier, shard))
+        declared = _agreed_classes(facts)
+        state = _state(classifier, facts, declared, group)
+        sums = _all_sums(state, shard, declared, group)
+        state.require_enough(declared, sums.counts.numpy(), classifier.min_class_samples)
     # Nothing that decides the scores depends on other processes from here on.
     with state.model.lock:
         state.model.ridge.flush()
@@ -151,16 +151,12 @@ def _checked_shard(
 def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
     """Return what the other processes have to know, or must have the same."""
     state = classifier._require_state() if classifier.__sklearn_is_fitted__() else None
-    gamma = classifier.gamma if state is None else state.model.ridge.gamma
     names = getattr(classifier, "feature_names_in_", None)
-    parameters = classifier.get_params()
     kept = shard.classes
     return {
-        "parameters": {k: str(v) for k, v in parameters.items() if k not in _OWN_PARAMETERS},
+        "parameters": {k: str(v) for k, v in classifier.get_params().items() if k not in _OWN},
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
         "model": None if state is None else _digest(state),
-        # None if it is still to be selected
-        "gamma": None if gamma in ("auto", None) else float(gamma),
         "seed": None if state is not None else resolve_seed(classifier.random_state),
         "features": None if shard.rows is None else shard.rows.n_features,
         "names": None if names is None or shard.rows is None else [str(name) for name in names],
@@ -258,7 +254,8 @@ def _digest(state: State) -> str:
     with state.model.lock:
         state.model.ridge.flush()
         sums = state.model.ridge.sums
-    digest = hashlib.sha256(f"{state.classes.tolist()}".encode())
+    # γ is None if it is still to be selected.
+    digest = hashlib.sha256(f"{state.classes.tolist()} {state.model.ridge.gamma}".encode())
     digest.update(state.model.expansion.fingerprint().encode())
     for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.weights):
         digest.update(part.cpu().contiguous().numpy().tobytes())

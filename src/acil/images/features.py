@@ -19,7 +19,7 @@ import numpy.typing as npt
 from acil.errors import InputError, MissingExtraError
 from acil.images.network import located, without_folder
 from acil.images.results import Samples
-from acil.modelfile.schema import NETWORK, check_identity
+from acil.modelfile.header import NETWORK, check_identity
 from acil.modelfile.writing import replacing
 from acil.vision.listing import check_class_name
 

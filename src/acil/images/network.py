@@ -9,7 +9,7 @@ from typing import Any
 
 from acil.errors import InputError
 from acil.modelfile import describe
-from acil.modelfile.schema import names_file
+from acil.modelfile.header import names_file
 from acil.vision.embedder import Embedder
 from acil.vision.networks import DEFAULT, open_network
 

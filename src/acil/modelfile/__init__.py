@@ -9,8 +9,7 @@ from acil.modelfile.header import describe
 from acil.modelfile.writing import locked
 
 if TYPE_CHECKING:
-    from acil.modelfile.saving import load, pack, save, unpack
-    from acil.modelfile.verifying import Check, verify
+    from acil.modelfile.saving import Check, load, pack, save, unpack, verify
 
 __all__ = ["Check", "describe", "load", "locked", "pack", "save", "unpack", "verify"]
 
@@ -19,5 +18,4 @@ def __getattr__(name: str) -> Any:
     # These need torch, which takes seconds to import; `describe` and `locked` do not.
     if name not in __all__:
         raise AttributeError(f"module 'acil.modelfile' has no attribute {name!r}")
-    module = "verifying" if name in ("Check", "verify") else "saving"
-    return getattr(importlib.import_module(f"acil.modelfile.{module}"), name)
+    return getattr(importlib.import_module("acil.modelfile.saving"), name)

@@ -1,4 +1,4 @@
-"""Saving and loading models: one safetensors file, no pickle, bit-equal sums."""
+"""Saving, loading and verifying models: one safetensors file, no pickle, bit-equal sums."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import sklearn
@@ -17,28 +18,29 @@ from torch import Tensor
 
 import acil
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
+from acil.analytic.cholesky import cholesky_
 from acil.analytic.linalg import mirror_, panels
 from acil.analytic.ridge import Solution
 from acil.analytic.sums import Matrix
 from acil.calibration import Calibration
 from acil.classifier import ACILClassifier
-from acil.errors import InputError, ModelFileError, UnsupportedError
-from acil.labels import Labels
+from acil.consistency import impossible, least_left
+from acil.errors import ACILError, InputError, ModelFileError, SingularMatrixError, UnsupportedError
 from acil.modelfile.header import (
     CHECKSUM_KEY,
+    FORMAT_VERSION,
     MAX_HEADER_BYTES,
     METADATA_KEY,
+    InvalidFileError,
     check_header,
     check_layouts,
-    checksum,
     opened,
     parse_header,
 )
-from acil.modelfile.schema import FORMAT_VERSION, InvalidFileError
 from acil.modelfile.writing import write_tensors
 from acil.scores import MIXERS, balance_factors
 from acil.state import State
-from acil.validation import check_parameters, resolve_device
+from acil.validation import Labels, check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,15 @@ _HEADER = "header"
 _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 #: Returns a tensor as a NumPy array, by its name.
 Get = Callable[[str], Any]
+#: Tensors that are one triangle of a matrix.
+_TRIANGLES = ("gram", "rfaum")
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
+
+
+#: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
+_SOLVED, _SOLVED_MIXED = 100.0, 1e-7
+#: Share of a class that rounding of the recursion may invent.
+_RECURSION = {torch.float64: 1e-4, torch.float32: 0.5}
 
 
 def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool = False) -> None:
@@ -83,7 +93,7 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     array(['cat', 'dog'], dtype='<U3')
     """
     text, tensors = _content(clf, inference)
-    write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(checksum(text.encode()))})
+    write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(zlib.crc32(text.encode()))})
     _advise(clf)
 
 
@@ -161,9 +171,7 @@ def pack_lower(matrix: Tensor) -> Tensor:
     d = matrix.shape[0]
     packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
     for start, stop in panels(d):
-        panel = matrix[start:stop, :stop].cpu()
-        for row in range(start, stop):
-            packed[_place(row)] = panel[row - start, : row + 1]
+        packed[_places(start, stop)] = matrix[start:stop, :stop].cpu()[_below(start, stop)]
     return packed
 
 
@@ -171,15 +179,19 @@ def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
     """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
     for start, stop in panels(matrix.shape[0]):
         panel = torch.zeros(stop - start, stop, dtype=packed.dtype)
-        for row in range(start, stop):
-            panel[row - start, : row + 1] = packed[_place(row)]
+        panel[_below(start, stop)] = packed[_places(start, stop)]
         matrix[start:stop, :stop] = panel.to(matrix.device)
     return matrix
 
 
-def _place(row: int) -> slice:
-    first = row * (row + 1) // 2
-    return slice(first, first + row + 1)
+def _below(start: int, stop: int) -> Tensor:
+    """Say which entries of these rows are in the lower triangle."""
+    return torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
+
+
+def _places(start: int, stop: int) -> slice:
+    """Return where these rows are in a packed triangle."""
+    return slice(start * (start + 1) // 2, stop * (stop + 1) // 2)
 
 
 def _content(
@@ -197,7 +209,7 @@ def _content(
             )
         state.model.solve_again()
         tensors = _tensors(state, inference, packed)
-        checksums = {} if packed else {name: checksum(t.numpy()) for name, t in tensors.items()}
+        checksums = {} if packed else {name: zlib.crc32(t.numpy().data) for name, t in tensors.items()}
         header = _header(clf, state, inference, packed, checksums)
     try:
         # A file that could not be loaded again must not replace one that can.
@@ -223,9 +235,6 @@ def _header(
     names = getattr(clf, "feature_names_in_", None)
     classes, classes_dtype = _storable(state.classes)
     gamma = None if inference else float(model.gamma())
-    relative = math.inf
-    if ridge is not None and gamma is not None:
-        relative = gamma / (float(ridge.sums.gram.diagonal().mean()) or math.nan)
     temperature = None if packed else float(state.temperature())
     if inference and temperature is not None:
         # γ follows from all its digits, the weights and the counts.
@@ -251,7 +260,7 @@ def _header(
         "weights": None if inference else model.learner.weights.tolist(),
         "gamma": gamma,
         "gamma_chosen": ridge is not None and ridge.gamma is None,
-        "gamma_relative": _finite(relative),
+        "gamma_relative": None if ridge is None else _finite(clf.gamma_relative_),
         "condition": None if packed or ridge is None else _finite(ridge.condition()),
         "temperature": temperature,
         "calibration": state.calibration and state.calibration.to_dict(inference),
@@ -327,25 +336,30 @@ def _assembled(
     if device is not None:
         clf.device = device
     where = resolve_device(clf.device, header["dtype"])
-    projection = _read(get, "projection", header).clone() if "projection" in names else None
+    frozen = inference or header["kind"] == "inference"
+    # Copies, whose memory is aligned; those of triangles are made when they are unpacked.
+    parts = {
+        name: _read(get, name, header) if name in _TRIANGLES else _read(get, name, header).clone()
+        for name in names
+        if not frozen or name not in (*_TRIANGLES, "moment")
+    }
     clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
+    projection = parts.get("projection")
     expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
         )
-    frozen = inference or header["kind"] == "inference"
-    head = _frozen_head(get, header, where) if frozen else _learning_head(get, header, where)
+    head = (_frozen_head if frozen else _learning_head)(parts, header, where)
     scoring = "balanced" if header["class_balance"] else header["scores"]
     model = AnalyticModel(expansion, head, where, MIXERS[scoring])
-    if "mixing" in names and not frozen:
-        mixing = _read(get, "mixing", header).clone()
-        model.known_mixing = mixing[:-1], mixing[-1]
+    if "mixing" in parts and not frozen:
+        model.known_mixing = parts["mixing"][:-1], parts["mixing"][-1]
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
     classes = np.array(header["classes"], dtype=header["classes_dtype"])
-    scaling = _read(get, "scaling", header).clone() if "scaling" in names else None
+    scaling = parts.get("scaling")
     if scaling is not None and not bool((scaling[1] > 0).all()):
         raise InvalidFileError("'scaling' must divide by positive numbers")
     calibration = header["calibration"] and Calibration.from_dict(header["calibration"], frozen)
@@ -363,10 +377,10 @@ def _assembled(
     return clf
 
 
-def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Frozen:
-    coef, intercept = _weights(get, header)
+def _frozen_head(parts: dict[str, Tensor], header: dict[str, Any], device: torch.device) -> Frozen:
+    coef, intercept = parts["coef"].mT, parts["intercept"]
     if header["kind"] == "full" and header["scores"] == "discriminant":
-        mixing = _read(get, "mixing", header).to(coef)
+        mixing = parts["mixing"].to(coef)
         coef, intercept = coef @ mixing[:-1], mixing[-1].clone()
     if header["kind"] == "full" and header["class_balance"]:
         scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
@@ -376,20 +390,23 @@ def _frozen_head(get: Get, header: dict[str, Any], device: torch.device) -> Froz
     return Frozen(weights, counts, PRECISIONS[header["dtype"]], header["gamma"], temperature)
 
 
-def _learning_head(get: Get, header: dict[str, Any], device: torch.device) -> Ridge | Recursion:
+def _learning_head(
+    parts: dict[str, Tensor], header: dict[str, Any], device: torch.device
+) -> Ridge | Recursion:
     precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], float(header["gamma"])
-    coef, intercept = (part.to(device) for part in _weights(get, header))
+    # W is in memory column by column, as it comes from solving.
+    coef, intercept = parts["coef"].mT.to(device), parts["intercept"].to(device)
     counts = torch.tensor(header["counts"], dtype=torch.int64)
     weights = torch.tensor(header["weights"], dtype=torch.float64)
     if header["solver"] == "recursive":
         recursion = Recursion(d, precision, device, gamma)
         matrix = torch.empty(d, d, dtype=precision.sums, device=device)
-        recursion.matrix = Matrix(mirror_(unpack_lower_(_read(get, "rfaum", header), matrix)))
+        recursion.matrix = Matrix(mirror_(unpack_lower_(parts["rfaum"], matrix)))
         recursion.coef, recursion.counts, recursion.weights = coef, counts, weights
         return recursion
     sums = Sums(d, len(counts), precision.sums, device)
-    unpack_lower_(_read(get, "gram", header), sums.gram)
-    sums.moment = _read(get, "moment", header).clone().to(device)
+    unpack_lower_(parts["gram"], sums.gram)
+    sums.moment = parts["moment"].to(device)
     sums.counts, sums.weights = counts, weights
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
@@ -398,15 +415,10 @@ def _learning_head(get: Get, header: dict[str, Any], device: torch.device) -> Ri
     return ridge
 
 
-def _weights(get: Get, header: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Read W of shape (d, classes), in memory column by column as it comes from solving; intercept."""
-    return _read(get, "coef", header).clone().mT, _read(get, "intercept", header).clone()
-
-
 def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
     """Read a tensor into memory that may not be aligned: it is to be copied."""
     array, checksums = get(name), header["checksums"]
-    if checksums and checksum(array) != checksums.get(name):
+    if checksums and zlib.crc32(array) != checksums.get(name):
         raise InvalidFileError(f"tensor {name!r} does not have the checksum that it was written with")
     tensor = torch.from_numpy(array)
     _require_finite(name, tensor)
@@ -417,3 +429,101 @@ def _require_finite(name: str, tensor: Tensor) -> None:
     # The extremes, because comparing all numbers would take as much memory again
     if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
         raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
+
+
+class Check(NamedTuple):
+    """One thing that was looked at, whether it is as it must be, and what was found."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def verify(path: str | os.PathLike[str]) -> list[Check]:
+    """Check everything that can be checked about a model file.
+
+    Header and shapes; the checksum of each tensor; values and the expansion; and of a full model,
+    whether its sums can be sums over samples, fit the counts of the classes, and give its weights.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    list of Check
+        It ends early where later checks need what has failed.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> from acil import ACILClassifier, save
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.acil")
+    ...     save(ACILClassifier(expansion_size=8).fit([[0.0], [1.0]], [0, 1]), path)
+    ...     all(check.ok for check in verify(path))
+    True
+    """
+    return list(_checks(path))
+
+
+def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
+    try:
+        with opened(path) as (file, header, layouts):
+            number, classes = sum(header["counts"]), len(header["classes"])
+            yield Check("header", True, f"{header['kind']}, {classes} classes, {number} samples")
+            sums = header["checksums"]
+            bad = [name for name in layouts if zlib.crc32(file.get_tensor(name)) != sums.get(name)]
+            yield Check("checksums", not bad, f"differ: {', '.join(bad)}" if bad else ", ".join(layouts))
+            if bad:
+                return
+    except ACILError as error:
+        yield Check("header", False, str(error))
+        return
+    try:
+        clf = load(path, device="cpu")
+    except ACILError as error:
+        yield Check("values", False, str(error))
+        return
+    yield Check("values", True, "all finite; the expansion has its fingerprint")
+    head = clf._state.model.head
+    if isinstance(head, Frozen):
+        return
+    d = header["size"]
+    yield Check("symmetry", True, f"one triangle of {d} x {d} is stored")
+    if isinstance(head, Recursion):
+        yield from _of_recursion(head)
+        return
+    if header["release"] is None or not header["release"]["private"]:
+        fits = bool(((head.counts > 0) == (head.weights > 0)).all())
+        yield Check("counts", fits, "every class with samples has weight, no other has")
+        fault = impossible(head)
+        words = "gram is positive definite; moment and counts belong to it"
+        yield Check("sums", not fault, fault or words)
+    else:
+        yield Check("sums", True, "noise was added for privacy: not compared with the counts")
+    yield _of_weights(head)
+
+
+def _of_weights(ridge: Ridge) -> Check:
+    solution, d = ridge.solved(), len(ridge.sums.gram)
+    size = (float(ridge.sums.gram.diagonal().sum()) + solution.gamma) * float(solution.coef.norm())
+    error = float(ridge.residual(solution.gamma, solution.coef).norm()) / max(size, 1e-300)
+    bound = _SOLVED * d**0.5 * torch.finfo(solution.coef.dtype).eps
+    bound = _SOLVED_MIXED if ridge.precision.name == "mixed" else bound
+    return Check("weights", error <= bound, f"solve the sums to {error:.1e}, at most {bound:.1e}")
+
+
+def _of_recursion(head: Recursion) -> Iterator[Check]:
+    lower = head.R.clone()
+    try:
+        cholesky_(lower, head.gamma)
+    except SingularMatrixError:
+        yield Check("rfaum", False, "not positive definite")
+        return
+    yield Check("rfaum", True, "positive definite")
+    slack = _RECURSION[lower.dtype] * float(head.weights.max())
+    fits = least_left(lower, head.coef, head.weights) >= -slack
+    yield Check(
+        "weights", fits, "coef and counts " + ("belong" if fits else "do not belong") + " to rfaum"
+    )

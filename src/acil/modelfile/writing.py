@@ -58,17 +58,12 @@ def write_tensors(
     from safetensors.torch import save_file
 
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        if make_folder:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as draft:
-            save_file(stored, draft, metadata=dict(metadata))
-    except (OSError, SafetensorError) as error:
-        raise cannot_write(path, error) from error
+    with replacing(path, make_folder=make_folder) as draft:
+        save_file(stored, draft, metadata=dict(metadata))
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Iterator[Path]:
     """Write a file so that other processes see the old one or the new one, never a part.
 
     Yields where to write the new file: in a private folder beside the old one. It is flushed to the disk
@@ -78,6 +73,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = _resolved(path)
     try:
+        if make_folder:
+            target.parent.mkdir(parents=True, exist_ok=True)
         before = _regular_mode(target)
         with _workspace(target.parent) as folder:
             draft = folder / "draft"
@@ -87,7 +84,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.close(created)
             yield draft
             _put(draft, target, mode)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise cannot_write(path, error) from error
 
 

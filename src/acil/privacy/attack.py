@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -233,9 +233,7 @@ class _Known:
 
 def _difference(known: _Known, base: _Known | None) -> tuple[Tensor, Tensor]:
     """Return gram and moment of the samples between two states."""
-    gram, moment = known.gram, known.moment
-    if gram is None or moment is None:
-        raise InputError("A model that can only predict has no sums.")
+    gram, moment = cast(Tensor, known.gram), cast(Tensor, known.moment)
     if base is None or base.gram is None or base.moment is None:
         return gram, moment
     return gram - base.gram, moment - base.columns(base.moment, known.classes)

@@ -19,9 +19,9 @@ from acil.analytic.linalg import mirror_
 from acil.calibration import Calibration
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, MissingExtraError, UnsupportedError
-from acil.labels import check_labels, columns_of, union
 from acil.privacy import UNIT
 from acil.state import State
+from acil.validation import check_labels, columns_of, union
 
 #: How the squared sensitivity is divided between gram, moment and counts: noise in gram hurts most.
 _SHARES = {True: (0.78, 0.2, 0.02), False: (0.0, 0.9, 0.1)}
