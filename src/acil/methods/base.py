@@ -177,11 +177,6 @@ class Method(ABC):
         return {}
 
 
-@dataclass(frozen=True)
-class NoSettings:
-    """A method without settings of its own."""
-
-
 def derived_seed(seed: int, *parts: object) -> int:
     """Return a seed that depends on another and on what it is for; 63 bits, which every generator takes.
 

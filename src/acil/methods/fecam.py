@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ from acil.errors import InputError, NotFittedError, SingularMatrixError
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.class_means import ClassMeans, by_class
 from acil.methods.frozen_features import FrozenMethod
-from acil.training.fields import read_settings, require
+from acil.training.fields import Settings, read_settings
 from acil.vision.imageset import ImageSet
 
 #: Bytes of matrices, and of whitened rows, that are worked on together.
@@ -51,17 +51,13 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
-class FeCAMSettings:
+class FeCAMSettings(Settings):
     """What can be set, see above."""
 
-    fecam_tukey: float = 0.5
-    fecam_gamma1: float = 1.0
-    fecam_gamma2: float = 1.0
+    fecam_tukey: Annotated[float, "above 0 and at most 1"] = 0.5
+    fecam_gamma1: Annotated[float, "at least 0"] = 1.0
+    fecam_gamma2: Annotated[float, "at least 0"] = 1.0
     fecam_unit_length: bool = False
-
-    def __post_init__(self) -> None:
-        require(self, "above 0 and at most 1", "fecam_tukey")
-        require(self, "at least 0", "fecam_gamma1", "fecam_gamma2")
 
 
 class FeCAM(FrozenMethod):

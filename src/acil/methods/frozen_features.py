@@ -12,9 +12,9 @@ from torch import Tensor
 
 from acil.distributed import Group, scattered
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase
+from acil.methods.base import Context, MemoryUse, Method, Phase
 from acil.methods.base_network import base_backbone
-from acil.training.fields import read_settings
+from acil.training.fields import Settings, read_settings
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
@@ -33,7 +33,7 @@ class FrozenMethod(Method):
     """
 
     #: A frozen dataclass of the method's own settings.
-    settings_type: ClassVar[type[Any]] = NoSettings
+    settings_type: ClassVar[type[Any]] = Settings
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase, derived_seed
+from acil.methods.base import Context, MemoryUse, Method, Phase, derived_seed
 from acil.methods.base_network import base_network
 from acil.methods.exemplars import ExemplarMemory, MemoryRule
 from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.checkpoint import Checkpoint
-from acil.training.fields import changed, read_settings, to_values
+from acil.training.fields import Settings, changed, read_settings, to_values
 from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.objectives import Objective
@@ -69,9 +69,9 @@ class IncrementalNetwork(Method):
     #: Registry name, for the names of checkpoints.
     name: ClassVar[str]
     #: A frozen dataclass of the method's own settings.
-    settings_type: ClassVar[type[Any]] = NoSettings
+    settings_type: ClassVar[type[Any]] = Settings
     #: The same of a wrapper, beside those of its host, see `acil.methods.registry`.
-    wrapper_settings: ClassVar[type[Any]] = NoSettings
+    wrapper_settings: ClassVar[type[Any]] = Settings
     #: What the method's authors train with, by recipe.
     schedules: ClassVar[Schedules] = {}
 
@@ -90,7 +90,7 @@ class IncrementalNetwork(Method):
         values = to_values(cls.own_settings(settings))
         recorded = {cls._setting(name): value for name, value in values.items()}
         for part in reversed(cls.__mro__):
-            kind = vars(part).get("wrapper_settings", NoSettings)
+            kind = vars(part).get("wrapper_settings", Settings)
             recorded |= to_values(read_settings(kind, settings))
         return recorded
 

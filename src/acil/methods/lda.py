@@ -26,25 +26,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.class_means import MeansMethod
-from acil.training.fields import require
+from acil.training.fields import Settings
 
 
 @dataclass(frozen=True)
-class LDASettings:
+class LDASettings(Settings):
     """What can be set, see above."""
 
-    lda_shrinkage: float = 1e-4
+    lda_shrinkage: Annotated[float, "from 0 to 1"] = 1e-4
     lda_priors: Literal["equal", "empirical"] = "equal"
-
-    def __post_init__(self) -> None:
-        require(self, "from 0 to 1", "lda_shrinkage")
 
 
 def linear_discriminant(covariance: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:

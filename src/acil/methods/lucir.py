@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ from acil.methods.base import Phase
 from acil.methods.base_network import own_base_network
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import linear_probe, network_features
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
@@ -53,20 +53,16 @@ _DISTILLATION = {"imagenet": 10.0}
 
 
 @dataclass(frozen=True)
-class LUCIRSettings:
+class LUCIRSettings(Settings):
     """Settings of LUCIR, see above; a distillation of None is the authors' value for the recipe."""
 
     memory_rule: str = "20 per class"
-    distillation: float | None = None
+    distillation: Annotated[float | None, "at least 0"] = None
     margin: float = 0.5
-    candidates: int = 2
-    ranking: float = 1.0
-    balanced_epochs: int = 0
+    candidates: Annotated[int, "at least 1"] = 2
+    ranking: Annotated[float, "at least 0"] = 1.0
+    balanced_epochs: Annotated[int, "at least 0"] = 0
     balanced_rate: float = 0.01
-
-    def __post_init__(self) -> None:
-        require(self, "at least 1", "candidates")
-        require(self, "at least 0", "distillation", "ranking", "balanced_epochs")
 
 
 @dataclass(frozen=True, eq=False)

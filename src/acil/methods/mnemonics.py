@@ -29,7 +29,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
 from acil.training.convolution import ScaledConv2d
-from acil.training.fields import read_settings, require
+from acil.training.fields import Settings, read_settings
 from acil.vision.backbones import Backbone, Preprocessing, normalise
 from acil.vision.extract import full_float32
 
@@ -52,13 +52,11 @@ _WEIGHT_DECAY = 5e-4
 
 
 @dataclass(frozen=True)
-class MnemonicsSettings:
+class MnemonicsSettings(Settings):
     """What can be set beside the settings of the host."""
 
-    mnemonics_rate: float = 1e-5  # of normalised pixels; 0 leaves the exemplars as they are
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0", "mnemonics_rate")
+    #: Of normalised pixels; 0 leaves the exemplars as they are.
+    mnemonics_rate: Annotated[float, "at least 0"] = 1e-5
 
 
 class Mnemonics(IncrementalNetwork):

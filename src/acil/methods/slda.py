@@ -26,6 +26,7 @@ Differences from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -34,17 +35,14 @@ from acil.analytic.linalg import add_gram_
 from acil.methods.base import Phase
 from acil.methods.frozen_features import blocks
 from acil.methods.lda import DiscriminantMethod, linear_discriminant
-from acil.training.fields import require
+from acil.training.fields import Settings
 
 
 @dataclass(frozen=True)
-class SLDASettings:
+class SLDASettings(Settings):
     """What can be set, see above."""
 
-    slda_shrinkage: float = 1e-4
-
-    def __post_init__(self) -> None:
-        require(self, "above 0 and at most 1", "slda_shrinkage")
+    slda_shrinkage: Annotated[float, "above 0 and at most 1"] = 1e-4
 
 
 class SLDA(DiscriminantMethod):
