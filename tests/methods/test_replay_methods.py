@@ -19,7 +19,7 @@ from replay_problem import (
 
 from acil.errors import InputError, NotFittedError
 from acil.methods import resolve
-from acil.methods.base import Phase, derived_seed
+from acil.methods.base import Phase
 from acil.methods.incremental import increment_training
 from acil.training.recipes import RECIPES, override
 from acil.training.settings import Training
@@ -199,6 +199,7 @@ def test_records_name_the_memory_rule():
 
 
 def test_seeds_derived_for_different_purposes_differ():
-    seeds = {derived_seed(seed, part, n) for seed in (0, 1) for part in ("a", "b") for n in (5, 6)}
+    contexts = [make_context(seed=seed) for seed in (0, 1)]
+    seeds = {context.seed_for(part, n) for context in contexts for part in ("a", "b") for n in (5, 6)}
     assert len(seeds) == 8
     assert all(0 <= seed < 2**63 for seed in seeds)

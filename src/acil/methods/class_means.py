@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from acil.analytic.linalg import add_gram_, mirror_
+from acil.errors import NotFittedError
 from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.frozen_features import FrozenMethod, highest
+from acil.methods.frozen_features import FrozenMethod, blocks
 from acil.modelfile.saving import pack_lower, unpack_lower_
 
 
@@ -125,7 +126,11 @@ class MeansMethod(FrozenMethod):
             self.means.add(label, rows)
 
     def _predict(self, features: Tensor) -> Tensor:
-        return highest(self.scores, self.means.labels, features, self.context.device)
+        labels = self.means.labels
+        if len(labels) == 0:
+            raise NotFittedError("This method has not learnt any class yet. Let it learn a phase first.")
+        rows = blocks(features, self.context.device, len(labels))
+        return labels[torch.cat([self.scores(block).argmax(dim=1).cpu() for block in rows])]
 
     def _memory(self) -> MemoryUse:
         return MemoryUse(statistics=self.means.nbytes)

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from acil.methods.base import MemoryUse, Phase, derived_seed
+from acil.methods.base import MemoryUse, Phase
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.mnemonics import to_pixels
 from acil.training.fields import Settings
@@ -291,7 +291,7 @@ class DGR(IncrementalNetwork):
             preprocessing.size,
             self.context.n_classes,
             self.settings.latent,
-            derived_seed(self.context.seed, "generator"),
+            self.context.seed_for("generator"),
         )
 
     def _train_generator(self, generator: Generator, phase: Phase) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Method, Phase, derived_seed
+from acil.methods.base import Context, MemoryUse, Method, Phase
 from acil.methods.base_network import base_network
 from acil.methods.exemplars import ExemplarMemory, MemoryRule
 from acil.methods.linear_probe import classifier_scores, network_features
@@ -241,8 +241,7 @@ class IncrementalNetwork(Method):
 
     def generator(self, purpose: str, phase: Phase) -> torch.Generator:
         """Return the source of what a phase draws for a purpose."""
-        seed = derived_seed(self.context.seed, purpose, phase.n_seen)
-        return torch.Generator().manual_seed(seed)
+        return torch.Generator().manual_seed(self.context.seed_for(purpose, phase.n_seen))
 
     def fit(
         self, network: Any, data: tuple[Tensor, Tensor], phase: Phase, objective: Objective | None = None
@@ -258,7 +257,7 @@ class IncrementalNetwork(Method):
             *data,
             self.training,
             preprocessing=network.backbone.preprocessing,
-            seed=derived_seed(context.seed, "phase", phase.n_seen),
+            seed=context.seed_for("phase", phase.n_seen),
             device=context.device,
             objective=objective,
             checkpoint=checkpoint,
@@ -284,7 +283,7 @@ class IncrementalNetwork(Method):
             *data,
             dataclasses.replace(self.training, **{"schedule": "step", "warmup": 0, **changes}),
             preprocessing=self.network.backbone.preprocessing,
-            seed=derived_seed(self.context.seed, purpose, self.n_seen),
+            seed=self.context.seed_for(purpose, self.n_seen),
             device=self.context.device,
             objective=objective,
             progress=self.context.progress,

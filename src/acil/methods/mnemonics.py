@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.methods.aanets import scale_kernels_
-from acil.methods.base import Context, Phase, derived_seed
+from acil.methods.base import Context, Phase
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
@@ -102,7 +102,7 @@ class Mnemonics(IncrementalNetwork):
             torch.cat([phase.labels, old_labels]),
             self.training,
             preprocessing,
-            derived_seed(self.context.seed, "mnemonics", phase.n_seen),
+            self.context.seed_for("mnemonics", phase.n_seen),
             device,
         )
         new = torch.nonzero(~is_old).flatten()

@@ -52,7 +52,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.nn import functional
 
-from acil.methods.base import Phase, derived_seed
+from acil.methods.base import Phase
 from acil.methods.base_network import own_base_network
 from acil.methods.incremental import IncrementalNetwork, Schedules, increment_training
 from acil.methods.linear_probe import network_features
@@ -225,7 +225,7 @@ class PODNet(IncrementalNetwork):
         features = network_features(self.network.backbone, phase.images, self.context.device)
         student: FeatureNetwork = self.student()
         head = student.classifier
-        seed = derived_seed(self.context.seed, "proxies", phase.n_seen)
+        seed = self.context.seed_for("proxies", phase.n_seen)
         proxies = imprinted_proxies(features, phase.labels, phase.classes, head.weight, seed)
         student.classifier = head.grown(proxies)
         # √(N/m)
