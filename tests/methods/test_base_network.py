@@ -4,7 +4,6 @@ import logging
 
 import pytest
 import torch
-from frozen_phases import same_state as same
 from replay_problem import TwoPixels, make_context, make_phases, upper_rows
 from torch import nn
 
@@ -21,6 +20,7 @@ from acil.methods.linear_probe import classifier_scores, network_features
 from acil.methods.lucir import CosineClassifier
 from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
+from small_training import same_state
 
 CPU = torch.device("cpu")
 
@@ -30,13 +30,13 @@ def test_stored_network_is_the_trained_one_with_its_classifier(tmp_path):
     trained = base_network(make_context(), phase)
     stored = base_network(make_context(tmp_path), phase)
     again = base_network(make_context(tmp_path), phase)
-    assert same(trained, stored)
-    assert same(stored, again)
+    assert same_state(trained, stored)
+    assert same_state(stored, again)
     assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
         "backbone.safetensors",
         "classifier.safetensors",
     ]
-    assert same(base_backbone(make_context(tmp_path), phase), stored.backbone)
+    assert same_state(base_backbone(make_context(tmp_path), phase), stored.backbone)
     predictions = stored(torch.zeros(1, 1, 8, 8))
     assert predictions.shape == (1, 3)
     assert not stored.training
@@ -56,8 +56,8 @@ def test_network_without_a_usable_classifier_gets_one_on_frozen_features(tmp_pat
     with caplog.at_level(logging.INFO, "acil"):
         fitted = base_network(make_context(tmp_path), phase)
     assert "fitted on its features" in caplog.text
-    assert same(fitted.backbone, trained.backbone)
-    assert not same(fitted.classifier, trained.classifier)
+    assert same_state(fitted.backbone, trained.backbone)
+    assert not same_state(fitted.classifier, trained.classifier)
 
 
 def test_given_network_is_copied_and_only_its_classifier_is_fitted():
@@ -65,11 +65,11 @@ def test_given_network_is_copied_and_only_its_classifier_is_fitted():
     given = build("smallcnn", torch.Generator().manual_seed(5)).eval()
     context = make_context(backbone=given)
     network = base_network(context, phase)
-    assert same(network.backbone, given)
+    assert same_state(network.backbone, given)
     assert network.backbone is not given
     assert base_backbone(context, phase) is given
     fitted = own(context, phase)
-    assert same(fitted.backbone, given)
+    assert same_state(fitted.backbone, given)
     assert fitted.backbone is not given
 
 
@@ -78,11 +78,11 @@ def test_given_network_takes_its_classifier_along_if_it_fits(tmp_path):
     trained = base_network(make_context(tmp_path), phase)
     weights = stored_classifier(tmp_path / "backbone.safetensors", trained.backbone)
     given = make_context(backbone=trained.backbone, classifier=weights)
-    assert same(base_network(given, phase), trained)
+    assert same_state(base_network(given, phase), trained)
     (other, *_) = make_phases((2, 1))
     fitted = base_network(given, other)
     assert fitted.n_classes == 2
-    assert same(fitted.backbone, trained.backbone)
+    assert same_state(fitted.backbone, trained.backbone)
     another = build("smallcnn", torch.Generator().manual_seed(7))
     assert stored_classifier(tmp_path / "backbone.safetensors", another) is None
 
@@ -110,13 +110,13 @@ def own(context, phase, name="own", training=None):
 def test_own_base_is_trained_once_for_each_method(tmp_path, monkeypatch):
     (phase, *_) = make_phases()
     first = own(make_context(tmp_path), phase)
-    assert same(first, own(make_context(), phase))
+    assert same_state(first, own(make_context(), phase))
     other = own(make_context(tmp_path), phase, name="other")
-    assert same(first, other)
+    assert same_state(first, other)
     assert len(list(tmp_path.glob("*/network.safetensors"))) == 2
     assert not list(tmp_path.glob("*/training.safetensors"))
     monkeypatch.setattr("acil.methods.base_network.train", None)
-    assert same(own(make_context(tmp_path), phase), first)
+    assert same_state(own(make_context(tmp_path), phase), first)
 
 
 def test_weights_are_returned_only_to_their_owner(tmp_path, caplog):

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from replay_problem import batch, fit, images_of, learnt, make_context, make_network, make_phases
+from replay_problem import learnt, make_context, make_phases
 
 from acil.methods import dgr
 from acil.methods.dgr import EvidenceBound, Generator, Replaying
 from acil.methods.mnemonics import to_pixels
 from acil.training.settings import Training
 from acil.vision.backbones import build
+from small_training import batch, fit, images_of, make_network
 
 PREPROCESSING = build("smallcnn").preprocessing
 
@@ -55,7 +56,7 @@ def trained_generator():
     pixels, labels = images_of(range(4), per_class=40)
     made = Generator(1, 8, 6, latent=8, seed=0)
     plan = Training(epochs=60, batch_size=32, learning_rate=0.05, schedule="cosine")
-    fit(made, pixels, labels, plan, objective=EvidenceBound())
+    fit(made, pixels, labels, plan, preprocessing=PREPROCESSING, objective=EvidenceBound())
     made.measure_codes(pixels, labels, PREPROCESSING)
     return made, pixels, labels
 

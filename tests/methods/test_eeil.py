@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from replay_problem import batch, learnt, make_network, make_phases, paper_context
+from replay_problem import learnt, make_phases, paper_context
 from torch.nn import functional
 
 from acil.methods import eeil
 from acil.methods.eeil import GroupDistilling, TwoTeachers
 from acil.training.objectives import distillation
+from small_training import batch, make_network
 
 
 def test_each_group_has_a_softmax_of_its_own():

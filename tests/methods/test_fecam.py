@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, same_state, vectors
+from frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, vectors
 
 from acil.errors import InputError, SingularMatrixError
+from small_training import same_state
 
 
 def reference(features, labels, queries, tukey=0.5, gamma1=1.0, gamma2=1.0, unit=False):

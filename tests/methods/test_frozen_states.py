@@ -13,7 +13,6 @@ from frozen_phases import (
     method,
     phase,
     phases,
-    same_state,
     vectors,
 )
 
@@ -21,6 +20,7 @@ from acil.benchmark.job import StateFile
 from acil.errors import InputError, NotFittedError
 from acil.methods import MemoryUse, available, resolve
 from acil.vision.imageset import ImageSet, content_identity
+from small_training import same_state
 
 ALL = pytest.mark.parametrize("name", ["acil", *FROZEN])
 

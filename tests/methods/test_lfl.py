@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from replay_problem import TRAINING, batch, learnt, make_context, make_network, make_phases
+from replay_problem import TRAINING, learnt, make_context, make_phases
 from torch.nn import functional
 
 from acil.methods import resolve
 from acil.methods.lfl import HeldFeatures
 from acil.methods.linear_probe import network_features
+from small_training import batch, make_network
 
 CPU = torch.device("cpu")
 

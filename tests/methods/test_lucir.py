@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from replay_problem import batch, learnt, make_context, make_phases
+from replay_problem import learnt, make_context, make_phases
 from torch.nn import functional
 
 from acil.methods import lucir
@@ -20,6 +20,7 @@ from acil.methods.lucir import (
 )
 from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
+from small_training import batch
 
 CPU = torch.device("cpu")
 

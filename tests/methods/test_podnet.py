@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from replay_problem import batch, learnt, make_phases, paper_context
+from replay_problem import learnt, make_phases, paper_context
 from torch.nn import functional
 
 from acil.methods import podnet
@@ -20,6 +20,7 @@ from acil.methods.podnet import (
 )
 from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
+from small_training import batch
 
 CPU = torch.device("cpu")
 

@@ -5,15 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from replay_problem import (
-    image_set,
-    images_of,
-    learnt,
-    make_context,
-    make_phases,
-    paper_context,
-    same_state,
-)
+from replay_problem import image_set, learnt, make_context, make_phases, paper_context
 from torch.nn import functional
 
 from acil.errors import InputError
@@ -29,6 +21,7 @@ from acil.training.convolution import FastScaledConv2d, ScaledConv2d, eligible
 from acil.training.settings import Training
 from acil.training.step import halved
 from acil.vision.backbones import build, normalise
+from small_training import images_of, same_state
 
 
 @pytest.mark.parametrize(
@@ -271,7 +264,7 @@ def test_wrappers_together_go_on_exactly():
     again.load_state_dict(method.state_dict())
     method.learn(phases[2])
     again.learn(phases[2])
-    assert same_state(method.state_dict(), again.state_dict())
+    assert same_state(method, again)
     assert method.memory() == again.memory()
     found = again.predict(image_set(images_of(range(6))[0]))
     assert set(found.tolist()) <= set(range(6))

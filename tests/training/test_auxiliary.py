@@ -6,7 +6,6 @@ from contextlib import suppress
 import pytest
 import torch
 from torch.nn import functional
-from training_problem import CPU, PREPROCESSING, SHORT, fit, make_network, problem, same
 
 from acil.errors import InputError
 from acil.training.batches import Batches
@@ -24,6 +23,7 @@ from acil.training.objectives import (
 )
 from acil.training.recipes import RECIPES, to_dict
 from acil.training.settings import Auxiliary
+from small_training import CPU, PREPROCESSING, SHORT, fit, make_network, problem, same_state
 
 ROTATION = Auxiliary(copies=1)
 TASKS = {
@@ -156,8 +156,10 @@ def test_training_learns_leaves_no_trace_and_is_repeatable(name):
     assert network.state_dict().keys() == make_network().state_dict().keys()
     assert not network.training
     assert all(parameter.grad is None for parameter in network.parameters())
-    assert same(network, fit(make_network(), images, labels, settings))
-    assert not same(network, fit(make_network(), images, labels, dataclasses.replace(SHORT, epochs=6)))
+    assert same_state(network, fit(make_network(), images, labels, settings))
+    assert not same_state(
+        network, fit(make_network(), images, labels, dataclasses.replace(SHORT, epochs=6))
+    )
 
 
 def test_rotation_still_classifies_upright_images():
@@ -188,7 +190,7 @@ def test_interrupted_training_goes_on_to_the_same_bits(name, stop_at, tmp_path, 
         fit(make_network(), images, labels, settings, checkpoint=checkpoint, progress=stop)
     assert list(tmp_path.rglob("training.safetensors"))
     again = Checkpoint(tmp_path, every_seconds=0)
-    assert same(expected, fit(make_network(), images, labels, settings, checkpoint=again))
+    assert same_state(expected, fit(make_network(), images, labels, settings, checkpoint=again))
     again.remove()
     assert not list(tmp_path.rglob("*.safetensors"))
 

@@ -6,11 +6,11 @@ import os
 
 import pytest
 import torch
-from training_problem import PREPROCESSING, SHORT, make_network, problem
 
 from acil.errors import InputError, ModelFileError
 from acil.training.checkpoint import Checkpoint, Position
 from acil.training.loop import train
+from small_training import PREPROCESSING, SHORT, make_network, problem
 
 SETTINGS = dataclasses.replace(SHORT, learning_rate=0.1, augment=("crop", "flip", "trivialaugment"))
 STEPS = 5  # of an epoch over 70 images

@@ -12,12 +12,12 @@ import torch
 from interpreted import errors, tensors
 from torch import nn
 from torch.nn import functional
-from training_problem import make_network
 
 from acil.training.convolution import FastConv2d, convolution, eligible, suits, use_fast_convolutions
 from acil.training.objectives import CrossEntropy
 from acil.training.settings import Training
 from acil.training.step import HalfPrecisionCopy, Step
+from small_training import make_network
 
 #: Rounding of the result to 11 bits, relative to the largest value: 2⁻¹¹ and a little for the sums.
 TOLERANCE = 1e-3

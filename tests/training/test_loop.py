@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
-from training_problem import PREPROCESSING, SHORT, fit, make_network, problem, same
 
 from acil.errors import InputError
 from acil.training.loop import DivergedError
 from acil.training.objectives import CrossEntropy, Objective
 from acil.training.settings import Training
 from acil.vision.backbones import normalise
+from small_training import PREPROCESSING, SHORT, fit, make_network, problem, same_state
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -33,8 +33,8 @@ def test_same_seed_gives_the_same_bits_and_another_seed_others():
     settings = dataclasses.replace(SHORT, augment=("crop", "flip", "trivialaugment"))
     first = fit(make_network(), images, labels, settings)
     torch.rand(5)
-    assert same(first, fit(make_network(), images, labels, settings))
-    assert not same(first, fit(make_network(), images, labels, settings, seed=1))
+    assert same_state(first, fit(make_network(), images, labels, settings))
+    assert not same_state(first, fit(make_network(), images, labels, settings, seed=1))
 
 
 def test_training_leaves_the_global_generator_and_the_data_alone():
@@ -105,7 +105,7 @@ def test_chunks_do_not_change_which_images_make_a_batch(monkeypatch):
     images, labels = problem()
     first = fit(make_network(), images, labels, SHORT)
     monkeypatch.setattr("acil.training.batches._CHUNK_BYTES", 1)
-    assert same(first, fit(make_network(), images, labels, SHORT))
+    assert same_state(first, fit(make_network(), images, labels, SHORT))
 
 
 def test_rate_follows_the_schedule():
@@ -153,13 +153,13 @@ def test_features_are_used_as_they_are():
 def test_fewer_images_than_a_batch_make_one_step(n):
     images, labels = problem(n)
     network = fit(make_network(), images, labels, dataclasses.replace(SHORT, keep_last_batch=False))
-    assert not same(network, make_network())
+    assert not same_state(network, make_network())
 
 
 def test_no_epoch_leaves_the_weights():
     images, labels = problem()
     network = make_network().requires_grad_(False)
-    assert same(fit(network, images, labels, Training(epochs=0)), make_network())
+    assert same_state(fit(network, images, labels, Training(epochs=0)), make_network())
     assert not network.training
 
 
@@ -226,7 +226,7 @@ def test_bad_data_are_refused_and_the_network_stays(change, message):
     network = make_network()
     with pytest.raises(InputError, match=message):
         fit(network, images, labels, SHORT)
-    assert same(network, make_network())
+    assert same_state(network, make_network())
 
 
 @pytest.mark.parametrize(("limit", "moved"), [(None, 0.3), (1e-3, 1e-4)])

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from training_problem import make_network, same
+
+from small_training import make_network, same_state
 
 
 def test_forward_is_a_linear_classifier_on_the_features():
@@ -17,7 +18,7 @@ def test_same_seed_gives_the_same_network_whatever_the_global_generator():
     torch.rand(3)
     before = torch.get_rng_state()
     second = make_network()
-    assert same(first, second)
+    assert same_state(first, second)
     second.grow(5, torch.Generator().manual_seed(0))
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(make_network(seed=1).classifier.weight, first.classifier.weight)

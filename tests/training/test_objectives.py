@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 from torch import nn
-from training_problem import make_network
 
 from acil.training.objectives import Distilling, distillation
+from small_training import make_network
 
 
 def batch(n=12, seed=1):
