@@ -105,10 +105,3 @@ def test_feature_without_variance_does_no_harm():
     assert (model.predict(vectors(features)) == labels).double().mean() > 0.9
     bare = learnt("fecam", [phase(features, labels)], fecam_gamma1=0, fecam_gamma2=0)
     assert torch.isfinite(bare.correlations(0, 6)).all()
-
-
-def test_memory_is_a_triangle_and_a_mean_a_class():
-    features, labels = gaussians()
-    model = learnt("fecam", phases(features, labels, GROUPS))
-    assert model.memory().statistics == 6 * (8 * 9 // 2 + 8 + 1) * 8
-    assert model.memory().weights == model.memory().samples == 0

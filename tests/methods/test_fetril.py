@@ -109,12 +109,6 @@ def test_solver_that_does_not_converge_is_logged_and_not_raised(caplog, monkeypa
     assert "has not converged" in caplog.text
 
 
-def test_memory_is_a_mean_and_a_row_of_weights_a_class():
-    features, labels = gaussians()
-    use = learnt("fetril", phases(features, labels, GROUPS)).memory()
-    assert (use.samples, use.statistics, use.weights) == (0, 6 * (8 + 1) * 8, 6 * (8 + 1) * 8)
-
-
 def problem(n_classes, features=12, rows=400, spread=1.0, seed=0):
     rng = np.random.default_rng(seed)
     y = np.arange(rows) % n_classes

@@ -6,7 +6,6 @@ import pytest
 import torch
 from frozen_phases import (
     FROZEN,
-    GROUPING_FREE,
     GROUPS,
     gaussians,
     learnt,
@@ -18,7 +17,7 @@ from frozen_phases import (
 
 from acil.benchmark.job import StateFile
 from acil.errors import InputError, NotFittedError
-from acil.methods import MemoryUse, available, resolve
+from acil.methods import MemoryUse
 from acil.vision.imageset import ImageSet, content_identity
 from small_training import same_state
 
@@ -94,18 +93,6 @@ def test_one_sample_a_class(name, groups):
     assert (model.predict(vectors(features)) == labels).double().mean() >= expected
 
 
-@pytest.mark.parametrize("name", GROUPING_FREE)
-def test_grouping_does_not_matter(name):
-    assert {name for name in available() if resolve(name).grouping_free} == {"acil", *GROUPING_FREE}
-    features, labels = gaussians(per_class=30)
-    queries, _ = gaussians(per_class=30, seed=5)
-    by_group = [
-        learnt(name, phases(features, labels, groups)).predict(vectors(queries))
-        for groups in ([range(6)], GROUPS, SINGLE)
-    ]
-    assert all(torch.equal(by_group[0], other) for other in by_group[1:])
-
-
 @ALL
 def test_bad_values_no_images_or_too_few_labels_change_nothing(name):
     features, labels = gaussians()
@@ -122,6 +109,26 @@ def test_bad_values_no_images_or_too_few_labels_change_nothing(name):
         with pytest.raises(InputError, match="one label for each"):
             model.learn(phase(rows, chosen, 1))
     assert same_state(model, untouched)
+
+
+#: Numbers of float64 of 6 classes and 8 features: (statistics, weights); a triangle of 8 has 36.
+MEANS, COUNTS, TRIANGLE, WIDE = 6 * 8, 6, 36, 24 * 25 // 2
+SIZES = {
+    "ncm": (MEANS + COUNTS, 0),
+    "lda": (MEANS + COUNTS + TRIANGLE, MEANS + COUNTS),
+    "slda": (MEANS + COUNTS + TRIANGLE, MEANS + COUNTS),
+    "fecam": (MEANS + COUNTS + 6 * TRIANGLE, 0),
+    "fetril": (MEANS + COUNTS, MEANS + 6),
+    # Both streams; the projection, of float32, once.
+    "ds-al": (2 * (WIDE + 6 * 24), 2 * 6 * 24 + 6 + 8 * 24 // 2),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_memory_counts_what_is_kept(name):
+    features, labels = gaussians()
+    use = learnt(name, phases(features, labels, GROUPS)).memory()
+    assert (use.samples, use.statistics, use.weights) == (0, 8 * SIZES[name][0], 8 * SIZES[name][1])
 
 
 @ALL
