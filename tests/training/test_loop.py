@@ -151,15 +151,13 @@ def test_features_are_used_as_they_are():
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_fewer_images_than_a_batch_make_one_step(n):
-    images, labels = problem(n)
-    network = fit(make_network(), images, labels, dataclasses.replace(SHORT, keep_last_batch=False))
-    assert not same_state(network, make_network())
+    settings = dataclasses.replace(SHORT, keep_last_batch=False)
+    assert not same_state(fit(make_network(), *problem(n), settings), make_network())
 
 
 def test_no_epoch_leaves_the_weights():
-    images, labels = problem()
-    network = make_network().requires_grad_(False)
-    assert same_state(fit(network, images, labels, Training(epochs=0)), make_network())
+    network = make_network().train().requires_grad_(False)
+    assert same_state(fit(network, *problem(), Training(epochs=0)), make_network())
     assert not network.training
 
 
