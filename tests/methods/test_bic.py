@@ -123,13 +123,6 @@ def test_next_teacher_is_corrected_for_the_newest_classes_only(fits):
     assert method.correction.n_old == 5
 
 
-def test_weights_of_the_losses_are_the_share_of_old_classes(fits):
-    learnt("bic")
-    objectives = [objective for _, _, objective in fits]
-    assert [o.distillation for o in objectives] == pytest.approx([3 / 5, 5 / 6])
-    assert [o.cross_entropy for o in objectives] == pytest.approx([2 / 5, 1 / 6])
-
-
 def test_predictions_use_the_correction():
     phases = make_phases((3, 2))
     method = learnt("bic", phases)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import torch
@@ -66,29 +65,6 @@ def test_loss_is_the_sum_of_its_three_parts():
     loss.backward()
     assert network.classifier.old.grad is None
     assert all(parameter.grad is None for parameter in teacher.parameters())
-
-
-def test_distillation_grows_with_the_share_of_old_classes_and_candidates_are_limited(fits):
-    learnt("lucir", lucir_distillation=4.0)
-    objectives = [objective for _, _, objective in fits]
-    assert [o.distillation for o in objectives] == pytest.approx(
-        [4 * math.sqrt(3 / 2), 4 * math.sqrt(5)]
-    )
-    assert [o.candidates for o in objectives] == [2, 1]
-
-
-def test_old_class_weights_do_not_move_in_an_increment():
-    phases = make_phases((3, 2, 1))
-    method = learnt("lucir", phases[:1])
-    first = method.network.classifier.weight.detach().clone()
-    # Neither by a gradient nor by weight decay, and all others do.
-    assert method.training.weight_decay > 0
-    method.learn(phases[1])
-    second = method.network.classifier.weight.detach().clone()
-    assert torch.equal(second[:3], first)
-    assert method.network.classifier.eta.item() != 1.0
-    method.learn(phases[2])
-    assert torch.equal(method.network.classifier.weight[:5], second)
 
 
 def test_training_starts_from_imprinted_weights(fits):

@@ -136,28 +136,17 @@ def test_training_starts_from_imprinted_proxies(monkeypatch, fits):
     assert torch.equal(fits[0][0].classifier.new, expected)
 
 
-def test_old_proxies_do_not_move_in_the_main_stage_and_all_do_in_the_balanced_one():
+def test_all_proxies_and_nothing_else_move_in_the_balanced_stage():
     phases = make_phases((3, 2))
-    main, both = (learnt("podnet", phases[:1], podnet_balanced_epochs=n) for n in (0, 2))
-    base = main.network.classifier.weight.detach().clone()
-    for method in (main, both):
-        method.learn(phases[1])
+    main, both = (learnt("podnet", phases, podnet_balanced_epochs=n) for n in (0, 2))
     first, second = (method.network.classifier for method in (main, both))
-    assert torch.equal(first.weight[:3], base)
     moved = (second.weight - first.weight).abs().amax(dim=(1, 2))
     assert bool((moved > 0).all())
     assert torch.equal(first.eta, second.eta)
     for name, value in main.network.backbone.named_parameters():
         assert torch.equal(value, both.network.backbone.get_parameter(name)), name
     assert all(parameter.requires_grad for parameter in both.network.backbone.parameters())
-    assert both.network.classifier.eta.requires_grad
-
-
-def test_distances_grow_with_the_share_of_old_classes(fits):
-    learnt("podnet", podnet_flat=2.0, podnet_balanced_epochs=0)
-    found = [(objective.spatial, objective.flat) for _, _, objective in fits]
-    growth = [math.sqrt(5 / 2), math.sqrt(6)]
-    assert found == [pytest.approx((3 * g, 2 * g)) for g in growth]
+    assert second.eta.requires_grad
 
 
 def test_settings_of_the_authors_for_cifar():
