@@ -32,10 +32,8 @@ def test_stored_network_is_the_trained_one_with_its_classifier(tmp_path):
     again = base_network(make_context(tmp_path), phase)
     assert same_state(trained, stored)
     assert same_state(stored, again)
-    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
-        "backbone.safetensors",
-        "classifier.safetensors",
-    ]
+    files = {path.name for path in tmp_path.glob("*.safetensors")}
+    assert files == {"backbone.safetensors", "classifier.safetensors"}
     assert same_state(base_backbone(make_context(tmp_path), phase), stored.backbone)
     predictions = stored(torch.zeros(1, 1, 8, 8))
     assert predictions.shape == (1, 3)
@@ -89,22 +87,16 @@ def test_given_network_takes_its_classifier_along_if_it_fits(tmp_path):
 
 def test_first_increment_cannot_train_a_base_network():
     (phase, *_) = make_phases(first_index=1)
-    for make in (base_network, base_backbone):
+    for make in (base_network, base_backbone, own):
         with pytest.raises(InputError, match="--backbone"):
             make(make_context(), phase)
-    with pytest.raises(InputError, match="--backbone"):
-        own_base_network(make_context(), phase, "own", None, {}, make_context().recipe.training)
 
 
-def own(context, phase, name="own", training=None):
-    return own_base_network(
-        context,
-        phase,
-        name,
-        lambda backbone, g: FeatureNetwork(backbone, CosineClassifier.drawn(64, 3, g)),
-        {"last_relu": False},
-        training or context.recipe.training,
-    )
+def own(context, phase, name="own"):
+    def make(backbone, generator):
+        return FeatureNetwork(backbone, CosineClassifier.drawn(64, 3, generator))
+
+    return own_base_network(context, phase, name, make, {"last_relu": False}, context.recipe.training)
 
 
 def test_own_base_is_trained_once_for_each_method(tmp_path, monkeypatch):
@@ -141,11 +133,8 @@ def test_network_features_are_those_of_the_present_weights():
     first = network_features(backbone, upper_rows((5, 0)), CPU)
     with torch.no_grad():
         backbone.scale.fill_(2.0)
-    assert (
-        network_features(backbone, upper_rows((5, 0)), CPU).tolist()
-        == (2 * first).tolist()
-        == [[2.0, 0.0]]
-    )
+    second = network_features(backbone, upper_rows((5, 0)), CPU)
+    assert second.tolist() == (2 * first).tolist() == [[2.0, 0.0]]
 
 
 def test_scores_leave_the_mode_of_the_classifier_alone():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from replay_problem import learnt, make_context, make_phases
+from replay_problem import learnt, make_phases
 
 from acil.methods import dgr
 from acil.methods.dgr import EvidenceBound, Generator, Replaying
@@ -82,12 +82,6 @@ def test_generator_depends_on_its_seed_alone():
     assert drawn[0].shape == (2, 3, 32, 32)
     assert torch.equal(drawn[0], drawn[1])
     assert not {"noise", "steps"} & state.keys()
-
-
-def test_trainings_of_the_generator_are_counted_by_their_cost():
-    method = dgr.DGR(make_context(settings={"dgr_generator_epochs": 50, "dgr_drawn": 8}))
-    # Two epochs and ten for the generator: on 48 base images, and on 32 new and 24 drawn ones
-    assert method.trained_images([48, 32], [3, 5]) == 10 * 48 + 12 * 56
 
 
 def test_generator_is_counted_and_no_image_is_kept():

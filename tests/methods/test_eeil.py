@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from replay_problem import learnt, make_phases, paper_context
+from replay_problem import learnt, make_phases
 from torch.nn import functional
 
 from acil.methods import eeil
@@ -66,11 +66,3 @@ def test_balanced_stage_sees_as_many_images_of_each_class(monkeypatch):
     )
     learnt("eeil", make_phases((3, 2)), memory_rule="20 in total")
     assert [torch.bincount(labels).tolist() for labels in seen] == [[4] * 5]
-
-
-def test_memory_and_balanced_stage_are_the_papers():
-    method = eeil.EEIL(paper_context(n_classes=100))
-    assert method.settings.memory_rule == "2000 in total"
-    assert method.training.weight_decay == 1e-4
-    # 160 · (5000 + 2000) images, then 30 · 33 · 60
-    assert method.trained_images([25_000, 5000], [50, 60]) == 160 * 7000 + 30 * 33 * 60

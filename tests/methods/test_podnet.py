@@ -156,8 +156,6 @@ def test_settings_of_the_authors_for_cifar():
     assert (found.weight_decay, found.augment) == (5e-4, ("crop", "flip", "jitter"))
     method = podnet.PODNet(dataclasses.replace(context, settings={"increment.epochs": 3}))
     assert (method.own_base_epochs, method.training.epochs) == (160, 3)
-    # 160 · (200 + 60) images and 20 · 100 balanced ones, beside 160 · 300 of the base.
-    assert podnet.PODNet(context).trained_images([300, 200], [3, 5]) == 48_000 + 41_600 + 2_000
 
 
 def test_resnet_of_podnet_has_plain_sums_and_four_stages():
