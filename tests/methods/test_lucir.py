@@ -11,12 +11,7 @@ from torch.nn import functional
 
 from acil.methods import lucir
 from acil.methods.linear_probe import network_features
-from acil.methods.lucir import (
-    CosineClassifier,
-    Rebalancing,
-    imprinted,
-    margin_ranking,
-)
+from acil.methods.lucir import CosineClassifier, Rebalancing, imprinted, margin_ranking
 from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
 from small_training import batch
