@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.class_means import ClassMeans, MeansMethod, by_class
+from acil.methods.class_means import ClassMeans, MeansMethod, Scorer, by_class
 from acil.training.fields import Settings
 from acil.training.loop import train
 from acil.training.network import linear
@@ -83,8 +83,8 @@ class FeTrIL(MeansMethod):
         self.weight = state["weight"].clone().to(self.context.device)
         self.bias = state["bias"].clone().to(self.context.device)
 
-    def scores(self, rows: Tensor) -> Tensor:
-        return functional.normalize(rows) @ self.weight.mT + self.bias
+    def scorer(self) -> Scorer:
+        return lambda rows: functional.normalize(rows) @ self.weight.mT + self.bias
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
         super()._learn(features, phase)
