@@ -41,8 +41,7 @@ Differences of ``icarl-bce`` from the original:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -118,32 +117,16 @@ def nearest_mean(features: Tensor, classes: Tensor, means: Tensor) -> Tensor:
 class NearestMeanOfExemplars(IncrementalNetwork):
     """A method with exemplars, whose nearest mean under the present network decides."""
 
-    _means: tuple[Tensor, Tensor] | None = None
-
-    def learn(self, phase: Phase) -> None:
-        super().learn(phase)
-        self._means = None
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._means = None
-
     def predict(self, images: ImageSet) -> Tensor:
         self._require_learnt()
-        features = network_features(self.network.backbone, images, self.context.device)
-        return nearest_mean(features, *self.means())
-
-    def means(self) -> tuple[Tensor, Tensor]:
-        """Return classes and means of their exemplars' features, computed once a phase."""
-        if self._means is None:
-            kept, backbone = self.exemplars, self.network.backbone
-            self._means = exemplar_means(backbone, kept.pixels, kept.labels, self.context.device)
-        return self._means
+        backbone, kept, device = self.network.backbone, self.exemplars, self.context.device
+        classes, means = exemplar_means(backbone, kept.pixels, kept.labels, device)
+        return nearest_mean(network_features(backbone, images, device), classes, means)
 
     def memory(self) -> MemoryUse:
-        """Count exemplars, network and means."""
-        use, means = super().memory(), self.means()[1]
-        return MemoryUse(samples=use.samples, weights=use.weights + means.nbytes)
+        """Count exemplars, network and the means, of float32."""
+        use, means = super().memory(), 4 * self.n_seen * self.network.backbone.num_features
+        return replace(use, weights=use.weights + means)
 
 
 class ICaRL(NearestMeanOfExemplars, LwFExemplars):
