@@ -4,19 +4,16 @@ import logging
 
 import pytest
 import torch
-from replay_problem import TwoPixels, make_context, make_phases, upper_rows
-from torch import nn
+from replay_problem import make_context, make_phases
 
 from acil.errors import InputError
 from acil.methods.base_network import (
     base_backbone,
     base_network,
     own_base_network,
-    read_weights,
     stored_classifier,
     write_weights,
 )
-from acil.methods.linear_probe import classifier_scores, network_features
 from acil.methods.lucir import CosineClassifier
 from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
@@ -109,38 +106,3 @@ def test_own_base_is_trained_once_for_each_method(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/training.safetensors"))
     monkeypatch.setattr("acil.methods.base_network.train", None)
     assert same_state(own(make_context(tmp_path), phase), first)
-
-
-def test_weights_are_returned_only_to_their_owner(tmp_path, caplog):
-    path = tmp_path / "folder" / "weights.safetensors"
-    assert read_weights(path, "me") is None
-    write_weights(path, {"w": torch.arange(3.0)}, "me")
-    assert read_weights(path, "me")["w"].tolist() == [0.0, 1.0, 2.0]
-    assert read_weights(path, "you") is None
-    assert "another network" in caplog.text
-
-
-def test_network_features_are_those_of_the_present_weights():
-    class Scaled(TwoPixels):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-
-        def forward(self, x):
-            return self.scale * x[:, 0, 0]
-
-    backbone = Scaled()
-    first = network_features(backbone, upper_rows((5, 0)), CPU)
-    with torch.no_grad():
-        backbone.scale.fill_(2.0)
-    second = network_features(backbone, upper_rows((5, 0)), CPU)
-    assert second.tolist() == (2 * first).tolist() == [[2.0, 0.0]]
-
-
-def test_scores_leave_the_mode_of_the_classifier_alone():
-    classifier = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5)).train()
-    features = torch.rand(4, 2)
-    scores = classifier_scores(classifier, features, CPU)
-    torch.testing.assert_close(scores, classifier[0](features).detach())
-    assert classifier[1].training
-    assert not scores.requires_grad

@@ -82,11 +82,3 @@ def test_generator_depends_on_its_seed_alone():
     assert drawn[0].shape == (2, 3, 32, 32)
     assert torch.equal(drawn[0], drawn[1])
     assert not {"noise", "steps"} & state.keys()
-
-
-def test_generator_is_counted_and_no_image_is_kept():
-    method = learnt("dgr", make_phases((3, 2)))
-    use = method.memory()
-    assert use.samples == 0
-    assert use.statistics == sum(t.nbytes for t in method.generator_network.state_dict().values())
-    assert use.statistics > 10_000

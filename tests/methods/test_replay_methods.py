@@ -48,6 +48,9 @@ def test_samples_are_counted():
     ewc = learnt("ewc")
     parameters = sum(parameter.numel() for parameter in ewc.network.parameters())
     assert ewc.memory().statistics == 4 * parameters
+    dgr = learnt("dgr")
+    generator = sum(tensor.nbytes for tensor in dgr.generator_network.state_dict().values())
+    assert dgr.memory().statistics == generator > 10_000
 
 
 def test_total_rule_shrinks_the_sets_of_old_classes():
