@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -25,17 +26,11 @@ from small_training import CPU, batch, images_of, same_state
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("acil+aanets", "cannot be wrapped. Hosts: lucir, podnet"),
-        ("aanets+podnet", "'aanets' cannot be wrapped"),
-        ("podnet+lucir", "'lucir' is no wrapper"),
-        ("podnet+", "'' is no wrapper"),
-        ("podnet+aanets+aanets", "Write 'podnet[+]aanets'"),
-        ("podnet+rmm+aanets", "Write 'podnet[+]aanets[+]rmm'"),
-    ],
+    "name",
+    ["acil+aanets", "aanets+podnet", "podnet+lucir", "podnet+", "podnet+rmm+rmm", "podnet+rmm+aanets"],
 )
-def test_combinations_without_sense_are_refused(name, said):
+def test_combinations_without_sense_are_refused(name):
+    said = rf"'{re.escape(name)}'.*\(lucir, podnet\).*\(aanets, mnemonics, rmm\), each once and in this"
     with pytest.raises(InputError, match=said):
         resolve(name)
 
