@@ -15,7 +15,6 @@ from acil.methods.base_network import (
     write_weights,
 )
 from acil.methods.lucir import CosineClassifier
-from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
 from small_training import same_state
 
@@ -90,10 +89,9 @@ def test_first_increment_cannot_train_a_base_network():
 
 
 def own(context, phase, name="own"):
-    def make(backbone, generator):
-        return FeatureNetwork(backbone, CosineClassifier.drawn(64, 3, generator))
-
-    return own_base_network(context, phase, name, make, {"last_relu": False}, context.recipe.training)
+    options, training = {"last_relu": False}, context.recipe.training
+    draw = lambda width, generator: CosineClassifier.drawn((3, width), generator)  # noqa: E731
+    return own_base_network(context, phase, name, draw, options, training)
 
 
 def test_own_base_is_trained_once_for_each_method(tmp_path, monkeypatch):

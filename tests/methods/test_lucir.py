@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def cosine_network(n_old=0, n_new=3):
     generator = torch.Generator().manual_seed(0)
-    drawn = CosineClassifier.drawn(64, n_old + n_new, generator).weight
+    drawn = CosineClassifier.drawn((n_old + n_new, 64), generator).weight
     return FeatureNetwork(build("smallcnn", generator), CosineClassifier(drawn, n_old))
 
 
@@ -94,7 +94,7 @@ def test_balanced_fine_tuning_moves_old_weights_and_not_the_backbone():
 
 
 def test_cosines_keep_float32_under_autocast():
-    head = CosineClassifier.drawn(8, 3, torch.Generator().manual_seed(0))
+    head = CosineClassifier.drawn((3, 8), torch.Generator().manual_seed(0))
     features = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
     with torch.autocast("cpu", torch.bfloat16):
         found = head(features)

@@ -33,7 +33,7 @@ def linear():
 
 
 def cosine(backbone=None):
-    drawn = CosineClassifier.drawn(64, 5, torch.Generator().manual_seed(0)).weight
+    drawn = CosineClassifier.drawn((5, 64), torch.Generator().manual_seed(0)).weight
     return FeatureNetwork(backbone or build("smallcnn"), CosineClassifier(drawn, 3))
 
 

@@ -53,7 +53,7 @@ from acil.methods.base_network import own_base_network
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import network_features
 from acil.methods.lwf import LwFExemplars
-from acil.training.network import Network
+from acil.training.network import linear
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
 from acil.vision.imageset import ImageSet
@@ -163,7 +163,7 @@ class ICaRLBCE(NearestMeanOfExemplars):
             self.context,
             phase,
             self.name,
-            lambda backbone, generator: Network(backbone, self.context.n_classes, generator),
+            lambda width, generator: linear(width, self.context.n_classes, generator),
             {"last_relu": False},
             self.training,
             SigmoidDistilling(None, 0),

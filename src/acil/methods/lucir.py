@@ -157,10 +157,10 @@ class CosineClassifier(SplitClassifier):
     """
 
     @classmethod
-    def drawn(cls, n_features: int, n_classes: int, generator: torch.Generator) -> CosineClassifier:
-        """Return one with weights that are uniform in ± 1/√(number of features)."""
-        bound = 1 / math.sqrt(n_features)
-        return cls(torch.empty(n_classes, n_features).uniform_(-bound, bound, generator=generator))
+    def drawn(cls, shape: tuple[int, int], generator: torch.Generator) -> CosineClassifier:
+        """Return one with weights (classes, features) uniform in ± 1/√(number of features)."""
+        bound = 1 / math.sqrt(shape[1])
+        return cls(torch.empty(shape).uniform_(-bound, bound, generator=generator))
 
     def similarities(self, features: Tensor) -> Tensor:
         # A cosine of bfloat16 has three digits, and η multiplies what is lost.
@@ -188,14 +188,14 @@ class LUCIR(IncrementalNetwork):
 
     def base(self, phase: Phase) -> FeatureNetwork:
         """Return the method's own base network, with cosine scores."""
-
-        def make(backbone: Backbone, generator: torch.Generator) -> FeatureNetwork:
-            n_classes = len(phase.classes)
-            head = CosineClassifier.drawn(backbone.num_features, n_classes, generator)
-            return FeatureNetwork(backbone, head)
-
-        options, training = {"option": "B", "last_relu": False}, self.context.recipe.training
-        return own_base_network(self.context, phase, self.host(), make, options, training)
+        return own_base_network(
+            self.context,
+            phase,
+            self.host(),
+            lambda width, generator: CosineClassifier.drawn((len(phase.classes), width), generator),
+            {"option": "B", "last_relu": False},
+            self.context.recipe.training,
+        )
 
     @property
     def own_base_epochs(self) -> int:

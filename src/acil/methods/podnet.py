@@ -202,16 +202,12 @@ class PODNet(IncrementalNetwork):
 
     def base(self, phase: Phase) -> FeatureNetwork:
         """Return the method's own base network, with proxies."""
-
-        def make(backbone: Backbone, generator: torch.Generator) -> FeatureNetwork:
-            shape = len(phase.classes), self.settings.proxies, backbone.num_features
-            return FeatureNetwork(backbone, ProxyClassifier.drawn(shape, generator))
-
+        shape = len(phase.classes), self.settings.proxies
         return own_base_network(
             self.context,
             phase,
             self.host(),
-            make,
+            lambda width, generator: ProxyClassifier.drawn((*shape, width), generator),
             {"option": "A", "last_relu": False, "plain_sums": True},
             self._base_training(),
             self._without_teacher(),
