@@ -18,8 +18,6 @@ from acil.methods.lucir import CosineClassifier
 from acil.vision.backbones import build
 from small_training import same_state
 
-CPU = torch.device("cpu")
-
 
 def test_stored_network_is_the_trained_one_with_its_classifier(tmp_path):
     (phase, *_) = make_phases()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acil.methods.class_means import ClassMeans, by_class
+from small_training import CPU
 
-CPU = torch.device("cpu")
 #: Sums of some hundred float64 numbers of size 1.
 ROUNDING = 1e-11
 

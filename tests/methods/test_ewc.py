@@ -9,9 +9,8 @@ from torch import nn
 
 from acil.methods.ewc import Anchored, fisher_information, merged
 from acil.vision.backbones import Preprocessing
-from small_training import batch, make_network
+from small_training import CPU, batch, make_network
 
-CPU = torch.device("cpu")
 PREPROCESSING = Preprocessing((0.0,), (1.0,), 2)
 
 

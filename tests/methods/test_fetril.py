@@ -13,8 +13,7 @@ from sklearn.svm import LinearSVC
 from acil.methods import fetril
 from acil.methods.class_means import ClassMeans, by_class
 from acil.methods.fetril import squared_hinge, training_rows
-
-CPU = torch.device("cpu")
+from small_training import CPU
 
 
 def means_of(features, labels):

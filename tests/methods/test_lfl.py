@@ -10,9 +10,7 @@ from torch.nn import functional
 from acil.methods import resolve
 from acil.methods.lfl import HeldFeatures
 from acil.methods.linear_probe import network_features
-from small_training import batch, make_network
-
-CPU = torch.device("cpu")
+from small_training import CPU, batch, make_network
 
 
 def test_loss_is_cross_entropy_over_all_classes_and_half_the_squared_distance():

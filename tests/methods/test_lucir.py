@@ -14,9 +14,7 @@ from acil.methods.linear_probe import network_features
 from acil.methods.lucir import CosineClassifier, Rebalancing, imprinted, margin_ranking
 from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
-from small_training import batch
-
-CPU = torch.device("cpu")
+from small_training import CPU, batch, same_state
 
 
 def cosine_network(n_old=0, n_new=3):
@@ -70,9 +68,6 @@ def test_training_starts_from_imprinted_weights(fits):
     features = network_features(old.backbone, phases[1].images, CPU)
     expected = imprinted(features, phases[1].labels, [3, 4], old.classifier.weight)
     torch.testing.assert_close(fits[0][0].classifier.new.detach(), expected)
-    lengths = fits[0][0].classifier.new.detach().norm(dim=1)
-    mean_length = old.classifier.weight.detach().norm(dim=1).mean()
-    torch.testing.assert_close(lengths, mean_length.expand(2))
 
 
 def test_base_network_has_no_last_relu_where_the_backbone_allows_it(monkeypatch):
@@ -89,8 +84,7 @@ def test_balanced_fine_tuning_moves_old_weights_and_not_the_backbone():
     plain, tuned = (learnt("lucir", phases, lucir_balanced_epochs=epochs) for epochs in (0, 2))
     assert tuned.network.n_classes == 5
     assert not torch.equal(tuned.network.classifier.weight, plain.network.classifier.weight)
-    ours, theirs = (m.network.backbone.state_dict() for m in (plain, tuned))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert same_state(tuned.network.backbone, plain.network.backbone)
 
 
 def test_cosines_keep_float32_under_autocast():

@@ -20,9 +20,7 @@ from acil.methods.podnet import (
 )
 from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build
-from small_training import batch
-
-CPU = torch.device("cpu")
+from small_training import CPU, batch
 
 
 def test_similarity_is_the_one_computed_by_hand():
