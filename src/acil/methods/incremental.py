@@ -97,9 +97,7 @@ class IncrementalNetwork(Method):
     @classmethod
     def own_settings(cls, settings: Mapping[str, Any]) -> Any:
         """Return the method's settings from those of a run, where they are named after the method."""
-        names = {field.name: cls._setting(field.name) for field in dataclasses.fields(cls.settings_type)}
-        found = {field: settings[name] for field, name in names.items() if name in settings}
-        made = read_settings(cls.settings_type, found)
+        made = read_settings(cls.settings_type, settings, cls._setting)
         _memory_rule(made)  # refuses what is no rule
         return made
 

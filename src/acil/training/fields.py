@@ -70,10 +70,11 @@ def to_values(settings: Any) -> dict[str, Any]:
     return values
 
 
-def read_settings(kind: type[T], values: Mapping[str, Any]) -> T:
+def read_settings(kind: type[T], values: Mapping[str, Any], called: Callable[[str], str] = str) -> T:
     """Return a dataclass with defaults, filled from what the user set; text is read as the field's type.
 
-    Names that are not its fields are left alone, since they may belong to another method of a run.
+    The user's name of a field is what ``called`` makes of it. Names that are not of its fields are left
+    alone, since they may belong to another method of a run.
 
     Examples
     --------
@@ -85,8 +86,9 @@ def read_settings(kind: type[T], values: Mapping[str, Any]) -> T:
     Settings(temperature=3.0)
     """
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.name in values]  # type: ignore[arg-type]
-    return kind(**{name: convert(values[name], hints[name], name) for name in names})
+    names = {field.name: called(field.name) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    given = {field: name for field, name in names.items() if name in values}
+    return kind(**{field: convert(values[name], hints[field], name) for field, name in given.items()})
 
 
 def changed(settings: T, changes: Mapping[str, Any]) -> T:
