@@ -68,15 +68,11 @@ def images():
     return ImageSet(pixels, None, content_identity(pixels))
 
 
-def groups(size):
-    return [SimpleNamespace(rank=rank, size=size) for rank in range(size)]
-
-
 def test_a_share_is_extracted_once_and_has_the_features_of_the_whole(images):
     backbone = build("smallcnn", torch.Generator().manual_seed(0)).eval()
     whole = FeatureExtractor(backbone, cache=FeatureCache(None)).features(images)
-    for group in groups(3):
-        seen = []
+    for rank in range(3):
+        group, seen = SimpleNamespace(rank=rank, size=3), []
         extractor = FeatureExtractor(
             backbone,
             cache=FeatureCache(None),
