@@ -28,6 +28,7 @@ Differences from the original:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,11 +213,7 @@ def free_bytes(device: torch.device) -> int | None:
     """Return the bytes that can still be had on a device; None where that is not known."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    if device.type != "cpu":
+    if device.type != "cpu" or not _MEMINFO.exists():
         return None
-    try:
-        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    found = re.search(r"^MemAvailable: +(\d+) kB", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None

@@ -50,6 +50,7 @@ from torch.nn import functional
 
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.base_network import own_base_network
+from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import network_features
 from acil.methods.lwf import LwFExemplars
@@ -101,9 +102,7 @@ def exemplar_means(
     """
     views = [network_features(backbone, view, device) for view in (pixels, pixels.flip(3))]
     both = torch.stack([functional.normalize(view) for view in views]).mean(0)
-    classes = sorted(set(labels.tolist()))
-    means = torch.stack([both[labels == label].mean(0) for label in classes])
-    return torch.tensor(classes), functional.normalize(means)
+    return torch.unique(labels), functional.normalize(class_means(both, labels))
 
 
 def nearest_mean(features: Tensor, classes: Tensor, means: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ from torch.nn import functional
 
 from acil.methods.base import Phase
 from acil.methods.base_network import own_base_network
+from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import linear_probe, network_features
 from acil.training.fields import Settings
@@ -169,13 +170,12 @@ class CosineClassifier(SplitClassifier):
             return functional.linear(unit, functional.normalize(self.weight))
 
 
-def imprinted(features: Tensor, labels: Tensor, classes: list[int], old_weights: Tensor) -> Tensor:
-    """Return first weights of new classes from their features, (classes, features).
+def imprinted(features: Tensor, labels: Tensor, old_weights: Tensor) -> Tensor:
+    """Return first weights of new classes, in rising order, from features: (classes, features).
 
     w_c = ‖old‖ · normalise(mean over class c of normalise(f)), ‖old‖ the mean norm of the old weights.
     """
-    unit = functional.normalize(features)
-    means = torch.stack([unit[labels == label].mean(0) for label in classes])
+    means = class_means(functional.normalize(features), labels)
     norm: Tensor = old_weights.detach().norm(dim=1).mean().to(features.device)
     return norm * functional.normalize(means)
 
@@ -202,11 +202,11 @@ class LUCIR(IncrementalNetwork):
         return self.context.recipe.training.epochs
 
     def increment(self, phase: Phase) -> Any:
-        settings, classes = self.settings, list(phase.classes)
+        settings, n_new = self.settings, len(phase.classes)
         features = network_features(self.network.backbone, phase.images, self.context.device)
         student: FeatureNetwork = self.student()
         head = student.classifier
-        student.classifier = head.grown(imprinted(features, phase.labels, classes, head.weight))
+        student.classifier = head.grown(imprinted(features, phase.labels, head.weight))
         strength = settings.distillation
         if strength is None:
             strength = _DISTILLATION.get(self.context.recipe.name, 5.0)
@@ -214,9 +214,9 @@ class LUCIR(IncrementalNetwork):
             self.network.backbone,
             self.n_seen,
             # λ = λ₀ √(n/m)
-            distillation=strength * math.sqrt(self.n_seen / len(classes)),
+            distillation=strength * math.sqrt(self.n_seen / n_new),
             margin=settings.margin,
-            candidates=min(settings.candidates, len(classes)),
+            candidates=min(settings.candidates, n_new),
             ranking=settings.ranking,
         )
         return self.fit(student, self.data(phase), phase, objective)

@@ -37,6 +37,7 @@ from torch.nn import functional
 
 from acil.methods.aanets import scale_kernels_
 from acil.methods.base import Context, Phase
+from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
@@ -96,7 +97,7 @@ class Mnemonics(IncrementalNetwork):
         old_means = None
         if len(old):
             found = network_features(backbone, old, device)
-            old_means = torch.stack(class_means(found, old_labels)).to(device)
+            old_means = class_means(found, old_labels).to(device)
         batches = Batches(
             torch.cat([phase.images.pixels(), old]),
             torch.cat([phase.labels, old_labels]),
@@ -134,20 +135,13 @@ def trained_exemplars(
     for x, y, _ in batches.epoch(0):
         with torch.no_grad():
             queries = functional.normalize(backbone(x))
-        means = torch.stack(class_means(backbone(pixels), labels))
+        means = class_means(backbone(pixels), labels)
         means = means if old_means is None else torch.cat([old_means, means])
         loss = functional.cross_entropy(queries @ functional.normalize(means).T, y)
         # Not backward(): the network's parameters get no gradient.
         (pixels.grad,) = torch.autograd.grad(loss, pixels)
         optimizer.step()
     return pixels.detach()
-
-
-def class_means(features: Tensor, labels: Tensor) -> list[Tensor]:
-    """Return the mean feature of each class, classes in rising order."""
-    return [
-        features[labels.to(features.device) == label].mean(0) for label in sorted(set(labels.tolist()))
-    ]
 
 
 def to_pixels(normalised: Tensor, preprocessing: Preprocessing) -> Tensor:
