@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import torch
 
-from acil.benchmark.records import Records
 from acil.methods import Context, Phase, resolve
 from acil.training.recipes import RECIPES, Recipe
 from acil.training.settings import Training
@@ -98,12 +97,3 @@ class TwoPixels(Backbone):
 def paper_context(**changes):
     """Return a context with the recipe of the paper and the settings of each method's authors."""
     return replace(make_context(), recipe=RECIPES["paper"], settings={}, **changes)
-
-
-def timeless(folder):
-    """Return the records of a run, without what two runs of the same thing may differ in."""
-    return [
-        {name: value for name, value in record.items() if name not in ("seconds", "peak_rss")}
-        for record in Records(folder / "records.jsonl").read()
-        if record["kind"] != "environment"
-    ]

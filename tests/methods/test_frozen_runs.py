@@ -4,7 +4,6 @@ import json
 
 import pytest
 from frozen_phases import FROZEN, GROUPING_FREE
-from replay_problem import timeless
 from typer.testing import CliRunner
 
 from acil.benchmark.config import make_config
@@ -69,29 +68,6 @@ def test_grouping_free_methods_have_one_curve_for_all_numbers_of_phases(backbone
     for curve in curves.values():
         assert curve[1] == {seen: curve[5][seen] for seen in (5, 10)}
     assert len(curves) == len(GROUPING_FREE)
-
-
-class Stop(Exception):
-    pass
-
-
-def test_interrupted_run_resumes_to_the_same_records(backbone, tmp_path, monkeypatch):
-    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
-    whole = config(backbone, phases=3)
-    run(whole, tmp_path / "whole")
-    # Every method has four phases, and every third one is a stop: each method meets one.
-    for moment in range(len(FROZEN)):
-        seen = []
-
-        def stop(event, seen=seen):
-            seen.append(event)
-            if len(seen) == 3:
-                raise Stop
-
-        with pytest.raises(Stop):
-            run(whole, tmp_path / "run", resume=moment > 0, progress=stop)
-    run(whole, tmp_path / "run", resume=True)
-    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
 
 
 def test_features_of_several_depths_reach_every_method(backbone, tmp_path):
