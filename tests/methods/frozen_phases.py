@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from replay_problem import same_state as same_bits
 
 from acil.methods import Context, Phase, resolve
 from acil.training.recipes import recipe
@@ -54,8 +53,3 @@ def learnt(name, all_phases, **settings):
     for one in all_phases:
         found.learn(one)
     return found
-
-
-def same_state(left, right):
-    """Whether two methods have the same state, bit for bit."""
-    return same_bits(left.state_dict(), right.state_dict())

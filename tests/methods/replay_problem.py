@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import torch
 
-from acil.benchmark.records import Records
 from acil.methods import Context, Phase, resolve
-from acil.training.loop import train
-from acil.training.network import Network
 from acil.training.recipes import RECIPES, Recipe
 from acil.training.settings import Training
-from acil.vision.backbones import Backbone, Preprocessing, build
+from acil.vision.backbones import Backbone, Preprocessing
 from acil.vision.imageset import ImageSet, content_identity
+from small_training import images_of
 
 TRAINING = Training(epochs=2, batch_size=16, learning_rate=0.05, schedule="cosine", warmup=1)
 N_CLASSES = 6
@@ -34,20 +32,6 @@ REPLAY_METHODS = (
     "lfl",
     "dgr",
 )
-
-
-def images_of(classes, per_class=16, seed=0):
-    """Return pixels and labels; classes 0 … 3 are rows, 4 … 7 columns."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.tensor([label for label in classes for _ in range(per_class)])
-    pixels = torch.randint(100, (len(labels), 1, 8, 8), generator=generator, dtype=torch.uint8)
-    for image, label in zip(pixels, labels.tolist(), strict=True):
-        place = slice(2 * (label % 4), 2 * (label % 4) + 2)
-        if label < 4:
-            image[0, place] += 130
-        else:
-            image[0, :, place] += 130
-    return pixels, labels
 
 
 def image_set(pixels):
@@ -93,17 +77,6 @@ def learnt(name, phases=None, context=None, **settings):
     return method
 
 
-def make_network(n_classes=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return Network(build("smallcnn", generator), n_classes, generator).eval()
-
-
-def batch(n=12, n_classes=3, seed=0):
-    """Return normalised images, labels and positions."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 1, 8, 8, generator=generator), torch.arange(n) % n_classes, torch.arange(n)
-
-
 def upper_rows(*rows):
     """Return images whose upper row is given, in units of 51 (a fifth of the brightest)."""
     made = torch.zeros(len(rows), 1, 2, 2, dtype=torch.uint8)
@@ -124,30 +97,3 @@ class TwoPixels(Backbone):
 def paper_context(**changes):
     """Return a context with the recipe of the paper and the settings of each method's authors."""
     return replace(make_context(), recipe=RECIPES["paper"], settings={}, **changes)
-
-
-def fit(network, images, labels, settings, **options):
-    """Train a network in place, and return it."""
-    preprocessing = build("smallcnn").preprocessing
-    options = {"preprocessing": preprocessing, "seed": 0, "device": "cpu", **options}
-    train(network, images, labels, settings, **options)
-    return network
-
-
-def same_state(first, second):
-    """Say whether two states of methods have the same entries, bit for bit."""
-    if first.keys() != second.keys():
-        return False
-    return all(
-        torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
-        for name, value in first.items()
-    )
-
-
-def timeless(folder):
-    """Return the records of a run, without what two runs of the same thing may differ in."""
-    return [
-        {name: value for name, value in record.items() if name not in ("seconds", "peak_rss")}
-        for record in Records(folder / "records.jsonl").read()
-        if record["kind"] != "environment"
-    ]

@@ -8,6 +8,7 @@ from acil.errors import InputError
 from acil.methods import bic
 from acil.methods.bic import BiasCorrection, hold_out
 from acil.methods.linear_probe import classifier_scores, network_features
+from small_training import CPU, batch
 
 N_OLD = 3
 
@@ -62,12 +63,8 @@ def test_hold_out_takes_as_many_of_every_class():
     # Exemplars are held out by their rank, whatever is drawn.
     assert torch.nonzero(held).flatten()[:4].tolist() == [0, 1, 20, 21]
     assert not torch.equal(held, other)
-
-
-def test_hold_out_never_takes_all():
+    # Never all of a class
     assert hold_out(torch.tensor([0, 0, 1, 1]), 1, 1, torch.Generator()).sum() == 2
-    with pytest.raises(InputError, match="at least two exemplars"):
-        hold_out(torch.tensor([0, 1, 1]), 1, 1, torch.Generator())
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("10 per class", [3, 3]), ("30 in total", [4, 2])])
@@ -99,7 +96,7 @@ def test_one_exemplar_per_class_is_refused_and_changes_nothing():
     method = bic.BiC(make_context(settings={"memory_rule": "1 per class"}))
     method.learn(phases[0])
     before = method.predict(phases[0].images)
-    with pytest.raises(InputError, match="memory_rule"):
+    with pytest.raises(InputError, match=r"at least two exemplars .*memory_rule"):
         method.learn(phases[1])
     assert method.n_seen == 3
     assert torch.equal(method.predict(phases[0].images), before)
@@ -113,7 +110,7 @@ def test_next_teacher_is_corrected_for_the_newest_classes_only(fits):
         method.correction.alpha.fill_(0.5)
         method.correction.beta.fill_(-1.0)
     network = method.network
-    x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    x = batch(4)[0]
     method.learn(phases[2])
     with torch.no_grad():
         raw, taught = network(x), fits[-1][2].teacher(x)
@@ -123,18 +120,11 @@ def test_next_teacher_is_corrected_for_the_newest_classes_only(fits):
     assert method.correction.n_old == 5
 
 
-def test_weights_of_the_losses_are_the_share_of_old_classes(fits):
-    learnt("bic")
-    objectives = [objective for _, _, objective in fits]
-    assert [o.distillation for o in objectives] == pytest.approx([3 / 5, 5 / 6])
-    assert [o.cross_entropy for o in objectives] == pytest.approx([2 / 5, 1 / 6])
-
-
 def test_predictions_use_the_correction():
     phases = make_phases((3, 2))
     method = learnt("bic", phases)
-    features = network_features(method.network.backbone, phases[1].images, torch.device("cpu"))
-    raw = classifier_scores(method.network.classifier, features, torch.device("cpu"))
+    features = network_features(method.network.backbone, phases[1].images, CPU)
+    raw = classifier_scores(method.network.classifier, features, CPU)
     with torch.no_grad():
         method.correction.beta.fill_(-1000.0)
     assert set(method.predict(phases[1].images).tolist()) <= {0, 1, 2}

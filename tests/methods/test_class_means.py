@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acil.methods.class_means import ClassMeans, by_class
+from small_training import CPU
 
-CPU = torch.device("cpu")
 #: Sums of some hundred float64 numbers of size 1.
 ROUNDING = 1e-11
 
@@ -47,12 +47,3 @@ def test_scatter_far_from_the_origin_keeps_its_digits():
     difference = 500 * (near.covariance() - far.covariance()).abs().max()
     # The rows themselves are rounded to 1e7 · 1e-16 = 1e-9.
     assert float(difference) < 1e-5
-
-
-def test_bytes_are_those_of_the_stored_tensors():
-    features, labels = gaussians()
-    sums = ClassMeans(CPU, with_scatter=True)
-    for label, rows in by_class(features, labels, CPU):
-        sums.add(label, rows)
-    stored = sums.state_dict()
-    assert sums.nbytes == sum(stored[name].nbytes for name in ("counts", "means", "scatter"))

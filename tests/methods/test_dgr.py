@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from replay_problem import batch, fit, images_of, learnt, make_context, make_network, make_phases
+from replay_problem import learnt, make_phases
 
 from acil.methods import dgr
 from acil.methods.dgr import EvidenceBound, Generator, Replaying
 from acil.methods.mnemonics import to_pixels
 from acil.training.settings import Training
 from acil.vision.backbones import build
+from small_training import batch, fit, images_of, make_network
 
 PREPROCESSING = build("smallcnn").preprocessing
 
@@ -55,7 +56,7 @@ def trained_generator():
     pixels, labels = images_of(range(4), per_class=40)
     made = Generator(1, 8, 6, latent=8, seed=0)
     plan = Training(epochs=60, batch_size=32, learning_rate=0.05, schedule="cosine")
-    fit(made, pixels, labels, plan, objective=EvidenceBound())
+    fit(made, pixels, labels, plan, preprocessing=PREPROCESSING, objective=EvidenceBound())
     made.measure_codes(pixels, labels, PREPROCESSING)
     return made, pixels, labels
 
@@ -81,17 +82,3 @@ def test_generator_depends_on_its_seed_alone():
     assert drawn[0].shape == (2, 3, 32, 32)
     assert torch.equal(drawn[0], drawn[1])
     assert not {"noise", "steps"} & state.keys()
-
-
-def test_trainings_of_the_generator_are_counted_by_their_cost():
-    method = dgr.DGR(make_context(settings={"dgr_generator_epochs": 50, "dgr_drawn": 8}))
-    # Two epochs and ten for the generator: on 48 base images, and on 32 new and 24 drawn ones
-    assert method.trained_images([48, 32], [3, 5]) == 10 * 48 + 12 * 56
-
-
-def test_generator_is_counted_and_no_image_is_kept():
-    method = learnt("dgr", make_phases((3, 2)))
-    use = method.memory()
-    assert use.samples == 0
-    assert use.statistics == sum(t.nbytes for t in method.generator_network.state_dict().values())
-    assert use.statistics > 10_000

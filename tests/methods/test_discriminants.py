@@ -42,7 +42,7 @@ def test_lda_has_the_scores_of_scikit_learn(shrinkage, priors):
     if priors == "equal":
         expected += np.log(6)  # a constant, which is left out
     np.testing.assert_allclose(
-        method.scores(features.double()).numpy(), expected, rtol=SOLVED, atol=SOLVED
+        method.scorer()(features.double()).numpy(), expected, rtol=SOLVED, atol=SOLVED
     )
     assert method._predict(features).tolist() == reference.predict(X).tolist()
 
@@ -51,9 +51,9 @@ def test_lda_does_not_depend_on_the_scale_of_features():
     features, labels = gaussians()
     plain = learnt("lda", phases(features, labels, GROUPS), lda_shrinkage=0.3)
     large = learnt("lda", phases(1024 * features, labels, GROUPS), lda_shrinkage=0.3)
-    expected = plain.scores(features.double())
+    expected = plain.scorer()(features.double())
     np.testing.assert_allclose(
-        large.scores(1024 * features.double()), expected, rtol=SOLVED, atol=SOLVED
+        large.scorer()(1024 * features.double()), expected, rtol=SOLVED, atol=SOLVED
     )
 
 
@@ -77,41 +77,34 @@ def stream(features, labels, base, epsilon=1e-4):
     return sigma, means, scores
 
 
-@pytest.mark.parametrize("with_base", [True, False])
+@pytest.mark.parametrize("kind", ["base", "no base", "classes that come back"])
 @pytest.mark.parametrize("block", [1, 2**24])
-def test_slda_in_batches_is_the_recursion_sample_by_sample(monkeypatch, with_base, block):
+def test_slda_in_batches_is_the_recursion_sample_by_sample(monkeypatch, kind, block):
     monkeypatch.setattr("acil.methods.frozen_features._BLOCK_BYTES", {"cpu": block})
     features, labels = gaussians(per_class=40)
     all_phases = phases(features, labels, GROUPS)
-    if not with_base:
+    if kind == "no base":
         all_phases = [replace(one, index=one.index + 1) for one in all_phases]
+    elif kind == "classes that come back":
+        all_phases = [phase(features[:100], labels[:100]), phase(features[100:], labels[100:], 1)]
     method = learnt("slda", all_phases)
     X = torch.cat([p.images.features(None) for p in all_phases])
     y = torch.cat([p.labels for p in all_phases])
-    base = len(all_phases[0].labels) if with_base else 0
+    base = 0 if kind == "no base" else len(all_phases[0].labels)
     sigma, means, scores = stream(X, y, base)
     np.testing.assert_allclose(method.means.covariance().numpy(), sigma, rtol=0, atol=ROUNDING)
     order = torch.argsort(method.means.labels)
     np.testing.assert_allclose(method.means.means[order].numpy(), means, rtol=0, atol=ROUNDING)
-    found = method.scores(X.double())[:, order].numpy()
+    found = method.scorer()(X.double())[:, order].numpy()
     np.testing.assert_allclose(found, scores, rtol=SOLVED, atol=SOLVED)
-
-
-def test_slda_goes_on_with_a_class_that_comes_back():
-    features, labels = gaussians(per_class=40)
-    first, second = phase(features[:100], labels[:100]), phase(features[100:], labels[100:], 1)
-    method = learnt("slda", [first, second])
-    sigma, means, _ = stream(features, labels, 100)
-    np.testing.assert_allclose(method.means.covariance().numpy(), sigma, rtol=0, atol=ROUNDING)
-    np.testing.assert_allclose(method.means.means.numpy(), means, rtol=0, atol=ROUNDING)
 
 
 def test_slda_depends_on_the_order_and_lda_does_not():
     features, labels = gaussians()
     turned = features.flip(0), labels.flip(0)
     for name, same in (("slda", False), ("lda", True)):
-        forward = learnt(name, phases(features, labels, GROUPS)).scores(features.double())
-        backward = learnt(name, phases(*turned, GROUPS)).scores(features.double())
+        forward = learnt(name, phases(features, labels, GROUPS)).scorer()(features.double())
+        backward = learnt(name, phases(*turned, GROUPS)).scorer()(features.double())
         assert torch.allclose(forward, backward, rtol=1e-6, atol=1e-6) == same
 
 
@@ -122,6 +115,6 @@ def test_ncm_is_the_cosine_with_the_mean_of_normalised_features():
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     means = np.stack([unit[labels.numpy() == c].mean(axis=0) for c in range(6)])
     cosines = unit @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
-    np.testing.assert_allclose(method.scores(features.double()).numpy(), cosines, atol=1e-14, rtol=0)
+    np.testing.assert_allclose(method.scorer()(features.double()).numpy(), cosines, atol=1e-14, rtol=0)
     assert method._predict(features).tolist() == cosines.argmax(axis=1).tolist()
     assert method._predict(1000 * features).tolist() == cosines.argmax(axis=1).tolist()

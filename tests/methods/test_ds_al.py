@@ -86,12 +86,3 @@ def test_works_without_expansion_and_with_a_gamma_that_selects_itself():
     features, labels = gaussians()
     model = learnt("ds-al", phases(features, labels, GROUPS), expansion_size=None, gamma="auto")
     assert (model.predict(vectors(features)) == labels).double().mean() > 0.8
-
-
-def test_memory_counts_both_streams_and_the_projection_once():
-    features, labels = gaussians()
-    use = learnt("ds-al", phases(features, labels, GROUPS)).memory()
-    triangle = WIDTH * (WIDTH + 1) // 2
-    assert use.samples == 0
-    assert use.statistics == 2 * (triangle + 6 * WIDTH) * 8
-    assert use.weights == 2 * 6 * WIDTH * 8 + 6 * 8 + 8 * WIDTH * 4

@@ -5,13 +5,12 @@ import math
 
 import pytest
 import torch
-from replay_problem import batch, make_network
 from torch import nn
 
 from acil.methods.ewc import Anchored, fisher_information, merged
 from acil.vision.backbones import Preprocessing
+from small_training import CPU, batch, make_network
 
-CPU = torch.device("cpu")
 PREPROCESSING = Preprocessing((0.0,), (1.0,), 2)
 
 

@@ -6,6 +6,7 @@ from replay_problem import image_set
 
 from acil.errors import InputError, NotFittedError
 from acil.methods.exemplars import ExemplarMemory, MemoryRule, herd
+from small_training import same_state
 
 #: Directions a, b, c, d with mean μ = (0.08, 0.34).
 FEATURES = torch.tensor([[0.8, 0.6], [0.6, -0.8], [-0.28, 0.96], [-0.8, 0.6]])
@@ -18,9 +19,6 @@ def test_herding_picks_the_order_computed_by_hand():
     # w = (0.28, 0.24)                0.368, -0.024, 0.152, -0.080: a
     # Without the move after c's second turn, d would come before a.
     assert herd(FEATURES, 4).tolist() == [2, 1, 0, 3]
-
-
-def test_herding_does_not_depend_on_the_length_of_features():
     lengths = torch.tensor([[5.0], [1.0], [2.0], [0.5]])
     assert herd(lengths * FEATURES, 3).tolist() == [2, 1, 0]
 
@@ -61,61 +59,64 @@ def test_rule_too_small_for_all_classes_is_refused_at_once():
         ExemplarMemory(MemoryRule.parse("99 in total"), 100)
 
 
-def images(n):
-    return torch.arange(n, dtype=torch.uint8).reshape(n, 1, 1, 1).expand(n, 1, 2, 2).contiguous()
+def filled(rule, labels, features=None, n_classes=4):
+    """Return a memory that has seen one image of each label, whose pixels are its number."""
+    memory = ExemplarMemory(rule, n_classes)
+    update(memory, torch.tensor(labels), features, len(set(labels)))
+    return memory
+
+
+def update(memory, labels, features, n_seen):
+    pixels = torch.arange(len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1).repeat(1, 1, 2, 2)
+    if features is None and memory.rule.count:
+        features = torch.rand(len(labels), 3)
+    memory.update(image_set(pixels), labels, features, n_seen)
+
+
+def numbers(memory, label):
+    return memory.pixels[memory.labels == label][:, 0, 0, 0].tolist()
 
 
 def test_memory_keeps_ranks_and_shrinks_by_truncation():
-    memory = ExemplarMemory(MemoryRule.parse("12 in total"), 4)
-    labels = torch.tensor([0, 1] * 10)
     features = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
-    memory.update(image_set(images(20)), labels, features, n_seen=2)
-    ranked = {label: memory.pixels[memory.labels == label][:, 0, 0, 0].tolist() for label in (0, 1)}
+    memory = filled(MemoryRule.parse("12 in total"), [0, 1] * 10, features)
+    ranked = {label: numbers(memory, label) for label in (0, 1)}
     for label in (0, 1):
-        members = torch.nonzero(labels == label).flatten()
+        members = torch.arange(label, 20, 2)
         assert ranked[label] == members[herd(features[members], 6)].tolist()
-    memory.update(image_set(images(8)), torch.full((8,), 2), features[:8], n_seen=3)
+    update(memory, torch.full((8,), 2), features[:8], n_seen=3)
     assert memory.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    for label in (0, 1):
-        assert memory.pixels[memory.labels == label][:, 0, 0, 0].tolist() == ranked[label][:4]
+    assert [numbers(memory, label) for label in (0, 1)] == [ranked[0][:4], ranked[1][:4]]
 
 
 def test_bytes_are_those_of_pixels_and_labels():
-    memory = ExemplarMemory(MemoryRule.parse("3 per class"), 4)
-    assert memory.nbytes == 0
-    memory.update(image_set(images(10)), torch.tensor([0, 1] * 5), torch.rand(10, 3), n_seen=2)
-    assert len(memory) == 6
-    assert memory.nbytes == 6 * 4 + 6 * 8
+    assert filled(MemoryRule.parse("3 per class"), [0, 1] * 5).nbytes == 6 * 4 + 6 * 8
 
 
 def test_class_with_few_images_keeps_all_of_them():
-    memory = ExemplarMemory(MemoryRule.parse("5 per class"), 4)
-    memory.update(image_set(images(9)), torch.tensor([0, 0] + [1] * 7), torch.rand(9, 3), n_seen=2)
+    memory = filled(MemoryRule.parse("5 per class"), [0, 0] + [1] * 7)
     assert memory.labels.tolist() == [0] * 2 + [1] * 5
 
 
 def test_memory_without_limit_keeps_everything_and_with_none_nothing():
-    everything = ExemplarMemory(MemoryRule(None, "per class"), 4)
-    everything.update(image_set(images(6)), torch.tensor([0, 1] * 3), None, n_seen=2)
+    everything = filled(MemoryRule(None, "per class"), [0, 1] * 3)
     assert everything.pixels[:, 0, 0, 0].tolist() == [0, 2, 4, 1, 3, 5]
-    nothing = ExemplarMemory(MemoryRule(0, "per class"), 4)
-    nothing.update(image_set(images(6)), torch.tensor([0, 1] * 3), None, n_seen=2)
+    nothing = filled(MemoryRule(0, "per class"), [0, 1] * 3)
     assert len(nothing) == nothing.nbytes == 0
     assert nothing.state_dict() == {}
 
 
 def test_an_empty_memory_has_no_pixels():
     memory = ExemplarMemory(MemoryRule.parse("2 per class"), 4)
+    assert memory.nbytes == 0
     with pytest.raises(NotFittedError, match="Learn a phase"):
         _ = memory.pixels
 
 
 def test_state_restores_pixels_and_labels():
-    memory = ExemplarMemory(MemoryRule.parse("2 per class"), 4)
-    memory.update(image_set(images(6)), torch.tensor([0, 1] * 3), torch.rand(6, 3), n_seen=2)
+    memory = filled(MemoryRule.parse("2 per class"), [0, 1] * 3)
     again = ExemplarMemory(memory.rule, 4)
     again.load_state_dict(memory.state_dict())
-    assert torch.equal(again.pixels, memory.pixels)
-    assert torch.equal(again.labels, memory.labels)
-    new = images(2), torch.tensor([2, 2])
+    assert same_state(again, memory)
+    new = memory.pixels[:2], torch.tensor([2, 2])
     assert again.with_new(*new)[1].tolist() == [2, 2, 0, 0, 1, 1]

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, same_state, vectors
+from frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, vectors
 
 from acil.errors import InputError, SingularMatrixError
+from small_training import same_state
 
 
 def reference(features, labels, queries, tukey=0.5, gamma1=1.0, gamma2=1.0, unit=False):
@@ -39,12 +40,14 @@ def reference(features, labels, queries, tukey=0.5, gamma1=1.0, gamma2=1.0, unit
 def test_distances_and_predictions_are_those_of_the_formulas(settings):
     features, labels = gaussians()
     queries, _ = gaussians(seed=1)
-    model = learnt("fecam", phases(features, labels, GROUPS), **settings)
     values = {name.removeprefix("fecam_"): value for name, value in settings.items()}
     values["unit"] = values.pop("unit_length", False)
     expected = reference(features, labels, queries, **values)
-    np.testing.assert_allclose(model.distances(queries.double(), 0, 6), expected, rtol=1e-9)
-    assert model.predict(vectors(queries)).tolist() == expected.argmin(axis=1).tolist()
+    coming_back = [phase(features[:30], labels[:30]), phase(features[30:], labels[30:], 1)]
+    for all_phases in (phases(features, labels, GROUPS), coming_back):
+        model = learnt("fecam", all_phases, **settings)
+        np.testing.assert_allclose(model.distances(queries.double(), 0, 6), expected, rtol=1e-9)
+        assert model.predict(vectors(queries)).tolist() == expected.argmin(axis=1).tolist()
 
 
 def test_classes_in_small_batches_give_the_same_predictions(monkeypatch):
@@ -56,14 +59,6 @@ def test_classes_in_small_batches_give_the_same_predictions(monkeypatch):
     for budget in (1, 2 * 8 * 8 * 8):
         monkeypatch.setattr("acil.methods.fecam._BATCH_BYTES", {"cpu": budget})
         assert torch.equal(model.predict(vectors(queries)), together)
-
-
-def test_class_that_comes_back_counts_with_all_its_samples():
-    features, labels = gaussians()
-    whole = learnt("fecam", [phase(features, labels)])
-    split = learnt("fecam", [phase(features[:30], labels[:30]), phase(features[30:], labels[30:], 1)])
-    for left, right in zip(whole.scatters, split.scatters, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
 def test_negative_features_are_refused_and_change_nothing():
@@ -104,10 +99,3 @@ def test_feature_without_variance_does_no_harm():
     assert (model.predict(vectors(features)) == labels).double().mean() > 0.9
     bare = learnt("fecam", [phase(features, labels)], fecam_gamma1=0, fecam_gamma2=0)
     assert torch.isfinite(bare.correlations(0, 6)).all()
-
-
-def test_memory_is_a_triangle_and_a_mean_a_class():
-    features, labels = gaussians()
-    model = learnt("fecam", phases(features, labels, GROUPS))
-    assert model.memory().statistics == 6 * (8 * 9 // 2 + 8 + 1) * 8
-    assert model.memory().weights == model.memory().samples == 0

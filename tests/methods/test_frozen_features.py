@@ -11,7 +11,7 @@ from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
 from acil.benchmark.runner import run
 from acil.errors import InputError
-from acil.methods.frozen_features import Standardize, own_images, own_rows
+from acil.methods.frozen_features import Standardize, own_rows
 from acil.vision.backbones import build, save_backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor
@@ -68,26 +68,11 @@ def images():
     return ImageSet(pixels, None, content_identity(pixels))
 
 
-def groups(size):
-    return [SimpleNamespace(rank=rank, size=size) for rank in range(size)]
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 40])
-def test_shares_of_a_part_are_the_whole_part(images, size):
-    part = images.subset(torch.tensor([4, 20, 3, 3, 9, 15]))
-    labels = torch.tensor([0, 1, 0, 0, 1, 1])
-    shares = [own_images(part, labels, group) for group in groups(size)]
-    rows = torch.cat([own_rows(part, group) for group in groups(size)])
-    assert rows.sort().values.tolist() == list(range(6))
-    assert torch.equal(torch.cat([own for _, own in shares]), labels[rows])
-    assert torch.equal(torch.cat([own.pixels() for own, _ in shares]), part.pixels()[rows])
-
-
 def test_a_share_is_extracted_once_and_has_the_features_of_the_whole(images):
     backbone = build("smallcnn", torch.Generator().manual_seed(0)).eval()
     whole = FeatureExtractor(backbone, cache=FeatureCache(None)).features(images)
-    for group in groups(3):
-        seen = []
+    for rank in range(3):
+        group, seen = SimpleNamespace(rank=rank, size=3), []
         extractor = FeatureExtractor(
             backbone,
             cache=FeatureCache(None),

@@ -4,14 +4,14 @@ import json
 
 import pytest
 from frozen_phases import FROZEN, GROUPING_FREE
-from replay_problem import timeless
 from typer.testing import CliRunner
 
 from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
 from acil.benchmark.runner import run
 from acil.cli import app
-from acil.vision.backbones import load_backbone, save_backbone
+from acil.methods import available, resolve
+from acil.vision.backbones import load_backbone
 
 #: Bytes of the small network's parameters, which every method needs to predict.
 NETWORK = 18_912 * 4
@@ -58,14 +58,8 @@ def test_command_runs_every_method_to_a_sensible_accuracy(first_run, name, k):
     assert rows[-1]["memory"]["statistics"] > rows[0]["memory"]["statistics"] > 0
 
 
-def test_network_bytes_are_counted_once(first_run, backbone):
-    tensors = load_backbone(backbone)[0].state_dict().values()
-    network = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    (row,) = [r for r in records(first_run, "summary") if (r["method"], r["phases"]) == ("ncm", 5)]
-    assert row["memory"] == {"samples": 0, "statistics": 10 * (64 + 1) * 8, "weights": network}
-
-
 def test_grouping_free_methods_have_one_curve_for_all_numbers_of_phases(backbone, tmp_path):
+    assert {name for name in available() if resolve(name).grouping_free} == {"acil", *GROUPING_FREE}
     curves = {}
     for k in (1, 5):
         run(config(backbone, methods=",".join(GROUPING_FREE), phases=k), tmp_path / str(k))
@@ -76,45 +70,14 @@ def test_grouping_free_methods_have_one_curve_for_all_numbers_of_phases(backbone
     assert len(curves) == len(GROUPING_FREE)
 
 
-class Stop(Exception):
-    pass
-
-
-def test_interrupted_run_resumes_to_the_same_records(backbone, tmp_path, monkeypatch):
-    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
-    whole = config(backbone, phases=3)
-    run(whole, tmp_path / "whole")
-    # Every method has four phases, and every third one is a stop: each method meets one.
-    for moment in range(len(FROZEN)):
-        seen = []
-
-        def stop(event, seen=seen):
-            seen.append(event)
-            if len(seen) == 3:
-                raise Stop
-
-        with pytest.raises(Stop):
-            run(whole, tmp_path / "run", resume=moment > 0, progress=stop)
-    run(whole, tmp_path / "run", resume=True)
-    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
-
-
-def test_no_base_classes_work_with_a_given_network(backbone, tmp_path):
-    # Its metadata say that it has seen base classes; a network from elsewhere has none.
-    foreign = tmp_path / "foreign.safetensors"
-    save_backbone(load_backbone(backbone)[0], foreign, {})
-    run(config(foreign, phases=5, base=0), tmp_path / "run")
-    last = {r["method"]: r["last_accuracy"] for r in records(tmp_path / "run", "summary")}
-    assert set(last) == set(FROZEN)
-    assert min(last.values()) > 60
-
-
 def test_features_of_several_depths_reach_every_method(backbone, tmp_path):
     changes = {"recipe.features.taps": "stage1,stage2", "recipe.features.grid": "2"}
     changes |= {"recipe.features.mirror": "true", "recipe.features.length": "8.0"}
     run(config(backbone, phases=1, **changes), tmp_path / "run")
     rows = {r["method"]: r for r in records(tmp_path / "run", "summary")}
     width = 4 * (32 + 64)
-    assert rows["ncm"]["memory"]["statistics"] == 10 * (width + 1) * 8
+    network = sum(tensor.nbytes for tensor in load_backbone(backbone)[0].state_dict().values())
+    counted = {"samples": 0, "statistics": 10 * (width + 1) * 8, "weights": network}
+    assert rows["ncm"]["memory"] == counted
     assert rows["fecam"]["memory"]["statistics"] == 10 * (width * (width + 1) // 2 + width + 1) * 8
     assert min(row["last_accuracy"] for row in rows.values()) > 60

@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from acil.methods.icarl import exemplar_means, nearest_mean, sigmoid_distillation
-
-CPU = torch.device("cpu")
+from small_training import CPU
 
 
 def test_means_of_exemplars_include_the_mirror_images():

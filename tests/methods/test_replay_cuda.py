@@ -5,15 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from replay_problem import (
-    REPLAY_METHODS,
-    fit,
-    image_set,
-    images_of,
-    make_context,
-    make_network,
-    make_phases,
-)
+from replay_problem import REPLAY_METHODS, image_set, make_context, make_phases
 
 from acil.methods import resolve
 from acil.methods.aanets import TwoBranches
@@ -28,6 +20,7 @@ from acil.training.network import FeatureNetwork
 from acil.training.objectives import Distilling, Objective
 from acil.training.settings import Training
 from acil.vision.backbones import build
+from small_training import fit, images_of, make_network
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -40,7 +33,7 @@ def linear():
 
 
 def cosine(backbone=None):
-    drawn = CosineClassifier.drawn(64, 5, torch.Generator().manual_seed(0)).weight
+    drawn = CosineClassifier.drawn((5, 64), torch.Generator().manual_seed(0)).weight
     return FeatureNetwork(backbone or build("smallcnn"), CosineClassifier(drawn, 3))
 
 

@@ -6,25 +6,18 @@ import re
 
 import pytest
 import torch
-from replay_problem import (
-    REPLAY_METHODS,
-    image_set,
-    images_of,
-    learnt,
-    make_context,
-    make_phases,
-    paper_context,
-    same_state,
-)
+from replay_problem import REPLAY_METHODS, image_set, learnt, make_context, make_phases, paper_context
 
 from acil.errors import InputError, NotFittedError
 from acil.methods import resolve
-from acil.methods.base import Phase, derived_seed
+from acil.methods.base import Phase
 from acil.methods.incremental import increment_training
+from acil.methods.linear_probe import network_features
 from acil.training.recipes import RECIPES, override
 from acil.training.settings import Training
 from acil.vision.backbones import build
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
+from small_training import CPU, images_of, same_state
 
 LONGER = Training(epochs=6, batch_size=16, learning_rate=0.1, schedule="cosine", warmup=1)
 
@@ -38,7 +31,7 @@ def accuracy(method, classes):
 def test_learning_depends_on_the_seed_and_labels_are_of_classes_seen(name):
     # One new class in a phase is the smallest increment.
     first, other = (learnt(name, make_phases((3, 1)), make_context(seed=seed)) for seed in (0, 1))
-    assert not same_state(first.state_dict(), other.state_dict())
+    assert not same_state(first, other)
     found = first.predict(image_set(images_of(range(6))[0]))
     assert (found.shape, found.dtype) == ((96,), torch.int64)
     assert set(found.tolist()) <= set(range(4))
@@ -55,6 +48,9 @@ def test_samples_are_counted():
     ewc = learnt("ewc")
     parameters = sum(parameter.numel() for parameter in ewc.network.parameters())
     assert ewc.memory().statistics == 4 * parameters
+    dgr = learnt("dgr")
+    generator = sum(tensor.nbytes for tensor in dgr.generator_network.state_dict().values())
+    assert dgr.memory().statistics == generator > 10_000
 
 
 def test_total_rule_shrinks_the_sets_of_old_classes():
@@ -78,10 +74,8 @@ def test_exemplars_against_forgetting():
 
 def old_scores(method):
     pixels, _ = images_of(range(3), per_class=10, seed=99)
-    features = method.network.backbone(
-        (torch.as_tensor(pixels).float() / 255 - 0.3053) / 0.3760
-    ).detach()
-    return method.network.classifier(features).detach()[:, :3]
+    features = network_features(method.network.backbone, pixels, CPU)
+    return method.scores(features)[:, :3]
 
 
 @pytest.mark.parametrize("name", ["lwf", "ewc"])
@@ -99,14 +93,9 @@ def test_old_scores_drift_less_than_without_protection(name):
 
 def test_joint_training_is_training_from_scratch_on_all_data():
     phases = make_phases((3, 2), per_class=30)
-    together = phases[0].images.pixels(), phases[1].images.pixels()
-    everything = Phase(
-        0,
-        tuple(range(5)),
-        image_set(torch.cat(together)),
-        torch.cat([phases[0].labels, phases[1].labels]),
-        5,
-    )
+    pixels = image_set(torch.cat([phase.images.pixels() for phase in phases]))
+    labels = torch.cat([phase.labels for phase in phases])
+    everything = Phase(0, tuple(range(5)), pixels, labels, 5)
     context = make_context(training=LONGER)
     joint, once = learnt("joint", phases, context), learnt("joint", [everything], context)
     assert abs(accuracy(joint, range(5)) - accuracy(once, range(5))) < 0.2
@@ -133,9 +122,7 @@ def test_what_cannot_be_learnt_is_refused_and_changes_nothing(name):
     method.learn(phases[0])
     before = copy.deepcopy(method.state_dict())
     vectors = torch.rand(32, 4)
-    only_vectors = Phase(
-        1, (3, 4), ImageSet(None, vectors, content_identity(vectors)), phases[1].labels, 5
-    )
+    only_vectors = dataclasses.replace(phases[1], images=ImageSet(None, vectors, ""))
     for phase, words in ((phases[0], name), (phases[2], name), (only_vectors, "only vectors")):
         with pytest.raises(InputError, match=re.escape(words)):
             method.learn(phase)
@@ -143,11 +130,8 @@ def test_what_cannot_be_learnt_is_refused_and_changes_nothing(name):
 
 
 def test_settings_reach_the_method_and_unknown_ones_are_refused():
-    method = resolve("lwf")(
-        make_context(
-            settings={"lwf_distillation": "5", "icarl_distillation": "7", "increment.epochs": "1"}
-        )
-    )
+    settings = {"lwf_distillation": "5", "icarl_distillation": "7", "increment.epochs": "1"}
+    method = resolve("lwf")(make_context(settings=settings))
     assert method.settings.distillation == 5.0
     assert method.training.epochs == 1
     assert method.context.recipe.training.epochs == 2
@@ -166,6 +150,7 @@ def test_settings_reach_the_method_and_unknown_ones_are_refused():
         ("lwf", 250, (60, 120, 180, 220), 2e-4),
         ("ewc", 180, (70, 120, 150), 2e-4),
         ("bic", 250, (100, 150, 200), 2e-4),
+        ("eeil", 160, (80, 120), 1e-4),
         ("icarl-bce", 70, (49, 63), 2e-5),
     ],
 )
@@ -178,6 +163,21 @@ def test_schedules_for_cifar_are_the_published_ones(name, epochs, milestones, we
     assert increment_training(make_context(), resolve(name).schedules) == make_context().recipe.training
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("eeil", 160 * (200 + 300) + 30 * 500),
+        ("podnet", 160 * 300 + 160 * (200 + 60) + 20 * 100),
+        # Each image goes through two networks.
+        ("podnet+aanets", 160 * 300 + 2 * (160 * (200 + 60) + 20 * 100)),
+        # An epoch of the generator counts as a fifth of one, on new images and drawn ones.
+        ("dgr", 20 * 300 + (160 + 20) * (200 + 300)),
+    ],
+)
+def test_images_to_train_on_are_counted_with_all_stages(name, expected):
+    assert resolve(name)(paper_context()).trained_images([300, 200], [3, 5]) == expected
+
+
 def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
     shorter = override(RECIPES["paper"], {"training.epochs": 3, "training.precision": "bf16"})
     context = dataclasses.replace(make_context(), recipe=shorter)
@@ -186,19 +186,16 @@ def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
 
 
 def test_records_name_the_memory_rule():
-    assert resolve("icarl").recorded_settings({"gamma": 1, "lwf_distillation": 2}) == {
-        "memory_rule": "20 per class",
-        "icarl_distillation": 1.0,
-        "icarl_temperature": 2.0,
-    }
-    assert (
-        resolve("icarl").recorded_settings({"memory_rule": "5 per class"})["memory_rule"]
-        == "5 per class"
-    )
+    expected = {"memory_rule": "20 per class", "icarl_distillation": 1.0, "icarl_temperature": 2.0}
+    icarl = resolve("icarl")
+    assert icarl.recorded_settings({"gamma": 1, "lwf_distillation": 2}) == expected
+    assert icarl.recorded_settings({"memory_rule": "5 per class"})["memory_rule"] == "5 per class"
+    assert resolve("eeil").recorded_settings({})["memory_rule"] == "2000 in total"
     assert resolve("finetune").recorded_settings({"gamma": 1}) == {}
 
 
 def test_seeds_derived_for_different_purposes_differ():
-    seeds = {derived_seed(seed, part, n) for seed in (0, 1) for part in ("a", "b") for n in (5, 6)}
+    contexts = [make_context(seed=seed) for seed in (0, 1)]
+    seeds = {context.seed_for(part, n) for context in contexts for part in ("a", "b") for n in (5, 6)}
     assert len(seeds) == 8
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -1,73 +1,70 @@
 """What each method trains an increment with: its objective, its teacher and its data."""
 
+import math
+
 import pytest
 import torch
-from replay_problem import make_context, make_phases
+from replay_problem import learnt, make_context, make_phases
 
 from acil.methods import resolve
 from acil.methods.ewc import fisher_information, merged
 
-
-def second_phase(name, fits, **settings):
-    """Return the teacher, and what the second of two phases (3 + 2 classes) was trained with."""
-    method = resolve(name)(make_context(settings=settings))
-    base, phase = make_phases((3, 2))
-    method.learn(base)
-    teacher = method.network
-    method.learn(phase)
-    return teacher, *fits[-1]
-
-
 NEW = [0, 0, 0, 16, 16]
 WITH_EXEMPLARS = [4, 4, 4, 16, 16]
+LWF = {"n_old": 3, "temperature": 2.0, "cross_entropy": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("name", "counts"),
+    ("name", "settings", "counts", "values"),
     [
-        ("finetune", NEW),
-        ("lwf", NEW),
-        ("ewc", NEW),
-        ("joint", [16] * 5),
-        ("lwf-exemplars", WITH_EXEMPLARS),
-        ("icarl", WITH_EXEMPLARS),
-        ("icarl-bce", WITH_EXEMPLARS),
-        ("lucir", WITH_EXEMPLARS),
+        ("finetune", {}, NEW, {}),
+        ("joint", {}, [16] * 5, {}),
+        ("lwf", {}, NEW, {**LWF, "distillation": 3.0, "new_only": True}),
+        ("lwf", {"lwf_distillation": 7.0}, NEW, {**LWF, "distillation": 7.0, "new_only": True}),
+        ("lwf-exemplars", {}, WITH_EXEMPLARS, {**LWF, "distillation": 1.0, "new_only": False}),
+        ("icarl", {}, WITH_EXEMPLARS, {**LWF, "distillation": 1.0, "new_only": False}),
+        ("icarl-bce", {}, WITH_EXEMPLARS, {"n_old": 3}),
+        ("ewc", {}, NEW, {"n_old": 3, "penalty": 1000.0}),
+        ("ewc", {"ewc_new_only": False}, NEW, {"n_old": 0}),
+        ("lucir", {}, WITH_EXEMPLARS, {"n_old": 3, "margin": 0.5, "ranking": 1.0}),
     ],
 )
-def test_data_are_the_new_images_and_what_is_kept(name, counts, fits):
-    _, network, labels, _ = second_phase(name, fits)
+def test_second_phase_has_its_data_its_loss_and_the_network_before(name, settings, counts, values, fits):
+    base, phase = make_phases((3, 2))
+    method = learnt(name, [base], **settings)
+    teacher = method.network
+    method.learn(phase)
+    network, labels, objective = fits[-1]
     assert torch.bincount(labels).tolist() == counts
     assert network.n_classes == (6 if name == "icarl-bce" else 5)
+    assert network is not teacher
+    assert {field: getattr(objective, field) for field in values} == values
+    if name not in ("finetune", "joint", "ewc"):
+        assert objective.teacher is (teacher.backbone if name == "lucir" else teacher)
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "weight", "new_only"),
+    ("name", "settings", "values"),
     [
-        ("lwf", {}, 3.0, True),
-        ("lwf", {"lwf_distillation": 7.0}, 7.0, True),
-        ("lwf-exemplars", {}, 1.0, False),
-        ("icarl", {}, 1.0, False),
+        ("bic", {}, {"distillation": [3 / 5, 5 / 6], "cross_entropy": [2 / 5, 1 / 6]}),
+        # λ₀ √(n/m), and no more candidates than new classes
+        (
+            "lucir",
+            {"lucir_distillation": 4.0},
+            {"distillation": [4 * math.sqrt(3 / 2), 4 * math.sqrt(5)], "candidates": [2, 1]},
+        ),
+        # √(N/m)
+        (
+            "podnet",
+            {"podnet_flat": 2.0},
+            {"spatial": [3 * math.sqrt(5 / 2), 3 * 6**0.5], "flat": [2 * math.sqrt(5 / 2), 2 * 6**0.5]},
+        ),
     ],
 )
-def test_scores_of_the_network_before_are_distilled(name, settings, weight, new_only, fits):
-    teacher, network, _, objective = second_phase(name, fits, **settings)
-    assert objective.teacher is teacher
-    assert network is not teacher
-    assert (objective.n_old, objective.temperature, objective.new_only) == (3, 2.0, new_only)
-    assert (objective.cross_entropy, objective.distillation) == (1.0, weight)
-
-
-def test_original_icarl_takes_the_old_sigmoids_of_old_classes(fits):
-    teacher, network, _, objective = second_phase("icarl-bce", fits)
-    assert objective.teacher is teacher
-    assert objective.n_old == 3
-    assert network is not teacher
-
-
-def test_ewc_looks_at_new_scores_unless_told_otherwise(fits):
-    assert second_phase("ewc", fits)[-1].n_old == 3
-    assert second_phase("ewc", fits, ewc_new_only=False)[-1].n_old == 0
+def test_losses_are_weighed_by_the_share_of_old_classes(name, settings, values, fits):
+    learnt(name, podnet_balanced_epochs=0, **settings)
+    for field, expected in values.items():
+        assert [getattr(objective, field) for _, _, objective in fits] == pytest.approx(expected)
 
 
 def test_ewc_anchors_the_weights_before_and_merges_what_mattered(fits):
@@ -90,3 +87,22 @@ def test_ewc_anchors_the_weights_before_and_merges_what_mattered(fits):
     )
     for own, expected in zip(method.fisher, merged(first, found, 3 / 5), strict=True):
         torch.testing.assert_close(own, expected)
+
+
+@pytest.mark.parametrize("name", ["lfl", "lucir", "podnet"])
+def test_weights_of_old_classes_do_not_move_in_an_increment(name):
+    """Neither by a gradient nor by weight decay, and the network does."""
+    phases = make_phases((3, 2, 1))
+    method = learnt(name, phases[:1], podnet_balanced_epochs=0)
+    assert method.training.weight_decay > 0
+    for phase in phases[1:]:
+        before = method.network.classifier.weight.detach().clone()
+        bias = method.network.classifier.bias.detach().clone() if name == "lfl" else None
+        inner = method.network.backbone.stage1[0].weight
+        method.learn(phase)
+        after = method.network.classifier
+        assert len(after.weight) == phase.n_seen
+        assert torch.equal(after.weight[: len(before)], before)
+        assert bias is None or torch.equal(after.bias[: len(bias)], bias)
+        assert not torch.equal(method.network.backbone.stage1[0].weight, inner)
+    assert name == "lfl" or after.eta.item() != 1.0

@@ -2,15 +2,15 @@
 
 import dataclasses
 import logging
-import os
 
 import pytest
+import safetensors.torch
 import torch
-from training_problem import PREPROCESSING, SHORT, make_network, problem
 
-from acil.errors import InputError, ModelFileError
+import small_training
+from acil.errors import InputError
 from acil.training.checkpoint import Checkpoint, Position
-from acil.training.loop import train
+from small_training import PREPROCESSING, SHORT, make_network, problem, same_state
 
 SETTINGS = dataclasses.replace(SHORT, learning_rate=0.1, augment=("crop", "flip", "trivialaugment"))
 STEPS = 5  # of an epoch over 70 images
@@ -20,11 +20,13 @@ class Killed(BaseException):
     """Stands for Ctrl-C and everything else that ends a training."""
 
 
-@pytest.fixture(autouse=True)
-def report_every_step(monkeypatch):
-    monkeypatch.setattr("acil.training.loop.REPORT_SECONDS", 0.0)
-    # Several chunks an epoch, so that trainings are also interrupted within and between chunks.
-    monkeypatch.setattr("acil.training.batches._CHUNK_BYTES", 2 * 16 * 64)
+@pytest.fixture(autouse=True, scope="module")
+def report_every_step():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acil.training.loop.REPORT_SECONDS", 0.0)
+        # Several chunks an epoch, so that trainings are also interrupted within and between chunks.
+        patch.setattr("acil.training.batches._CHUNK_BYTES", 2 * 16 * 64)
+        yield
 
 
 def fit(checkpoint=None, stop_after=None, settings=SETTINGS, network_seed=0, **options):
@@ -37,23 +39,21 @@ def fit(checkpoint=None, stop_after=None, settings=SETTINGS, network_seed=0, **o
             raise Killed
 
     images, labels = options.pop("data", problem(70))
-    network = make_network(seed=network_seed)
-    options = {"preprocessing": PREPROCESSING, "seed": 0, "device": "cpu", **options}
-    train(network, images, labels, settings, checkpoint=checkpoint, progress=watch, **options)
-    return network.state_dict(), reports
+    network, options = make_network(seed=network_seed), {"checkpoint": checkpoint, **options}
+    return small_training.fit(network, images, labels, settings, progress=watch, **options), reports
 
 
-def assert_same(first, second):
-    assert first.keys() == second.keys()
-    for name in first:
-        assert torch.equal(first[name], second[name]), name
+@pytest.fixture
+def killed(tmp_path):
+    """The checkpoint of a training that was killed after seven steps."""
+    with pytest.raises(Killed):
+        fit(Checkpoint(tmp_path, every_seconds=0), stop_after=7)
+    return Checkpoint(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def whole():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acil.training.batches._CHUNK_BYTES", 2 * 16 * 64)
-        return fit()[0]
+def whole(report_every_step):
+    return fit()[0]
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 4, STEPS, STEPS + 1, 2 * STEPS + 3, 3 * STEPS])
@@ -61,7 +61,7 @@ def test_interrupted_training_ends_with_the_same_bits(tmp_path, whole, stop_afte
     with pytest.raises(Killed):
         fit(Checkpoint(tmp_path, every_seconds=0), stop_after)
     resumed, reports = fit(Checkpoint(tmp_path, every_seconds=0))
-    assert_same(resumed, whole)
+    assert same_state(resumed, whole)
     assert len(reports) == 3 * STEPS - stop_after + 1
 
 
@@ -69,35 +69,28 @@ def test_training_interrupted_again_and_again_ends_with_the_same_bits(tmp_path, 
     for _ in range(6):
         with pytest.raises(Killed):
             fit(Checkpoint(tmp_path, every_seconds=0), stop_after=2)
-    assert_same(fit(Checkpoint(tmp_path))[0], whole)
+    assert same_state(fit(Checkpoint(tmp_path))[0], whole)
 
 
-def test_interruption_before_the_first_checkpoint_starts_anew(tmp_path, whole):
-    with pytest.raises(Killed):
-        fit(Checkpoint(tmp_path, every_seconds=60), stop_after=7)
-    assert not list(tmp_path.iterdir())
-    assert_same(fit(Checkpoint(tmp_path))[0], whole)
-
-
-def test_steps_between_checkpoints_are_done_again(tmp_path, whole, monkeypatch):
-    checkpoint = Checkpoint(tmp_path)
-    answers = iter([False, False, True])
-    monkeypatch.setattr(checkpoint, "due", lambda: next(answers, False))
+@pytest.mark.parametrize("written", [0, 3])
+def test_steps_after_the_last_checkpoint_are_done_again(tmp_path, whole, monkeypatch, written):
+    checkpoint, steps = Checkpoint(tmp_path), iter(range(1, 10))
+    monkeypatch.setattr(checkpoint, "due", lambda: next(steps) == written)
     with pytest.raises(Killed):
         fit(checkpoint, stop_after=9)
+    assert checkpoint.path.exists() == (written > 0)
     resumed, reports = fit(Checkpoint(tmp_path))
-    assert len(reports) == 3 * STEPS - 3 + 1
-    assert_same(resumed, whole)
+    assert len(reports) == 3 * STEPS - written + 1
+    assert same_state(resumed, whole)
 
 
 def test_finished_training_is_not_repeated(tmp_path, whole):
     first, reports = fit(Checkpoint(tmp_path))
     again, more = fit(Checkpoint(tmp_path))
-    assert_same(first, whole)
-    assert_same(again, whole)
+    assert same_state(first, whole)
+    assert same_state(again, whole)
     assert len(more) == 1
-    assert more[0].loss == reports[-1].loss
-    assert more[0].accuracy == reports[-1].accuracy
+    assert (more[0].loss, more[0].accuracy) == (reports[-1].loss, reports[-1].accuracy)
 
 
 def test_checkpoints_are_written_no_more_often_than_asked(tmp_path, monkeypatch):
@@ -111,37 +104,34 @@ def test_checkpoints_are_written_no_more_often_than_asked(tmp_path, monkeypatch)
     assert len(writes) == 3 * STEPS + 1
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "text", "foreign"])
-def test_damaged_checkpoint_is_logged_and_training_starts_anew(tmp_path, whole, caplog, damage):
-    checkpoint = Checkpoint(tmp_path, every_seconds=0)
-    with pytest.raises(Killed):
-        fit(checkpoint, stop_after=7)
-    data = bytearray(checkpoint.path.read_bytes())
-    if damage == "flipped":
-        data[-3] ^= 1
-    elif damage == "foreign":
-        from safetensors.torch import save
+DAMAGE = {
+    "truncated": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "flipped": lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
+    "text": lambda data: b"hello" * 50,
+    "foreign": lambda data: safetensors.torch.save({"a": torch.zeros(2)}),
+}
 
-        data = save({"a": torch.zeros(2)})
-    else:
-        data = {"truncated": data[: len(data) // 2], "empty": b"", "text": b"hello" * 50}[damage]
-    checkpoint.path.write_bytes(bytes(data))
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_checkpoint_is_logged_and_training_starts_anew(killed, whole, caplog, damage):
+    killed.path.write_bytes(DAMAGE[damage](killed.path.read_bytes()))
     with caplog.at_level(logging.WARNING):
-        result, reports = fit(Checkpoint(tmp_path))
+        result, reports = fit(killed)
     assert "damaged" in caplog.text
-    assert str(checkpoint.path) in caplog.text
-    assert_same(result, whole)
+    assert str(killed.path) in caplog.text
+    assert same_state(result, whole)
     assert len(reports) == 3 * STEPS + 1
     # What was damaged has been replaced.
-    assert len(fit(Checkpoint(tmp_path))[1]) == 1
+    assert len(fit(killed)[1]) == 1
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         (
-            {"settings": dataclasses.replace(SETTINGS, learning_rate=0.2)},
-            "training.learning_rate was 0.1",
+            {"settings": dataclasses.replace(SETTINGS, momentum=0.5)},
+            "training.momentum was 0.9",
         ),
         ({"settings": dataclasses.replace(SETTINGS, epochs=4)}, "training.epochs was 3, now 4"),
         ({"seed": 1}, "seed was 0, now 1"),
@@ -152,40 +142,13 @@ def test_damaged_checkpoint_is_logged_and_training_starts_anew(tmp_path, whole, 
         ({"objective": lambda n, x, y, i: torch.nn.functional.cross_entropy(n(x), y)}, "objective"),
     ],
 )
-def test_checkpoint_of_another_training_is_refused(tmp_path, change, named):
-    with pytest.raises(Killed):
-        fit(Checkpoint(tmp_path, every_seconds=0), stop_after=7)
-    before = Checkpoint(tmp_path).path.read_bytes()
+def test_checkpoint_of_another_training_is_refused(killed, change, named):
+    before = killed.path.read_bytes()
     with pytest.raises(InputError, match="another training") as caught:
-        fit(Checkpoint(tmp_path), **change)
+        fit(killed, **change)
     assert named in str(caught.value)
     assert "remove the file" in str(caught.value)
-    assert Checkpoint(tmp_path).path.read_bytes() == before
-
-
-def test_failed_write_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
-    checkpoint = Checkpoint(tmp_path, every_seconds=0)
-    with pytest.raises(Killed):
-        fit(checkpoint, stop_after=3)
-    before = checkpoint.path.read_bytes()
-
-    def full(*_, **__):
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(ModelFileError, match="Free some space"):
-        fit(checkpoint)
-    assert checkpoint.path.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["training.safetensors"]
-
-
-def test_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    checkpoint = Checkpoint(tmp_path / "file" / "folder")
-    with pytest.raises(ModelFileError, match="Not a directory"):
-        fit(checkpoint)
-    with pytest.raises(ModelFileError, match="Cannot write"):
-        checkpoint.save({}, Position(0, 1, 2), {"a": torch.zeros(2)})
+    assert killed.path.read_bytes() == before
 
 
 def test_diverged_state_is_never_written(tmp_path):
@@ -202,14 +165,3 @@ def test_diverged_state_is_never_written(tmp_path):
     position, tensors = checkpoint.load(checkpoint._read()[0]["identity"], checkpoint._read()[1])
     assert position == Position(epoch=0, step=3, seen=48)
     assert all(tensor.isfinite().all() for tensor in tensors.values())
-
-
-def test_checkpoint_of_another_training_may_be_left_aside(tmp_path, caplog):
-    tensors = {"w": torch.ones(2)}
-    Checkpoint(tmp_path).save({"seed": 0}, Position(1, 2, 3), tensors)
-    lenient = Checkpoint(tmp_path, other="restart")
-    assert lenient.load({"seed": 1}, tensors) is None
-    assert "seed was 0, now 1" in caplog.text
-    assert lenient.load({"seed": 0}, tensors)[0] == Position(1, 2, 3)
-    with pytest.raises(InputError, match="seed was 0, now 1"):
-        Checkpoint(tmp_path).load({"seed": 1}, tensors)

@@ -12,12 +12,12 @@ import torch
 from interpreted import errors, tensors
 from torch import nn
 from torch.nn import functional
-from training_problem import make_network
 
 from acil.training.convolution import FastConv2d, convolution, eligible, suits, use_fast_convolutions
 from acil.training.objectives import CrossEntropy
 from acil.training.settings import Training
 from acil.training.step import HalfPrecisionCopy, Step
+from small_training import CPU, make_network
 
 #: Rounding of the result to 11 bits, relative to the largest value: 2⁻¹¹ and a little for the sums.
 TOLERANCE = 1e-3
@@ -45,40 +45,37 @@ def half(**changes):
     return nn.Conv2d(options.pop("inputs", 16), options.pop("outputs", 32), **options).half()
 
 
-def test_convolutions_of_resnets_are_eligible():
-    assert eligible(half())
-    assert eligible(half(stride=2))
-    assert eligible(half().bfloat16())
+class Own(nn.Conv2d):
+    """Computes we do not know what."""
+
+
+@pytest.mark.parametrize("module", [half(), half(stride=2), half().bfloat16()], ids=str)
+def test_convolutions_of_resnets_are_eligible(module):
+    assert eligible(module)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "module",
     [
-        {"inputs": 3},
-        {"inputs": 48},
-        {"outputs": 256},
-        {"kernel_size": 1, "padding": 0},
-        {"padding": 0},
-        {"stride": 3},
-        {"stride": (1, 2)},
-        {"dilation": 2},
-        {"groups": 2},
-        {"bias": True},
-        {"padding_mode": "reflect"},
+        half(inputs=3),
+        half(inputs=48),
+        half(outputs=256),
+        half(kernel_size=1, padding=0),
+        half(padding=0),
+        half(stride=3),
+        half(stride=(1, 2)),
+        half(dilation=2),
+        half(groups=2),
+        half(bias=True),
+        half(padding_mode="reflect"),
+        half().float(),
+        Own(16, 16, 3, padding=1, bias=False).half(),
+        nn.Linear(16, 16),
     ],
     ids=str,
 )
-def test_other_convolutions_are_not(changes):
-    assert not eligible(half(**changes))
-
-
-def test_float32_and_classes_derived_from_convolutions_are_not_eligible():
-    class Own(nn.Conv2d):
-        pass
-
-    assert not eligible(half().float())
-    assert not eligible(Own(16, 16, 3, padding=1, bias=False).half())
-    assert not eligible(nn.Linear(16, 16))
+def test_other_layers_are_not(module):
+    assert not eligible(module)
 
 
 def test_what_the_kernels_cannot_hold_does_not_suit():
@@ -91,31 +88,27 @@ def test_what_the_kernels_cannot_hold_does_not_suit():
 
 
 def test_nothing_changes_without_a_gpu():
-    network = HalfPrecisionCopy(make_network(4, backbone="resnet32")).network
-    assert use_fast_convolutions(network, torch.device("cpu")) == 0
-    assert not any(isinstance(module, FastConv2d) for module in network.modules())
+    assert use_fast_convolutions(nn.Sequential(half()), CPU) == 0
 
 
-def test_the_convolutions_of_the_copy_change_and_those_of_the_network_do_not(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+@pytest.mark.parametrize(
+    ("triton", "capability", "changed"),
+    [(object(), (9, 0), 30), (object(), (7, 0), 0), (None, (9, 0), 0)],
+)
+def test_convolutions_of_the_copy_change_where_gpu_and_triton_allow(
+    monkeypatch, triton, capability, changed
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: triton)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
     network = make_network(4, backbone="resnet32")
     copy = HalfPrecisionCopy(network).network
     names = list(copy.state_dict())
     # 31 convolutions, one of which takes three channels.
-    assert use_fast_convolutions(copy, torch.device("cuda")) == 30
+    assert use_fast_convolutions(copy, torch.device("cuda")) == changed
+    assert sum(isinstance(module, FastConv2d) for module in copy.modules()) == changed
     assert type(copy.backbone.stem[0]) is nn.Conv2d
     assert list(copy.state_dict()) == names
     assert not any(isinstance(module, FastConv2d) for module in network.modules())
-
-
-def test_old_gpus_and_a_missing_triton_change_nothing(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (7, 0))
-    assert use_fast_convolutions(nn.Sequential(half()), torch.device("cuda")) == 0
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
-    assert use_fast_convolutions(nn.Sequential(half()), torch.device("cuda")) == 0
 
 
 def test_on_the_cpu_a_changed_convolution_computes_as_before():

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from training_problem import fit, make_network
 
 from acil.training.objectives import CrossEntropy
 from acil.training.settings import Auxiliary, Training
 from acil.training.step import Step
 from acil.vision.augment import SPACE, Augmentation
 from acil.vision.backbones import normalise
+from small_training import fit, make_network
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -6,14 +6,9 @@ import math
 import pytest
 import torch
 from torch import nn
-from training_problem import make_network
 
 from acil.training.objectives import Distilling, distillation
-
-
-def batch(n=12, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 1, 8, 8, generator=generator), torch.arange(n) % 3, torch.arange(n)
+from small_training import batch, make_network
 
 
 def test_distillation_is_the_cross_entropy_of_softened_scores():

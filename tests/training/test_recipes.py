@@ -84,10 +84,9 @@ def test_text_is_read_as_the_type_of_the_setting():
 
 
 def test_values_of_the_right_type_are_taken_as_they_are():
-    changed = override(
-        recipe("strong"), {"training.epochs": 3, "training.milestones": [1], "features.length": None}
-    )
-    assert changed.training.milestones == (1,)
+    changes = {"training.epochs": 3, "training.milestones": [1], "features.length": None}
+    changed = override(recipe("strong"), changes)
+    assert (changed.training.epochs, changed.training.milestones) == (3, (1,))
     assert changed.features.length is None
 
 

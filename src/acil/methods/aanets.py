@@ -26,7 +26,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -34,18 +34,15 @@ from torch import Tensor, nn
 from acil.methods.base import Context
 from acil.methods.incremental import IncrementalNetwork
 from acil.training.convolution import ScaledConv2d
-from acil.training.fields import read_settings, require
+from acil.training.fields import Settings, read_settings
 from acil.vision.backbones import Backbone
 
 
 @dataclass(frozen=True)
-class AANetsSettings:
+class AANetsSettings(Settings):
     """What can be set beside the settings of the host: α."""
 
-    aanets_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        require(self, "from 0 to 1", "aanets_share")
+    aanets_share: Annotated[float, "from 0 to 1"] = 0.5
 
 
 def scale_kernels_(network: nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from acil.distributed import Group
+from acil.training.batches import derived_seed
 from acil.training.recipes import Recipe
 from acil.vision.backbones import Backbone
 from acil.vision.cache import FeatureCache
@@ -96,6 +96,10 @@ class Context:
     group: Group | None = None
     phase_sizes: tuple[int, ...] = ()
 
+    def seed_for(self, *purpose: object) -> int:
+        """Return a seed that depends on that of the run and on what it is for."""
+        return derived_seed("acil method", self.seed, *purpose)
+
 
 class Method(ABC):
     """A class-incremental method: one file, one class.
@@ -175,22 +179,3 @@ class Method(ABC):
         Images and labels are all training data seen, for this comparison only.
         """
         return {}
-
-
-@dataclass(frozen=True)
-class NoSettings:
-    """A method without settings of its own."""
-
-
-def derived_seed(seed: int, *parts: object) -> int:
-    """Return a seed that depends on another and on what it is for; 63 bits, which every generator takes.
-
-    Examples
-    --------
-    >>> derived_seed(0, "classifier", 60) == derived_seed(0, "classifier", 60)
-    True
-    >>> derived_seed(0, "classifier", 60) == derived_seed(0, "classifier", 70)
-    False
-    """
-    text = " ".join(["acil method", str(seed), *map(str, parts)])
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from acil.distributed import Group, share
 from acil.errors import InputError, ModelFileError
@@ -139,26 +139,28 @@ def own_base_network(
     context: Context,
     phase: Phase,
     name: str,
-    make: Callable[[Backbone, torch.Generator], FeatureNetwork],
+    classifier: Callable[[int, torch.Generator], nn.Module],
     options: dict[str, Any],
     training: Training,
     objective: Objective | None = None,
 ) -> FeatureNetwork:
     """Return a method's own base network: trained before in this run, or trained now.
 
-    On a network that was given, only a classifier is fitted: it is taken as it is. The method's name
-    tells its files from those of others. The options of the backbone come on top of the recipe's; a
-    backbone that does not have one of them goes without.
+    The classifier is drawn for a number of features. On a network that was given, only the classifier is
+    fitted: it is taken as it is. The method's name tells its files from those of others. The options of
+    the backbone come on top of the recipe's; a backbone that does not have one of them goes without.
     """
     generator = torch.Generator().manual_seed(context.seed)
     if context.backbone is not None:
-        network = make(copy.deepcopy(context.backbone), generator)
+        backbone = copy.deepcopy(context.backbone)
+        network = FeatureNetwork(backbone, classifier(backbone.num_features, generator))
         logger.warning("%s takes the given network as it is and fits its own classifier on it.", name)
         linear_probe(network, phase.images, phase.labels, context, training, objective)
         return network.to(context.device).eval()
     require_base(phase)
     chosen = {**context.recipe.backbone_options, **_known(context.recipe.backbone, options)}
-    network = make(build(context.recipe.backbone, generator, **chosen), generator)
+    backbone = build(context.recipe.backbone, generator, **chosen)
+    network = FeatureNetwork(backbone, classifier(backbone.num_features, generator))
     owner = f"{name} {chosen} {training} {len(phase.classes)}"
     if context.checkpoint is None:
         _train(network, context, phase, training, objective)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ from acil.errors import InputError
 from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import classifier_scores, network_features
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Distilling, Scored
 
 #: Batch size that `BiCSettings.correction_rate` is given for.
@@ -49,21 +49,16 @@ _RATE_BATCH = 256
 
 
 @dataclass(frozen=True)
-class BiCSettings:
+class BiCSettings(Settings):
     """Settings of BiC, see above."""
 
     memory_rule: str = "20 per class"
-    temperature: float = 2.0
-    held_out: float = 0.1
-    beta_decay: float = 0.05
+    temperature: Annotated[float, "positive"] = 2.0
+    held_out: Annotated[float, "above 0 and below 1"] = 0.1
+    beta_decay: Annotated[float, "at least 0"] = 0.05
     correction_epochs: int = 200
     correction_rate: float = 0.1
     correction_milestones: tuple[int, ...] = (60, 120, 160, 180)
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0", "beta_decay")
-        require(self, "positive", "temperature", "held_out")
-        require(self, "at least 0 and below 1", "held_out")
 
 
 class BiasCorrection(nn.Module):

@@ -20,7 +20,6 @@ from acil.methods.base import Phase
 from acil.methods.base_network import new_network
 from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork
-from acil.training.network import Network
 
 
 class Finetune(IncrementalNetwork):
@@ -28,10 +27,8 @@ class Finetune(IncrementalNetwork):
 
     name = "finetune"
 
-    def increment(self, phase: Phase) -> Network:
-        """Return the network trained on the new data."""
-        network: Network = self.fit(self.grown_student(phase), self.data(phase), phase)
-        return network
+    def increment(self, phase: Phase) -> Any:
+        return self.fit(self.grown_student(phase), self.data(phase), phase)
 
 
 class Joint(IncrementalNetwork):
@@ -44,6 +41,4 @@ class Joint(IncrementalNetwork):
         return MemoryRule(None, "per class")
 
     def increment(self, phase: Phase) -> Any:
-        """Return a network trained on the data of all phases."""
-        network = new_network(self.context, phase.n_seen)
-        return self.fit(network, self.data(phase), phase)
+        return self.fit(new_network(self.context, phase.n_seen), self.data(phase), phase)

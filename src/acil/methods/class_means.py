@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from acil.analytic.linalg import add_gram_, mirror_
+from acil.errors import NotFittedError
 from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.frozen_features import FrozenMethod, highest
+from acil.methods.frozen_features import FrozenMethod, blocks
 from acil.modelfile.saving import pack_lower, unpack_lower_
 
 
@@ -101,9 +102,14 @@ class ClassMeans:
             self.scatter = unpack_lower_(state["scatter"], self.means.new_zeros(d, d))
 
 
+#: Turns rows of shape (n, d), float64, into scores of shape (n, classes).
+Scorer = Callable[[Tensor], Tensor]
+
+
 class MeansMethod(FrozenMethod):
     """A method that goes on from class means; the class with the highest score wins."""
 
+    #: Whether one scatter of all classes is kept, from which weights of each class are solved.
     with_scatter: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
@@ -111,8 +117,8 @@ class MeansMethod(FrozenMethod):
         self.means = ClassMeans(context.device, self.with_scatter)
 
     @abstractmethod
-    def scores(self, rows: Tensor) -> Tensor:
-        """Return scores of shape (n, classes) for rows of shape (n, d), float64."""
+    def scorer(self) -> Scorer:
+        """Return the scores of the classes seen so far, in the order of ``means.labels``."""
 
     def state_dict(self) -> dict[str, Any]:
         return self.means.state_dict()
@@ -125,10 +131,16 @@ class MeansMethod(FrozenMethod):
             self.means.add(label, rows)
 
     def _predict(self, features: Tensor) -> Tensor:
-        return highest(self.scores, self.means.labels, features, self.context.device)
+        labels = self.means.labels
+        if len(labels) == 0:
+            raise NotFittedError("This method has not learnt any class yet. Let it learn a phase first.")
+        score, rows = self.scorer(), blocks(features, self.context.device, len(labels))
+        return labels[torch.cat([score(block).argmax(dim=1).cpu() for block in rows])]
 
     def _memory(self) -> MemoryUse:
-        return MemoryUse(statistics=self.means.nbytes)
+        """Count means and one triangle of the scatter, and the weights solved from them."""
+        weights = self.means.means.numel() + len(self.means.labels) if self.with_scatter else 0
+        return MemoryUse(statistics=self.means.nbytes, weights=8 * weights)
 
 
 def by_class(features: Tensor, labels: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:

@@ -32,16 +32,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from acil.methods.base import MemoryUse, Phase, derived_seed
+from acil.methods.base import MemoryUse, Phase
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.mnemonics import to_pixels
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
 from acil.vision.extract import full_float32
@@ -63,16 +63,13 @@ _BATCH = 500
 
 
 @dataclass(frozen=True)
-class DGRSettings:
+class DGRSettings(Settings):
     """Settings of deep generative replay, see above."""
 
-    drawn: int = 100
-    latent: int = 100
-    generator_epochs: int = 100
+    drawn: Annotated[int, "at least 1"] = 100
+    latent: Annotated[int, "at least 1"] = 100
+    generator_epochs: Annotated[int, "at least 1"] = 100
     generator_rate: float = 0.05
-
-    def __post_init__(self) -> None:
-        require(self, "at least 1", "drawn", "latent", "generator_epochs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +291,7 @@ class DGR(IncrementalNetwork):
             preprocessing.size,
             self.context.n_classes,
             self.settings.latent,
-            derived_seed(self.context.seed, "generator"),
+            self.context.seed_for("generator"),
         )
 
     def _train_generator(self, generator: Generator, phase: Phase) -> None:

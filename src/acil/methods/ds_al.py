@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -45,20 +45,17 @@ from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen_features import FrozenMethod
 from acil.modelfile import pack, unpack
 from acil.modelfile.saving import pack_lower, unpack_lower_
-from acil.training.fields import require
+from acil.training.fields import Settings
 
 _PREFIX = "compensation."
 
 
 @dataclass(frozen=True)
-class DSALSettings:
+class DSALSettings(Settings):
     """What can be set beside the settings of ACIL, see above."""
 
-    ds_al_compensation: float = 0.6
-    ds_al_gamma: float | None = None
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0", "ds_al_compensation", "ds_al_gamma")
+    ds_al_compensation: Annotated[float, "at least 0"] = 0.6
+    ds_al_gamma: Annotated[float | None, "at least 0"] = None
 
 
 class DSAL(FrozenMethod):

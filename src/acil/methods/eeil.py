@@ -29,7 +29,7 @@ Differences from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,23 +37,19 @@ from torch.nn import functional
 
 from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Scored, distillation
 
 
 @dataclass(frozen=True)
-class EEILSettings:
+class EEILSettings(Settings):
     """Settings of EEIL, see above."""
 
     memory_rule: str = "2000 in total"
-    distillation: float = 1.0
-    temperature: float = 2.0
-    balanced_epochs: int = 30
-    balanced_rate: float = 0.01
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0", "distillation", "balanced_epochs")
-        require(self, "positive", "temperature", "balanced_rate")
+    distillation: Annotated[float, "at least 0"] = 1.0
+    temperature: Annotated[float, "positive"] = 2.0
+    balanced_epochs: Annotated[int, "at least 0"] = 30
+    balanced_rate: Annotated[float, "positive"] = 0.01
 
 
 @dataclass(frozen=True, eq=False)

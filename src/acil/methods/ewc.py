@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,23 +36,19 @@ from torch.nn import functional
 
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
 from acil.vision.extract import exact_inference
 
 
 @dataclass(frozen=True)
-class EWCSettings:
+class EWCSettings(Settings):
     """Settings of EWC: λ, the largest entry of F, and whether CE is over the new classes only."""
 
-    penalty: float = 1000.0
-    clip: float = 1e-4
+    penalty: Annotated[float, "at least 0"] = 1000.0
+    clip: Annotated[float, "positive"] = 1e-4
     new_only: bool = True
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0", "penalty")
-        require(self, "positive", "clip")
 
 
 @dataclass(frozen=True, eq=False)

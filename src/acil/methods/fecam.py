@@ -28,10 +28,11 @@ Differences from the original:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ from acil.errors import InputError, NotFittedError, SingularMatrixError
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.class_means import ClassMeans, by_class
 from acil.methods.frozen_features import FrozenMethod
-from acil.training.fields import read_settings, require
+from acil.training.fields import Settings, read_settings
 from acil.vision.imageset import ImageSet
 
 #: Bytes of matrices, and of whitened rows, that are worked on together.
@@ -51,17 +52,13 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
-class FeCAMSettings:
+class FeCAMSettings(Settings):
     """What can be set, see above."""
 
-    fecam_tukey: float = 0.5
-    fecam_gamma1: float = 1.0
-    fecam_gamma2: float = 1.0
+    fecam_tukey: Annotated[float, "above 0 and at most 1"] = 0.5
+    fecam_gamma1: Annotated[float, "at least 0"] = 1.0
+    fecam_gamma2: Annotated[float, "at least 0"] = 1.0
     fecam_unit_length: bool = False
-
-    def __post_init__(self) -> None:
-        require(self, "above 0 and at most 1", "fecam_tukey")
-        require(self, "at least 0", "fecam_gamma1", "fecam_gamma2")
 
 
 class FeCAM(FrozenMethod):
@@ -216,11 +213,7 @@ def free_bytes(device: torch.device) -> int | None:
     """Return the bytes that can still be had on a device; None where that is not known."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    if device.type != "cpu":
+    if device.type != "cpu" or not _MEMINFO.exists():
         return None
-    try:
-        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    found = re.search(r"^MemAvailable: +(\d+) kB", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None

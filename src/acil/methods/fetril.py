@@ -30,15 +30,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from acil.methods.base import Context, MemoryUse, Phase
-from acil.methods.class_means import ClassMeans, MeansMethod, by_class
-from acil.training.fields import require
+from acil.methods.class_means import ClassMeans, MeansMethod, Scorer, by_class
+from acil.training.fields import Settings
 from acil.training.loop import train
 from acil.training.network import linear
 from acil.training.settings import Training
@@ -54,19 +54,15 @@ _ARMIJO, _MOST_HALVINGS = 1e-4, 30
 
 
 @dataclass(frozen=True)
-class FeTrILSettings:
+class FeTrILSettings(Settings):
     """What can be set, see above."""
 
     fetril_classifier: Literal["svc", "fc"] = "svc"
     fetril_similarity: Literal["euclidean", "cosine"] = "euclidean"
-    fetril_C: float = 1.0
-    fetril_tolerance: float = 1e-4
-    fetril_epochs: int = 50
-    fetril_learning_rate: float = 0.05
-
-    def __post_init__(self) -> None:
-        require(self, "positive", "fetril_C", "fetril_tolerance", "fetril_learning_rate")
-        require(self, "at least 1", "fetril_epochs")
+    fetril_C: Annotated[float, "positive"] = 1.0
+    fetril_tolerance: Annotated[float, "positive"] = 1e-4
+    fetril_epochs: Annotated[int, "at least 1"] = 50
+    fetril_learning_rate: Annotated[float, "positive"] = 0.05
 
 
 class FeTrIL(MeansMethod):
@@ -87,8 +83,8 @@ class FeTrIL(MeansMethod):
         self.weight = state["weight"].clone().to(self.context.device)
         self.bias = state["bias"].clone().to(self.context.device)
 
-    def scores(self, rows: Tensor) -> Tensor:
-        return functional.normalize(rows) @ self.weight.mT + self.bias
+    def scorer(self) -> Scorer:
+        return lambda rows: functional.normalize(rows) @ self.weight.mT + self.bias
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
         super()._learn(features, phase)

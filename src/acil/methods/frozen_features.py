@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from acil.distributed import Group, scattered
-from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase
+from acil.errors import InputError
+from acil.methods.base import Context, MemoryUse, Method, Phase
 from acil.methods.base_network import base_backbone
-from acil.training.fields import read_settings
+from acil.training.fields import Settings, read_settings
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
@@ -33,7 +33,7 @@ class FrozenMethod(Method):
     """
 
     #: A frozen dataclass of the method's own settings.
-    settings_type: ClassVar[type[Any]] = NoSettings
+    settings_type: ClassVar[type[Any]] = Settings
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -131,19 +131,6 @@ def blocks(features: Tensor, device: torch.device, width: int = 1) -> Iterator[T
     size = max(16, size)
     for start in range(0, max(1, len(features)), size):
         yield features[start : start + size].to(device=device, dtype=torch.float64)
-
-
-def highest(
-    score: Callable[[Tensor], Tensor], labels: Tensor, features: Tensor, device: torch.device
-) -> Tensor:
-    """Return the label with the highest score of each row of features.
-
-    ``score`` turns rows of shape (n, d), float64, into scores of shape (n, classes).
-    """
-    if len(labels) == 0:
-        raise NotFittedError("This method has not learnt any class yet. Let it learn a phase first.")
-    best = [score(block).argmax(dim=1).cpu() for block in blocks(features, device, len(labels))]
-    return labels[torch.cat(best)]
 
 
 def _require_finite(features: Tensor, whose: str) -> None:

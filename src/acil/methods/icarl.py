@@ -41,8 +41,7 @@ Differences of ``icarl-bce`` from the original:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -51,10 +50,11 @@ from torch.nn import functional
 
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.base_network import own_base_network
+from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import network_features
 from acil.methods.lwf import LwFExemplars
-from acil.training.network import Network
+from acil.training.network import linear
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
 from acil.vision.imageset import ImageSet
@@ -102,9 +102,7 @@ def exemplar_means(
     """
     views = [network_features(backbone, view, device) for view in (pixels, pixels.flip(3))]
     both = torch.stack([functional.normalize(view) for view in views]).mean(0)
-    classes = sorted(set(labels.tolist()))
-    means = torch.stack([both[labels == label].mean(0) for label in classes])
-    return torch.tensor(classes), functional.normalize(means)
+    return torch.unique(labels), functional.normalize(class_means(both, labels))
 
 
 def nearest_mean(features: Tensor, classes: Tensor, means: Tensor) -> Tensor:
@@ -118,32 +116,16 @@ def nearest_mean(features: Tensor, classes: Tensor, means: Tensor) -> Tensor:
 class NearestMeanOfExemplars(IncrementalNetwork):
     """A method with exemplars, whose nearest mean under the present network decides."""
 
-    _means: tuple[Tensor, Tensor] | None = None
-
-    def learn(self, phase: Phase) -> None:
-        super().learn(phase)
-        self._means = None
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._means = None
-
     def predict(self, images: ImageSet) -> Tensor:
         self._require_learnt()
-        features = network_features(self.network.backbone, images, self.context.device)
-        return nearest_mean(features, *self.means())
-
-    def means(self) -> tuple[Tensor, Tensor]:
-        """Return classes and means of their exemplars' features, computed once a phase."""
-        if self._means is None:
-            kept, backbone = self.exemplars, self.network.backbone
-            self._means = exemplar_means(backbone, kept.pixels, kept.labels, self.context.device)
-        return self._means
+        backbone, kept, device = self.network.backbone, self.exemplars, self.context.device
+        classes, means = exemplar_means(backbone, kept.pixels, kept.labels, device)
+        return nearest_mean(network_features(backbone, images, device), classes, means)
 
     def memory(self) -> MemoryUse:
-        """Count exemplars, network and means."""
-        use, means = super().memory(), self.means()[1]
-        return MemoryUse(samples=use.samples, weights=use.weights + means.nbytes)
+        """Count exemplars, network and the means, of float32."""
+        use, means = super().memory(), 4 * self.n_seen * self.network.backbone.num_features
+        return replace(use, weights=use.weights + means)
 
 
 class ICaRL(NearestMeanOfExemplars, LwFExemplars):
@@ -180,7 +162,7 @@ class ICaRLBCE(NearestMeanOfExemplars):
             self.context,
             phase,
             self.name,
-            lambda backbone, generator: Network(backbone, self.context.n_classes, generator),
+            lambda width, generator: linear(width, self.context.n_classes, generator),
             {"last_relu": False},
             self.training,
             SigmoidDistilling(None, 0),

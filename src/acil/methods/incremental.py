@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, NotFittedError
-from acil.methods.base import Context, MemoryUse, Method, NoSettings, Phase, derived_seed
+from acil.methods.base import Context, MemoryUse, Method, Phase
 from acil.methods.base_network import base_network
 from acil.methods.exemplars import ExemplarMemory, MemoryRule
 from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.checkpoint import Checkpoint
-from acil.training.fields import changed, read_settings, to_values
+from acil.training.fields import Settings, changed, read_settings, to_values
 from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.objectives import Objective
@@ -69,9 +69,9 @@ class IncrementalNetwork(Method):
     #: Registry name, for the names of checkpoints.
     name: ClassVar[str]
     #: A frozen dataclass of the method's own settings.
-    settings_type: ClassVar[type[Any]] = NoSettings
+    settings_type: ClassVar[type[Any]] = Settings
     #: The same of a wrapper, beside those of its host, see `acil.methods.registry`.
-    wrapper_settings: ClassVar[type[Any]] = NoSettings
+    wrapper_settings: ClassVar[type[Any]] = Settings
     #: What the method's authors train with, by recipe.
     schedules: ClassVar[Schedules] = {}
 
@@ -90,16 +90,14 @@ class IncrementalNetwork(Method):
         values = to_values(cls.own_settings(settings))
         recorded = {cls._setting(name): value for name, value in values.items()}
         for part in reversed(cls.__mro__):
-            kind = vars(part).get("wrapper_settings", NoSettings)
+            kind = vars(part).get("wrapper_settings", Settings)
             recorded |= to_values(read_settings(kind, settings))
         return recorded
 
     @classmethod
     def own_settings(cls, settings: Mapping[str, Any]) -> Any:
         """Return the method's settings from those of a run, where they are named after the method."""
-        names = {field.name: cls._setting(field.name) for field in dataclasses.fields(cls.settings_type)}
-        found = {field: settings[name] for field, name in names.items() if name in settings}
-        made = read_settings(cls.settings_type, found)
+        made = read_settings(cls.settings_type, settings, cls._setting)
         _memory_rule(made)  # refuses what is no rule
         return made
 
@@ -241,8 +239,7 @@ class IncrementalNetwork(Method):
 
     def generator(self, purpose: str, phase: Phase) -> torch.Generator:
         """Return the source of what a phase draws for a purpose."""
-        seed = derived_seed(self.context.seed, purpose, phase.n_seen)
-        return torch.Generator().manual_seed(seed)
+        return torch.Generator().manual_seed(self.context.seed_for(purpose, phase.n_seen))
 
     def fit(
         self, network: Any, data: tuple[Tensor, Tensor], phase: Phase, objective: Objective | None = None
@@ -258,7 +255,7 @@ class IncrementalNetwork(Method):
             *data,
             self.training,
             preprocessing=network.backbone.preprocessing,
-            seed=derived_seed(context.seed, "phase", phase.n_seen),
+            seed=context.seed_for("phase", phase.n_seen),
             device=context.device,
             objective=objective,
             checkpoint=checkpoint,
@@ -284,7 +281,7 @@ class IncrementalNetwork(Method):
             *data,
             dataclasses.replace(self.training, **{"schedule": "step", "warmup": 0, **changes}),
             preprocessing=self.network.backbone.preprocessing,
-            seed=derived_seed(self.context.seed, purpose, self.n_seen),
+            seed=self.context.seed_for(purpose, self.n_seen),
             device=self.context.device,
             objective=objective,
             progress=self.context.progress,

@@ -23,28 +23,22 @@ Discriminant Analysis*, CVPR workshops 2020):
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from acil.methods.base import MemoryUse, Phase
-from acil.methods.class_means import MeansMethod
-from acil.training.fields import require
+from acil.methods.class_means import MeansMethod, Scorer
+from acil.training.fields import Settings
 
 
 @dataclass(frozen=True)
-class LDASettings:
+class LDASettings(Settings):
     """What can be set, see above."""
 
-    lda_shrinkage: float = 1e-4
+    lda_shrinkage: Annotated[float, "from 0 to 1"] = 1e-4
     lda_priors: Literal["equal", "empirical"] = "equal"
-
-    def __post_init__(self) -> None:
-        require(self, "from 0 to 1", "lda_shrinkage")
 
 
 def linear_discriminant(covariance: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,44 +52,14 @@ def linear_discriminant(covariance: Tensor, means: Tensor) -> tuple[Tensor, Tens
     return W, (W * means).sum(dim=1).mul_(-0.5)
 
 
-class DiscriminantMethod(MeansMethod):
-    """A method with one scatter for all classes, from which linear scores are solved."""
-
-    with_scatter = True
-    #: What `solve` returned; None when the sums have changed since.
-    solved: tuple[Tensor, Tensor] | None = None
-
-    @abstractmethod
-    def solve(self) -> tuple[Tensor, Tensor]:
-        """Return W of shape (classes, d) and b of shape (classes,)."""
-
-    def scores(self, rows: Tensor) -> Tensor:
-        if self.solved is None:
-            self.solved = self.solve()
-        W, b = self.solved
-        return rows @ W.mT + b
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.solved = None
-
-    def _learn(self, features: Tensor, phase: Phase) -> None:
-        super()._learn(features, phase)
-        self.solved = None
-
-    def _memory(self) -> MemoryUse:
-        """Count means, one triangle of the scatter, and the weights solved from them."""
-        weights = 8 * (self.means.means.numel() + len(self.means.labels))
-        return replace(super()._memory(), weights=weights)
-
-
-class LDA(DiscriminantMethod):
+class LDA(MeansMethod):
     """Linear discriminant analysis on frozen features, from sums."""
 
     grouping_free = True
+    with_scatter = True
     settings_type = LDASettings
 
-    def solve(self) -> tuple[Tensor, Tensor]:
+    def scorer(self) -> Scorer:
         share, covariance = self.settings.lda_shrinkage, self.means.covariance()
         # 1 where there is no variance at all: then the nearest mean is the best guess.
         unit = float(covariance.diagonal().mean()) or 1.0
@@ -103,4 +67,4 @@ class LDA(DiscriminantMethod):
         W, b = linear_discriminant(covariance, self.means.means)
         if self.settings.lda_priors == "empirical":
             b = b + torch.log(self.means.counts.to(b) / self.means.n_samples)
-        return W, b
+        return lambda rows: rows @ W.mT + b

@@ -24,7 +24,7 @@ Differences from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -32,19 +32,16 @@ from torch.nn import functional
 
 from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.network import Network, linear_of
 from acil.training.objectives import Capturable, Scored
 
 
 @dataclass(frozen=True)
-class LFLSettings:
+class LFLSettings(Settings):
     """Settings of LFL: λ."""
 
-    distance: float = 3.9e-4
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0", "distance")
+    distance: Annotated[float, "at least 0"] = 3.9e-4
 
 
 @dataclass(frozen=True, eq=False)

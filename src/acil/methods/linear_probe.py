@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from acil.methods.base import Context, derived_seed
+from acil.methods.base import Context
 from acil.training.loop import train
 from acil.training.network import FeatureNetwork
 from acil.training.objectives import Objective
@@ -55,7 +55,7 @@ def linear_probe(
         labels,
         dataclasses.replace(plan, augment=(), compile=False, auxiliary=Auxiliary()),
         preprocessing=None,
-        seed=derived_seed(context.seed, "classifier on frozen features"),
+        seed=context.seed_for("classifier on frozen features"),
         device=context.device,
         objective=objective,
         progress=context.progress,

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +41,10 @@ from torch.nn import functional
 
 from acil.methods.base import Phase
 from acil.methods.base_network import own_base_network
+from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import linear_probe, network_features
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
@@ -53,20 +54,16 @@ _DISTILLATION = {"imagenet": 10.0}
 
 
 @dataclass(frozen=True)
-class LUCIRSettings:
+class LUCIRSettings(Settings):
     """Settings of LUCIR, see above; a distillation of None is the authors' value for the recipe."""
 
     memory_rule: str = "20 per class"
-    distillation: float | None = None
+    distillation: Annotated[float | None, "at least 0"] = None
     margin: float = 0.5
-    candidates: int = 2
-    ranking: float = 1.0
-    balanced_epochs: int = 0
+    candidates: Annotated[int, "at least 1"] = 2
+    ranking: Annotated[float, "at least 0"] = 1.0
+    balanced_epochs: Annotated[int, "at least 0"] = 0
     balanced_rate: float = 0.01
-
-    def __post_init__(self) -> None:
-        require(self, "at least 1", "candidates")
-        require(self, "at least 0", "distillation", "ranking", "balanced_epochs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +158,10 @@ class CosineClassifier(SplitClassifier):
     """
 
     @classmethod
-    def drawn(cls, n_features: int, n_classes: int, generator: torch.Generator) -> CosineClassifier:
-        """Return one with weights that are uniform in ± 1/√(number of features)."""
-        bound = 1 / math.sqrt(n_features)
-        return cls(torch.empty(n_classes, n_features).uniform_(-bound, bound, generator=generator))
+    def drawn(cls, shape: tuple[int, int], generator: torch.Generator) -> CosineClassifier:
+        """Return one with weights (classes, features) uniform in ± 1/√(number of features)."""
+        bound = 1 / math.sqrt(shape[1])
+        return cls(torch.empty(shape).uniform_(-bound, bound, generator=generator))
 
     def similarities(self, features: Tensor) -> Tensor:
         # A cosine of bfloat16 has three digits, and η multiplies what is lost.
@@ -173,13 +170,12 @@ class CosineClassifier(SplitClassifier):
             return functional.linear(unit, functional.normalize(self.weight))
 
 
-def imprinted(features: Tensor, labels: Tensor, classes: list[int], old_weights: Tensor) -> Tensor:
-    """Return first weights of new classes from their features, (classes, features).
+def imprinted(features: Tensor, labels: Tensor, old_weights: Tensor) -> Tensor:
+    """Return first weights of new classes, in rising order, from features: (classes, features).
 
     w_c = ‖old‖ · normalise(mean over class c of normalise(f)), ‖old‖ the mean norm of the old weights.
     """
-    unit = functional.normalize(features)
-    means = torch.stack([unit[labels == label].mean(0) for label in classes])
+    means = class_means(functional.normalize(features), labels)
     norm: Tensor = old_weights.detach().norm(dim=1).mean().to(features.device)
     return norm * functional.normalize(means)
 
@@ -192,25 +188,25 @@ class LUCIR(IncrementalNetwork):
 
     def base(self, phase: Phase) -> FeatureNetwork:
         """Return the method's own base network, with cosine scores."""
-
-        def make(backbone: Backbone, generator: torch.Generator) -> FeatureNetwork:
-            n_classes = len(phase.classes)
-            head = CosineClassifier.drawn(backbone.num_features, n_classes, generator)
-            return FeatureNetwork(backbone, head)
-
-        options, training = {"option": "B", "last_relu": False}, self.context.recipe.training
-        return own_base_network(self.context, phase, self.host(), make, options, training)
+        return own_base_network(
+            self.context,
+            phase,
+            self.host(),
+            lambda width, generator: CosineClassifier.drawn((len(phase.classes), width), generator),
+            {"option": "B", "last_relu": False},
+            self.context.recipe.training,
+        )
 
     @property
     def own_base_epochs(self) -> int:
         return self.context.recipe.training.epochs
 
     def increment(self, phase: Phase) -> Any:
-        settings, classes = self.settings, list(phase.classes)
+        settings, n_new = self.settings, len(phase.classes)
         features = network_features(self.network.backbone, phase.images, self.context.device)
         student: FeatureNetwork = self.student()
         head = student.classifier
-        student.classifier = head.grown(imprinted(features, phase.labels, classes, head.weight))
+        student.classifier = head.grown(imprinted(features, phase.labels, head.weight))
         strength = settings.distillation
         if strength is None:
             strength = _DISTILLATION.get(self.context.recipe.name, 5.0)
@@ -218,9 +214,9 @@ class LUCIR(IncrementalNetwork):
             self.network.backbone,
             self.n_seen,
             # λ = λ₀ √(n/m)
-            distillation=strength * math.sqrt(self.n_seen / len(classes)),
+            distillation=strength * math.sqrt(self.n_seen / n_new),
             margin=settings.margin,
-            candidates=min(settings.candidates, len(classes)),
+            candidates=min(settings.candidates, n_new),
             ranking=settings.ranking,
         )
         return self.fit(student, self.data(phase), phase, objective)

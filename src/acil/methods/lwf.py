@@ -30,31 +30,27 @@ Differences from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.objectives import Distilling
 
 
 @dataclass(frozen=True)
-class LwFSettings:
+class LwFSettings(Settings):
     """Settings of LwF: λ and T."""
 
-    distillation: float = 3.0
-    temperature: float = 2.0
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0", "distillation")
-        require(self, "positive", "temperature")
+    distillation: Annotated[float, "at least 0"] = 3.0
+    temperature: Annotated[float, "positive"] = 2.0
 
 
 @dataclass(frozen=True)
 class ReplaySettings(LwFSettings):
     """The same, with exemplars."""
 
-    distillation: float = 1.0
+    distillation: Annotated[float, "at least 0"] = 1.0
     memory_rule: str = "20 per class"
 
 

@@ -29,19 +29,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.methods.aanets import scale_kernels_
-from acil.methods.base import Context, Phase, derived_seed
+from acil.methods.base import Context, Phase
+from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
 from acil.training.convolution import ScaledConv2d
-from acil.training.fields import read_settings, require
+from acil.training.fields import Settings, read_settings
 from acil.vision.backbones import Backbone, Preprocessing, normalise
 from acil.vision.extract import full_float32
 
@@ -52,13 +53,11 @@ _WEIGHT_DECAY = 5e-4
 
 
 @dataclass(frozen=True)
-class MnemonicsSettings:
+class MnemonicsSettings(Settings):
     """What can be set beside the settings of the host."""
 
-    mnemonics_rate: float = 1e-5  # of normalised pixels; 0 leaves the exemplars as they are
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0", "mnemonics_rate")
+    #: Of normalised pixels; 0 leaves the exemplars as they are.
+    mnemonics_rate: Annotated[float, "at least 0"] = 1e-5
 
 
 class Mnemonics(IncrementalNetwork):
@@ -98,13 +97,13 @@ class Mnemonics(IncrementalNetwork):
         old_means = None
         if len(old):
             found = network_features(backbone, old, device)
-            old_means = torch.stack(class_means(found, old_labels)).to(device)
+            old_means = class_means(found, old_labels).to(device)
         batches = Batches(
             torch.cat([phase.images.pixels(), old]),
             torch.cat([phase.labels, old_labels]),
             self.training,
             preprocessing,
-            derived_seed(self.context.seed, "mnemonics", phase.n_seen),
+            self.context.seed_for("mnemonics", phase.n_seen),
             device,
         )
         new = torch.nonzero(~is_old).flatten()
@@ -136,20 +135,13 @@ def trained_exemplars(
     for x, y, _ in batches.epoch(0):
         with torch.no_grad():
             queries = functional.normalize(backbone(x))
-        means = torch.stack(class_means(backbone(pixels), labels))
+        means = class_means(backbone(pixels), labels)
         means = means if old_means is None else torch.cat([old_means, means])
         loss = functional.cross_entropy(queries @ functional.normalize(means).T, y)
         # Not backward(): the network's parameters get no gradient.
         (pixels.grad,) = torch.autograd.grad(loss, pixels)
         optimizer.step()
     return pixels.detach()
-
-
-def class_means(features: Tensor, labels: Tensor) -> list[Tensor]:
-    """Return the mean feature of each class, classes in rising order."""
-    return [
-        features[labels.to(features.device) == label].mean(0) for label in sorted(set(labels.tolist()))
-    ]
 
 
 def to_pixels(normalised: Tensor, preprocessing: Preprocessing) -> Tensor:

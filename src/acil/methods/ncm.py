@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from acil.methods.base import Phase
-from acil.methods.class_means import MeansMethod, by_class
+from acil.methods.class_means import MeansMethod, Scorer, by_class
 
 
 class NCM(MeansMethod):
@@ -28,8 +28,9 @@ class NCM(MeansMethod):
 
     grouping_free = True
 
-    def scores(self, rows: Tensor) -> Tensor:
-        return functional.normalize(rows) @ functional.normalize(self.means.means).mT
+    def scorer(self) -> Scorer:
+        directions = functional.normalize(self.means.means)
+        return lambda rows: functional.normalize(rows) @ directions.mT
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
         for label, rows in by_class(features, phase.labels, self.context.device):

@@ -43,7 +43,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -52,12 +52,12 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.nn import functional
 
-from acil.methods.base import Phase, derived_seed
+from acil.methods.base import Phase
 from acil.methods.base_network import own_base_network
 from acil.methods.incremental import IncrementalNetwork, Schedules, increment_training
 from acil.methods.linear_probe import network_features
 from acil.methods.lucir import SplitClassifier
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
 from acil.training.objectives import Capturable, Scored
 from acil.training.settings import Training
@@ -71,21 +71,16 @@ _OTHER = {"imagenet": (8.0, 10.0, 0.01)}
 
 
 @dataclass(frozen=True)
-class PODNetSettings:
+class PODNetSettings(Settings):
     """Settings of PODNet, see above; None is the authors' value for the recipe."""
 
     memory_rule: str = "20 per class"
-    proxies: int = 10
-    spatial: float | None = None
-    flat: float | None = None
-    gradient_limit: float = 5.0
-    balanced_epochs: int = 20
+    proxies: Annotated[int, "at least 1"] = 10
+    spatial: Annotated[float | None, "at least 0"] = None
+    flat: Annotated[float | None, "at least 0"] = None
+    gradient_limit: Annotated[float, "positive"] = 5.0
+    balanced_epochs: Annotated[int, "at least 0"] = 20
     balanced_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        require(self, "at least 1", "proxies")
-        require(self, "at least 0", "spatial", "flat", "balanced_epochs")
-        require(self, "positive", "gradient_limit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,16 +202,12 @@ class PODNet(IncrementalNetwork):
 
     def base(self, phase: Phase) -> FeatureNetwork:
         """Return the method's own base network, with proxies."""
-
-        def make(backbone: Backbone, generator: torch.Generator) -> FeatureNetwork:
-            shape = len(phase.classes), self.settings.proxies, backbone.num_features
-            return FeatureNetwork(backbone, ProxyClassifier.drawn(shape, generator))
-
+        shape = len(phase.classes), self.settings.proxies
         return own_base_network(
             self.context,
             phase,
             self.host(),
-            make,
+            lambda width, generator: ProxyClassifier.drawn((*shape, width), generator),
             {"option": "A", "last_relu": False, "plain_sums": True},
             self._base_training(),
             self._without_teacher(),
@@ -230,7 +221,7 @@ class PODNet(IncrementalNetwork):
         features = network_features(self.network.backbone, phase.images, self.context.device)
         student: FeatureNetwork = self.student()
         head = student.classifier
-        seed = derived_seed(self.context.seed, "proxies", phase.n_seen)
+        seed = self.context.seed_for("proxies", phase.n_seen)
         proxies = imprinted_proxies(features, phase.labels, phase.classes, head.weight, seed)
         student.classifier = head.grown(proxies)
         # √(N/m)

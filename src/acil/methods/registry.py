@@ -88,14 +88,11 @@ def resolve(name: str) -> type[Method]:
 def _wrapped(name: str) -> type[Method]:
     """Return a host method whose wrappers, the last one first, override parts of it."""
     host, *wrappers = name.split("+")
-    if host not in HOSTS:
-        raise InputError(f"In {name!r}, {host!r} cannot be wrapped. Hosts: {', '.join(HOSTS)}.")
-    unknown = [part for part in wrappers if part not in WRAPPERS]
-    if unknown:
-        raise InputError(f"In {name!r}, {unknown[0]!r} is no wrapper. Known: {', '.join(WRAPPERS)}.")
-    ordered = "+".join([host, *(part for part in WRAPPERS if part in wrappers)])
-    if name != ordered:
-        raise InputError(f"{name!r} names a wrapper twice or out of order. Write {ordered!r}.")
+    if host not in HOSTS or wrappers != [part for part in WRAPPERS if part in wrappers]:
+        raise InputError(
+            f"There is no method {name!r}. A wrapped one is a host ({', '.join(HOSTS)}) and, after '+', "
+            f"wrappers ({', '.join(WRAPPERS)}), each once and in this order."
+        )
     bases = (*(_imported(WRAPPERS[part]) for part in reversed(wrappers)), _imported(_BUILT_IN[host]))
     names = {"name": name, "__doc__": f"{name}, see the files of its parts.", "__module__": __name__}
     return types.new_class(name, bases, exec_body=lambda namespace: namespace.update(names))

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 
@@ -35,7 +36,7 @@ from acil.errors import InputError
 from acil.methods.base import Context, Phase
 from acil.methods.exemplars import MemoryRule
 from acil.methods.incremental import IncrementalNetwork
-from acil.training.fields import read_settings, require
+from acil.training.fields import Settings, read_settings
 
 #: Published actions of phases 0 … K, by K: for CIFAR-100, and for the recipe of ImageNet-Subset.
 ACTIONS: dict[int, tuple[float, ...]] = {
@@ -51,15 +52,11 @@ IMAGENET_ACTIONS: dict[int, tuple[float, ...]] = {
 
 
 @dataclass(frozen=True)
-class RMMSettings:
+class RMMSettings(Settings):
     """What can be set beside the settings of the host."""
 
-    rmm_actions: tuple[
-        float, ...
-    ] = ()  # one for each phase, the base phase first; empty: published ones
-
-    def __post_init__(self) -> None:
-        require(self, "at least 0 and below 1", "rmm_actions")
+    #: One for each phase, the base phase first; empty: published ones.
+    rmm_actions: Annotated[tuple[float, ...], "at least 0 and below 1"] = ()
 
 
 def split(action: float, n_new: int, memory: int) -> tuple[int, int]:

@@ -26,37 +26,38 @@ Differences from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from acil.analytic.linalg import add_gram_
 from acil.methods.base import Phase
+from acil.methods.class_means import MeansMethod, Scorer
 from acil.methods.frozen_features import blocks
-from acil.methods.lda import DiscriminantMethod, linear_discriminant
-from acil.training.fields import require
+from acil.methods.lda import linear_discriminant
+from acil.training.fields import Settings
 
 
 @dataclass(frozen=True)
-class SLDASettings:
+class SLDASettings(Settings):
     """What can be set, see above."""
 
-    slda_shrinkage: float = 1e-4
-
-    def __post_init__(self) -> None:
-        require(self, "above 0 and at most 1", "slda_shrinkage")
+    slda_shrinkage: Annotated[float, "above 0 and at most 1"] = 1e-4
 
 
-class SLDA(DiscriminantMethod):
+class SLDA(MeansMethod):
     """Streaming linear discriminant analysis on frozen features; ``means.scatter`` is t Σ."""
 
+    with_scatter = True
     settings_type = SLDASettings
 
-    def solve(self) -> tuple[Tensor, Tensor]:
+    def scorer(self) -> Scorer:
         share = self.settings.slda_shrinkage
         matrix = self.means.covariance().mul_(1 - share)
         matrix.diagonal().add_(share)
-        return linear_discriminant(matrix, self.means.means)
+        W, b = linear_discriminant(matrix, self.means.means)
+        return lambda rows: rows @ W.mT + b
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
         if phase.index == 0 and self.means.n_samples == 0:
@@ -64,7 +65,6 @@ class SLDA(DiscriminantMethod):
             n = self.means.n_samples
             self.means.scatter = oas_covariance(self.means.covariance(), n) * n
             return
-        self.solved = None
         start = 0
         for rows in blocks(features, self.context.device):
             self._stream(rows, phase.labels[start : start + len(rows)])

@@ -87,13 +87,19 @@ class Batches:
         return inputs.contiguous(memory_format=torch.channels_last)
 
     def _generator(self, device: torch.device | str, epoch: int, part: object) -> torch.Generator:
-        return torch.Generator(device).manual_seed(start_of(self._seed, epoch, part))
+        seed = derived_seed("acil training", self._seed, epoch, part)
+        return torch.Generator(device).manual_seed(seed)
 
 
-def start_of(seed: int, *parts: object) -> int:
-    """Return what the generator of one part of a training starts from."""
-    text = " ".join(["acil training", str(seed), *map(str, parts)])
-    # 63 bits, which every generator takes.
+def derived_seed(*parts: object) -> int:
+    """Return a seed that depends on all of these parts; 63 bits, which every generator takes.
+
+    Examples
+    --------
+    >>> derived_seed("acil method", 0, "classifier") == derived_seed("acil method", 0, "phase")
+    False
+    """
+    text = " ".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

@@ -6,25 +6,75 @@ import dataclasses
 import json
 import math
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from acil.errors import InputError
 
 T = TypeVar("T")
 
 _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_NAMES[type(None)] = "none"
+#: What a number may have to be.
+_RULES: dict[str, Callable[[float], bool]] = {
+    "at least 0": lambda number: 0 <= number < math.inf,
+    "at least 1": lambda number: 1 <= number < math.inf,
+    "positive": lambda number: 0 < number < math.inf,
+    "from 0 to 1": lambda number: 0 <= number <= 1,
+    "above 0 and at most 1": lambda number: 0 < number <= 1,
+    "above 0 and below 1": lambda number: 0 < number < 1,
+    "at least 0 and below 1": lambda number: 0 <= number < 1,
+    "from 1 to 6": lambda number: 1 <= number <= 6,
+    "1, 2 or 4": lambda number: number in (1, 2, 4),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings whose numbers keep to the rule beside their type, such as Annotated[int, "at least 0"].
+
+    A rule is a key of ``_RULES``. Of a tuple, each entry must keep to it; None need not. A value of a
+    ``Literal`` must be one of those.
+
+    Examples
+    --------
+    >>> from acil.training.settings import Training
+    >>> Training(epochs=-1)
+    Traceback (most recent call last):
+    acil.errors.InputError: Training setting epochs must be at least 0. Got -1 instead.
+    """
+
+    #: Stands before the name of a setting in messages.
+    where: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self), include_extras=True)
+        for name in (field.name for field in dataclasses.fields(self)):
+            value, kind = getattr(self, name), hints[name]
+            rule, holds = "", True
+            if hasattr(kind, "__metadata__"):
+                (rule,) = kind.__metadata__
+                parts = value if isinstance(value, tuple) else (value,)
+                holds = all(_RULES[rule](part) for part in parts if isinstance(part, int | float))
+            elif get_origin(kind) is Literal:
+                rule, holds = f"one of {', '.join(map(str, get_args(kind)))}", value in get_args(kind)
+            if not holds:
+                raise InputError(f"{self.where}{name} must be {rule}. Got {value!r} instead.")
 
 
 def to_values(settings: Any) -> dict[str, Any]:
     """Return a dataclass as JSON has it: dictionaries, lists, numbers, text."""
-    return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
+    return values
 
 
-def read_settings(kind: type[T], values: Mapping[str, Any]) -> T:
+def read_settings(kind: type[T], values: Mapping[str, Any], called: Callable[[str], str] = str) -> T:
     """Return a dataclass with defaults, filled from what the user set; text is read as the field's type.
 
-    Names that are not its fields are left alone, since they may belong to another method of a run.
+    The user's name of a field is what ``called`` makes of it. Names that are not of its fields are left
+    alone, since they may belong to another method of a run.
 
     Examples
     --------
@@ -36,8 +86,9 @@ def read_settings(kind: type[T], values: Mapping[str, Any]) -> T:
     Settings(temperature=3.0)
     """
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.name in values]  # type: ignore[arg-type]
-    return kind(**{name: convert(values[name], hints[name], name) for name in names})
+    names = {field.name: called(field.name) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    given = {field: name for field, name in names.items() if name in values}
+    return kind(**{field: convert(values[name], hints[field], name) for field, name in given.items()})
 
 
 def changed(settings: T, changes: Mapping[str, Any]) -> T:
@@ -79,32 +130,6 @@ def keys(settings: Any, where: str = "") -> Iterator[str]:
             yield f"{where}{field.name}" + (".KEY" if isinstance(value, Mapping) else "")
 
 
-#: What a number may have to be.
-_RULES: dict[str, Callable[[float], bool]] = {
-    "at least 0": lambda number: 0 <= number < math.inf,
-    "at least 1": lambda number: 1 <= number < math.inf,
-    "positive": lambda number: 0 < number < math.inf,
-    "from 0 to 1": lambda number: 0 <= number <= 1,
-    "above 0 and at most 1": lambda number: 0 < number <= 1,
-    "at least 0 and below 1": lambda number: 0 <= number < 1,
-}
-
-
-def require(settings: Any, rule: str | Collection[Any], *names: str, where: str = "") -> None:
-    """Raise unless the named values of settings, where they are not None, keep to a rule.
-
-    A rule is a key of ``_RULES``, or the collection of all allowed values. Of a tuple, each entry must
-    keep to it. In the message ``where`` stands before the name.
-    """
-    for name in names:
-        value = getattr(settings, name)
-        parts = value if isinstance(value, tuple) else (value,)
-        holds = _RULES[rule] if isinstance(rule, str) else rule.__contains__
-        if not all(part is None or holds(part) for part in parts):
-            told = rule if isinstance(rule, str) else f"one of {', '.join(map(str, rule))}"
-            raise InputError(f"{where}{name} must be {told}. Got {value!r} instead.")
-
-
 def convert(value: Any, kind: Any, where: str) -> Any:
     """Return a value, which may be text, as a field's type, or say what was expected."""
     origin, arguments = get_origin(kind), get_args(kind)
@@ -143,8 +168,6 @@ def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
 def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
     if kind is bool and isinstance(value, str) and value.lower() in _WORDS:
         return _WORDS[value.lower()]
-    if kind is str and isinstance(value, str):
-        return value
     if kind in (int, float) and isinstance(value, str):
         try:
             return kind(value)
@@ -158,10 +181,6 @@ def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
     raise _mismatch(where, _NAMES.get(kind, kind.__name__), value)
 
 
-_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-_NAMES[type(None)] = "none"
-
-
 def _guess(value: Any) -> Any:
     """Return what a text means as JSON, or the text itself."""
     try:
@@ -172,11 +191,3 @@ def _guess(value: Any) -> Any:
 
 def _mismatch(where: str, expected: str, value: Any) -> InputError:
     return InputError(f"Setting {where} must be {expected}. Got {value!r} instead.")
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return to_values(value)
-    if isinstance(value, Mapping):
-        return {str(name): _plain(entry) for name, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value

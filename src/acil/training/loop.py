@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import ACILError, InputError
-from acil.training.batches import Batches, start_of
+from acil.training.batches import Batches, derived_seed
 from acil.training.checkpoint import Checkpoint, Position, training_identity
 from acil.training.network import FeatureNetwork
 from acil.training.objectives import Assisted, AssistedLoss, CrossEntropy, MeanScores, Objective
@@ -130,7 +130,8 @@ def train(
         if settings.auxiliary.distillation:
             options = {"preprocessing": preprocessing, "device": device, "progress": progress}
             teacher = _teacher(network, images, labels, settings, seed, checkpoint, **options)
-        generator = torch.Generator().manual_seed(start_of(seed, "auxiliary layers"))
+        own_seed = derived_seed("acil training", seed, "auxiliary layers")
+        generator = torch.Generator().manual_seed(own_seed)
         # The layers of auxiliary tasks live here alone: what is trained in place is the network.
         trained = Assisted(network, settings.auxiliary, generator)
         objective = AssistedLoss(settings.auxiliary, settings.label_smoothing, teacher)
@@ -173,7 +174,7 @@ def _teacher(
     teachers = [copy.deepcopy(network) for _ in range(settings.auxiliary.teachers)]
     for number, teacher in enumerate(teachers):
         part = None if checkpoint is None else checkpoint.part(f"teacher-{number}")
-        own_seed = start_of(seed, "teacher", number)
+        own_seed = derived_seed("acil training", seed, "teacher", number)
         train(teacher, images, labels, alone, seed=own_seed, checkpoint=part, **options)
     return MeanScores(teachers).eval()
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from acil.errors import InputError
-from acil.training.fields import changed, require, to_values
+from acil.training.fields import Settings, changed, to_values
 from acil.training.settings import Auxiliary, Training
 from acil.vision.extract import FeatureSettings
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Settings):
     """Everything between images and the analytic head.
 
     The backbone is a name of :data:`acil.vision.backbones.BACKBONES`; or, of a network that is trained
@@ -25,15 +25,12 @@ class Recipe:
     backbone: str
     training: Training  # of the base network
     features: FeatureSettings = field(default_factory=FeatureSettings)
-    expansion_size: int | None = 8000  # width d of the random expansion; None for no expansion
-    gamma: float | Literal["auto"] = 0.1  # "auto": the classifier's own choice, at any scale
+    #: Width d of the random expansion; None for no expansion.
+    expansion_size: Annotated[int | None, "at least 1"] = 8000
+    #: "auto": the classifier's own choice, at any scale.
+    gamma: Annotated[float | Literal["auto"], "at least 0"] = 0.1
     backbone_options: Mapping[str, Any] = field(default_factory=dict)
     dtype: Literal["float64", "float32", "mixed"] = "float64"  # of the head
-
-    def __post_init__(self) -> None:
-        require(self, "at least 1", "expansion_size")
-        if self.gamma != "auto":
-            require(self, "at least 0", "gamma")
 
 
 #: The paper's CIFAR-100 rows: its network, its training, its width and γ.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from acil.errors import InputError
-from acil.training.fields import require
+from acil.training.fields import Settings
 from acil.vision.augment import check_names
 
 Schedule = Literal["step", "cosine"]
@@ -22,7 +22,7 @@ COLOURS = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0))
 
 
 @dataclass(frozen=True)
-class Auxiliary:
+class Auxiliary(Settings):
     """Tasks that shape the features and are gone when training ends; by default there is none.
 
     They act in the default objective, on networks that have features and a classifier.
@@ -61,24 +61,16 @@ class Auxiliary:
     (4, 2, 2)
     """
 
-    copies: int = 0
-    angles: int = 4
-    colours: int = 1
+    where: ClassVar[str] = "Training setting auxiliary."
+    copies: Annotated[int, "at least 0"] = 0
+    angles: Annotated[int, "1, 2 or 4"] = 4
+    colours: Annotated[int, "from 1 to 6"] = 1
     crossed: bool = False
-    weight: float = 1.0
-    mixup: float = 0.0
-    contrast: float = 0.0
-    distillation: float = 0.0
-    teachers: int = 3
-
-    def __post_init__(self) -> None:
-        where = "Training setting auxiliary."
-        require(self, "at least 0", "copies", "contrast", where=where)
-        require(self, "at least 1", "teachers", where=where)
-        require(self, "positive", "weight", where=where)
-        require(self, "from 0 to 1", "mixup", "distillation", where=where)
-        require(self, ANGLES, "angles", where=where)
-        require(self, range(1, len(COLOURS) + 1), "colours", where=where)
+    weight: Annotated[float, "positive"] = 1.0
+    mixup: Annotated[float, "from 0 to 1"] = 0.0
+    contrast: Annotated[float, "at least 0"] = 0.0
+    distillation: Annotated[float, "from 0 to 1"] = 0.0
+    teachers: Annotated[int, "at least 1"] = 3
 
     @property
     def active(self) -> bool:
@@ -107,7 +99,7 @@ class Auxiliary:
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Settings):
     """Settings of one training by stochastic gradient descent.
 
     Attributes
@@ -149,18 +141,19 @@ class Training:
         Tasks beside classification, by default none; only in the default objective.
     """
 
-    epochs: int
-    batch_size: int = 128
-    learning_rate: float = 0.1
+    where: ClassVar[str] = "Training setting "
+    epochs: Annotated[int, "at least 0"]
+    batch_size: Annotated[int, "at least 1"] = 128
+    learning_rate: Annotated[float, "positive"] = 0.1
     schedule: Schedule = "step"
     milestones: tuple[int, ...] = ()
-    decay: float = 0.1
-    warmup: int = 0
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
+    decay: Annotated[float, "positive"] = 0.1
+    warmup: Annotated[int, "at least 0"] = 0
+    momentum: Annotated[float, "at least 0 and below 1"] = 0.9
+    weight_decay: Annotated[float, "at least 0"] = 5e-4
     decay_all: bool = True
     nesterov: bool = False
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, "at least 0 and below 1"] = 0.0
     augment: tuple[str, ...] = ()
     precision: TrainingPrecision = "float32"
     keep_last_batch: bool = True
@@ -169,17 +162,11 @@ class Training:
     auxiliary: Auxiliary = field(default=Auxiliary(), repr=False)
 
     def __post_init__(self) -> None:
-        where = "Training setting "
-        require(self, "at least 0", "epochs", "warmup", "weight_decay", where=where)
-        require(self, "at least 1", "batch_size", where=where)
-        require(self, "positive", "learning_rate", "decay", where=where)
-        require(self, "at least 0 and below 1", "momentum", "label_smoothing", where=where)
-        require(self, get_args(Schedule), "schedule", where=where)
-        require(self, get_args(TrainingPrecision), "precision", where=where)
+        super().__post_init__()
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise InputError(f"{where}milestones must be in rising order. Got {self.milestones}.")
+            raise InputError(f"{self.where}milestones must be in rising order. Got {self.milestones}.")
         if self.nesterov and not self.momentum:
-            raise InputError(f"{where}nesterov must be used with momentum. Got momentum 0.")
+            raise InputError(f"{self.where}nesterov must be used with momentum. Got momentum 0.")
         check_names(self.augment)
 
     def learning_rate_at(self, epoch: int) -> float:
