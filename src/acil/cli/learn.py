@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +20,13 @@ from acil.cli.shared import (
     counted,
     given_features,
     given_images,
-    is_rank_zero,
     plain,
     several_ranks,
     show_counts,
     shown_progress,
-    stop_on_sigterm,
     tell_skipped,
 )
-from acil.errors import InputError, ProcessLostError
+from acil.errors import InputError
 
 #: Options that are not named like the settings they give.
 _FLAGS = {"min_class_samples": "at-least"}
@@ -90,8 +88,7 @@ def learn(
 ) -> None:
     """Learn images of new classes, or more of known ones; nothing learnt before is lost.
 
-    Makes the model file or extends it. The images are not stored. Started by torchrun, each of several
-    processes reads its share of the images, and the first one writes the file.
+    Makes the model file or extends it. The images are not stored.
     """
     start = time.perf_counter()
     options = {
@@ -101,22 +98,16 @@ def learn(
         "clip_norm": clip_norm,
     }
     target = _Target(model, backbone, options, track, undo)
-    learnt = _learn_together if several_ranks() else _learn_alone
-
-    def listed() -> tuple[Any, Any]:
-        if is_rank_zero():
-            if not model.absolute().parent.is_dir():
-                raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
-            target.check_options()
-        features = given_features(images, class_name)
-        if features is not None and several_ranks():
-            raise InputError("Files of features are learnt by one process. Leave out torchrun.")
-        return given_images(images, class_name) if features is None else (features, None)
-
+    if several_ranks():
+        raise InputError(
+            "torchrun does not go with acil learn. Let processes learn shares of the images into files "
+            "of their own, and add these up with acil merge."
+        )
+    if not model.absolute().parent.is_dir():
+        raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
+    target.check_options()
     with shown_progress("images") as progress, _mentioning_skip_bad():
-        report, samples = learnt(target, listed, skip_bad, progress)
-    if not is_rank_zero():
-        return
+        report, samples = target.learn(images, class_name, skip_bad, progress)
     from acil.images.undo import kept_states
     from acil.vision.listing import first_of
 
@@ -186,21 +177,6 @@ class _Target:
     track: bool | None
     undo: bool
 
-    def new(self, embedder: Any = None) -> Any:
-        from acil.images import ImageClassifier
-
-        chosen = {name: value for name, value in self.options.items() if value is not None}
-        network = self.backbone if embedder is None else embedder
-        if network is not None:
-            chosen["backbone"] = network
-        return ImageClassifier(track=self.track is not False, **chosen)
-
-    def load(self, embedder: Any) -> Any:
-        from acil.images import ImageClassifier
-
-        self.check_options()
-        return ImageClassifier.load(self.file, backbone=embedder, track=self.track)
-
     def check_options(self) -> None:
         """Raise if options for a new model are given for one that exists."""
         for name, value in self.options.items():
@@ -210,60 +186,39 @@ class _Target:
                     f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
                 )
 
+    def learn(
+        self, images: list[Path], class_name: str | None, skip_bad: bool, progress: Any
+    ) -> tuple[Any, Any]:
+        """Learn images, or a file of features; return the report and the samples."""
+        from acil.images import ImageClassifier, network_of
+        from acil.modelfile import locked
 
-def _learn_alone(
-    target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
-) -> tuple[Any, Any]:
-    from acil.images import ImageClassifier, network_of
-    from acil.modelfile import locked
+        samples, embedder = given_features(images, class_name), None
+        if samples is None:
+            paths, labels = given_images(images, class_name)
+            # Before the lock: features take longest, and other processes may change the model meanwhile.
+            new = None if self.file.exists() else self._new()
+            embedder = network_of(self.file, self.backbone) if new is None else new.embedder
+            reader = new or ImageClassifier(embedder)
+            samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+        with locked(self.file):
+            # The file as it is now; another process may have made it or added to it.
+            if self.file.exists():
+                self.check_options()
+                classifier = ImageClassifier.load(self.file, backbone=embedder, track=self.track)
+            else:
+                classifier = self._new()
+            report = classifier.learn(samples)
+            if report.counts:
+                classifier.save(self.file, undo=self.undo)
+        return report, samples
 
-    samples, labels = listed()
-    embedder = None
-    if labels is not None:
-        # Before the lock: features take longest, and other processes may change the model meanwhile.
-        new = None if target.file.exists() else target.new()
-        embedder = network_of(target.file, target.backbone)[0] if new is None else new.embedder
-        reader = new or ImageClassifier(embedder)
-        samples = reader.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
-    with locked(target.file):
-        # The file as it is now; another process may have made it or added to it.
-        classifier = target.load(embedder) if target.file.exists() else target.new()
-        report = classifier.learn(samples)
-        if report.counts:
-            classifier.save(target.file, undo=target.undo)
-    return report, samples
+    def _new(self) -> Any:
+        from acil.images import ImageClassifier
 
-
-def _learn_together(
-    target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
-) -> tuple[Any, Any]:
-    """Learn as one of several processes that torchrun has started."""
-    from acil.distributed import Group
-    from acil.images.sharded import learn_together
-
-    stop_on_sigterm()
-    try:
-        with Group.join() as group:
-            with group.together():
-                images = listed()
-            return learn_together(
-                target.file,
-                *images,
-                group,
-                new=target.new,
-                load=target.load,
-                backbone=target.backbone,
-                track=target.track,
-                undo=target.undo,
-                skip_bad=skip_bad,
-                progress=progress if is_rank_zero() else None,
-            )
-    except (KeyboardInterrupt, ProcessLostError):
-        if is_rank_zero():
-            typer.echo(
-                f"Stopped. {target.file} has all of these images or none: see acil inspect.", err=True
-            )
-        raise
+        chosen = {"backbone": self.backbone, **self.options}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return ImageClassifier(track=self.track is not False, **given)
 
 
 def forget(
@@ -293,7 +248,7 @@ def forget(
     if samples is None:
         paths, labels = given_images(images, class_name)
         with shown_progress("images") as progress:
-            embedder, _ = network_of(model, backbone)
+            embedder = network_of(model, backbone)
             samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
     with locked(model):
         latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)
