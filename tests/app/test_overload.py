@@ -9,8 +9,9 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 
-from acil.app import server, service
+from acil.app import server
 from acil.app.guard import TokenCheck, client_of
+from acil.app.service import Service
 from serving import TOKEN, Client, client, images_of, wait_until
 
 #: Of a request that is not held up; without what is tested here it would take a minute or never end.
@@ -52,15 +53,15 @@ def closed(line):
 @pytest.fixture
 def gate(monkeypatch):
     """Holds up all decoding until it is set; it counts what is decoded."""
-    made, real = threading.Event(), service.decode
+    made, real = threading.Event(), Service._decoded
     made.begun = []
 
-    def decode(content, *options):
-        made.begun.append(content)
+    def decoded(*given):
+        made.begun.append(given)
         made.wait(SECONDS)
-        return real(content, *options)
+        return real(*given)
 
-    monkeypatch.setattr(service, "decode", decode)
+    monkeypatch.setattr(Service, "_decoded", decoded)
     yield made
     made.set()
 

@@ -20,7 +20,7 @@ from acil.app.guard import Guard, TokenCheck, client_of
 from acil.app.inbox import FIELD, Inbox
 from acil.app.line import BusyError
 from acil.app.metrics import CONTENT_TYPE
-from acil.app.service import Question, Service
+from acil.app.service import Service
 from acil.app.uploads import TooLargeError
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
@@ -234,10 +234,8 @@ def create_app(service: Service) -> FastAPI:
         limit = service.settings.unknown_above if unknown_above is None else unknown_above
         service.store.require()
         async with inbox.files(request) as files:
-            question = Question(top, limit or None)
-            answer = await _unless_gone(
-                request, service.predict(client_of(request.scope), files, question)
-            )
+            work = service.predict(client_of(request.scope), files, top, limit or None)
+            answer = await _unless_gone(request, work)
         return Predictions.model_validate(answer)
 
     @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)

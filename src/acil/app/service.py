@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,11 @@ from torch import Tensor
 from acil.app.line import BusyError, Line, Waiting
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
-from acil.app.store import Change, Published, Store
+from acil.app.store import Published, Store
 from acil.app.uploads import TooLargeError, check_image, check_name
 from acil.errors import InputError
 from acil.images import Samples
 from acil.images.snapshot import Snapshot
-from acil.vision.decode import decode
 
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
@@ -37,13 +36,6 @@ _DECODERS = 4
 _MAX_CHANGES = 4
 #: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
 _IMAGE_COST, _BYTE_COST = 1_000_000, 16
-
-
-class Question(NamedTuple):
-    """How a request wants its images classified."""
-
-    top: int
-    unknown_above: float | None
 
 
 class Service:
@@ -57,9 +49,8 @@ class Service:
             self._held_out = self.store.prepare(settings.held_out, None)
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
-        self._line: Line[Question, dict[str, Any]] = Line(
+        self._line = Line(
             self.store.embedder,
-            self._answer,
             max_pixels=settings.max_pixels,
             limit=settings.request_pixels
             + _IMAGE_COST * settings.max_images
@@ -73,7 +64,9 @@ class Service:
         self._n_changes = 0
         self.metrics = Metrics(self._current)
 
-    async def predict(self, client: str, files: Sequence[bytes], question: Question) -> dict[str, Any]:
+    async def predict(
+        self, client: str, files: Sequence[bytes], top: int, unknown_above: float | None
+    ) -> dict[str, Any]:
         """Return what the model says of images; cancelled, it takes no more time."""
         self.store.require()
         sizes = await self._checked(files)
@@ -85,9 +78,10 @@ class Service:
             )
             for number, (content, pixels) in enumerate(zip(files, sizes, strict=True), start=1)
         ]
-        answer = await asyncio.wrap_future(self._line.submit(client, waiting, question))
+        answer = functools.partial(self._answer, top=top, unknown_above=unknown_above)
+        found: dict[str, Any] = await asyncio.wrap_future(self._line.submit(client, waiting, answer))
         self.metrics.used("predict", len(files))
-        return answer
+        return found
 
     async def change(
         self, action: Literal["learn", "forget"], name: str, files: Sequence[bytes]
@@ -189,11 +183,10 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._checkers, check)
 
     def _decoded(self, number: int, content: bytes) -> Tensor:
-        embedder = self.store.embedder
         with _named(number):
-            return decode(content, embedder.preprocessing.size, embedder.mode, embedder.crop)
+            return self.store.embedder.decode(content)
 
-    def _answer(self, features: Tensor, question: Question) -> dict[str, Any]:
+    def _answer(self, features: Tensor, top: int, unknown_above: float | None) -> dict[str, Any]:
         """Classify the images of a request, all by one state of the model."""
         published = self.store.require()
         predictions = [
@@ -204,15 +197,15 @@ class Service:
                 "top": [{"label": name, "probability": share} for name, share in likeliest],
             }
             for label, unknown, likeliest, novelty in published.snapshot.classify(
-                features.numpy(), *question
+                features.numpy(), top, unknown_above
             )
         ]
         return {"revision": published.revision, "predictions": predictions}
 
     def _changed(self, action: str, name: str, contents: list[bytes]) -> dict[str, Any]:
         start = time.perf_counter()
-        samples: Samples = self.store.prepare(contents, name)
-        change: Change = self.store.learn(samples) if action == "learn" else self.store.forget(samples)
+        samples = self.store.prepare(contents, name)
+        change = self.store.learn(samples) if action == "learn" else self.store.forget(samples)
         images = sum(change.report.counts.values())
         self.metrics.used(action, images)
         held_out = None

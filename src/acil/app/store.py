@@ -90,7 +90,8 @@ class Store:
         self._track = track
         self._undo = undo
         self._changing = threading.Lock()
-        self._published: Published | None = None
+        #: The state that is served now; None until something has been taught.
+        self.published: Published | None = None
         self._refused: Signature | None = None
         #: What is wrong with the file, in words for anybody.
         self.fault: str | None = None
@@ -102,18 +103,13 @@ class Store:
         else:
             self._reader = ImageClassifier.load(path, backbone=backbone)
             self.embedder = self._reader.embedder
-            self._published = Published.of(self._reader, signature)
-
-    @property
-    def published(self) -> Published | None:
-        """The state that is served now; None until something has been taught."""
-        return self._published
+            self.published = Published.of(self._reader, signature)
 
     def require(self) -> Published:
         """Return the state that is served now, or raise if there is none."""
-        if self._published is None:
+        if self.published is None:
             raise NotFittedError("This model has not been taught anything yet. Teach a class first.")
-        return self._published
+        return self.published
 
     def prepare(self, source: str | os.PathLike[str] | Sequence[bytes], name: str | None) -> Samples:
         """Turn images into samples; see `ImageClassifier.prepare`."""
@@ -148,7 +144,7 @@ class Store:
 
     def _refreshed(self) -> None:
         signature = _signature(self.path)
-        known = None if self._published is None else self._published.signature
+        known = None if self.published is None else self.published.signature
         if signature == known:
             self._found(None)
         elif signature is None:
@@ -159,7 +155,7 @@ class Store:
         if not self._changing.acquire(blocking=False):
             return
         try:
-            self._published = Published.of(self._load(), signature)
+            self.published = Published.of(self._load(), signature)
         except ACILError:
             self._refused = signature
             raise
@@ -176,7 +172,7 @@ class Store:
                 return Change(report, before, before)
             classifier.save(self.path, undo=self._undo)
             after = Published.of(classifier, _existing(self.path))
-            self._published = after
+            self.published = after
         return Change(report, before, after)
 
     @property
@@ -190,22 +186,22 @@ class Store:
             if not self.undo_left:
                 raise InputError("No earlier state is kept: there is nothing to undo.")
             undo(self.path)
-            self._published = Published.of(self._load(), _existing(self.path))
-            return self._published
+            self.published = Published.of(self._load(), _existing(self.path))
+            return self.published
 
     def _latest(self) -> tuple[ImageClassifier, Published | None]:
         """Return the file as it is now, for changing, and the state that it holds."""
         signature = _signature(self.path)
         if signature is None:
-            if self._published is not None:
+            if self.published is not None:
                 raise ModelFileError(
                     f"{self.path} has been removed while it was served. Put it back, or restart the "
                     "server to begin anew."
                 )
             return self._new(), None
         classifier = self._load()
-        if self._published is not None and self._published.signature == signature:
-            return classifier, self._published
+        if self.published is not None and self.published.signature == signature:
+            return classifier, self.published
         return classifier, Published.of(classifier, signature)
 
     def _load(self) -> ImageClassifier:

@@ -89,10 +89,10 @@ class Embedder(ABC):
         """Say whether a model learnt with the network of this identity may predict with this one."""
         return self.identity == learnt
 
-    @property
-    def mode(self) -> Literal["RGB", "L"]:
-        """Colour or greyscale, as `acil.vision.decode` takes it."""
-        return "RGB" if len(self.preprocessing.mean) == 3 else "L"
+    def decode(self, source: Source) -> Tensor:
+        """Return the pixels of an image as this network takes them; see `acil.vision.decode`."""
+        mode: Literal["RGB", "L"] = "RGB" if len(self.preprocessing.mean) == 3 else "L"
+        return decode(source, self.preprocessing.size, mode, self.crop)
 
     @abstractmethod
     def embed(self, pixels: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor |
 
     def read(source: Source) -> Tensor | InputError:
         try:
-            return decode(source, embedder.preprocessing.size, embedder.mode, embedder.crop)
+            return embedder.decode(source)
         except InputError as error:
             return error
 
