@@ -41,6 +41,14 @@ def sent(images: list[bytes]) -> list[tuple[str, tuple[str, bytes, str]]]:
     return [("images", (f"{i}.png", image, "image/png")) for i, image in enumerate(images)]
 
 
+def wired(images: list[bytes], path: str = "/predict") -> bytes:
+    """Return a request with images as it goes over the wire."""
+    made = httpx.Request("POST", f"http://localhost{path}", files=sent(images))
+    body = made.read()
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in made.headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
 class Client(httpx.Client):
     """A client with the three calls that tests make most."""
 

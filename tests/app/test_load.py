@@ -9,21 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from serving import Client, client, images_of, start
+from serving import Client, client, images_of, start, wired
 
 #: Scores of a batch and of a single row go through other matrix products.
 SCORES = 1e-9
-
-
-def request(image: bytes, keep: bool) -> bytes:
-    """Return one prediction as it goes over the wire: fast enough for a thousand at a time."""
-    head = '--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
-    body = head.encode() + image + b"\r\n--x--\r\n"
-    return (
-        "POST /predict?top=100 HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; "
-        f"boundary=x\r\nContent-Length: {len(body)}\r\nConnection: {'keep-alive' if keep else 'close'}"
-        "\r\n\r\n"
-    ).encode() + body
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict]:
@@ -40,7 +29,7 @@ async def asked(port: int, images: list[bytes], times: list[float] | None = None
     found = []
     for image in images:
         begin = time.perf_counter()
-        writer.write(request(image, keep=True))
+        writer.write(wired([image], "/predict?top=100"))
         found.append(await answer(reader))
         if times is not None:
             times.append(time.perf_counter() - begin)

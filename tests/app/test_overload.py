@@ -1,6 +1,8 @@
 """Clients that are slow, idle, gone or greedy do not keep others waiting."""
 
+import asyncio
 import concurrent.futures
+import resource
 import socket
 import threading
 import time
@@ -8,11 +10,14 @@ from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
+from PIL import Image
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from acil.app import server
 from acil.app.guard import TokenCheck, client_of
 from acil.app.service import Service
-from serving import TOKEN, Client, client, images_of, wait_until
+from serving import TOKEN, Client, client, encoded, images_of, wait_until, wired
 
 #: Of a request that is not held up; without what is tested here it would take a minute or never end.
 SECONDS = 20
@@ -72,6 +77,16 @@ def test_slow_uploads_hold_up_nobody(taught):
         for line in lines:
             line.sendall(head(10_000) + b"slow")
         assert answers(taught) == 200
+
+
+def test_slow_upload_is_cut_off(settings):
+    with client(settings(read_seconds=0.3)) as served:
+        served.teach("red", images_of("red", 2))
+        stack, (line,) = lines_of(served, 1)
+        with stack:
+            line.sendall(head(1000))
+            line.settimeout(SECONDS)
+            assert b" 408 " in line.recv(1000).splitlines()[0]
 
 
 def test_idle_connections_keep_nobody_out(settings, monkeypatch):
@@ -141,40 +156,25 @@ def test_rest_of_a_refused_body_is_not_read_for_ever(taught, monkeypatch):
 
 def test_nothing_is_decoded_for_a_client_that_is_gone(taught, gate):
     stack, (line,) = lines_of(taught, 1)
-    images = images_of("red", 30)
-    body = b"".join(
-        b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n' + image + b"\r\n"
-        for image in images
-    )
     with stack:
-        start = head(len(body) + 7).partition(b"--x")[0]
-        line.sendall(start + body + b"--x--\r\n")
+        line.sendall(wired(images_of("red", 30)))
         wait_until(lambda: gate.begun)
-    wait_until(lambda: not taught.service._line._requests or _cancelled(taught))
+    waiting = taught.service._line._requests
+    wait_until(lambda: all(request.future.cancelled() for request in list(waiting)))
     gate.set()
     assert answers(taught) == 200
     assert len(gate.begun) < 15
 
 
-def _cancelled(served):
-    return all(request.future.cancelled() for request in served.service._line._requests)
-
-
 def test_large_pictures_whose_sender_hangs_up_hold_up_nobody(settings):
-    import io
-
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.new("L", (3000, 3000)).save(buffer, "PNG")
+    large = encoded(Image.new("L", (3000, 3000)))
     with client(settings(max_pixels=10_000_000)) as served:
         served.teach("red", images_of("red", 2))
         with Client(base_url=served.base_url, timeout=0.5) as other:
             for _ in range(3):
                 with pytest.raises(httpx.TimeoutException):
-                    other.predict([buffer.getvalue()] * 8)
-        with Client(base_url=served.base_url, timeout=SECONDS) as other:
-            assert other.predict(images_of("red", 1)).status_code == 200
+                    other.predict([large] * 8)
+        assert answers(served) == 200
 
 
 def test_pixels_of_a_request_are_limited(settings):
@@ -287,11 +287,6 @@ def test_guesses_of_the_token_are_few(settings):
 
 
 def test_wait_after_wrong_tokens_grows_and_ends_with_the_right_one():
-    import asyncio
-
-    from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-
     now = [0.0]
     check = TokenCheck(TOKEN, lambda: now[0])
 
@@ -365,8 +360,6 @@ def test_clients_behind_a_proxy_are_told_apart(settings):
 
 
 def test_a_server_takes_only_as_many_connections_as_it_may_open_files(settings, monkeypatch):
-    import resource
-
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 200))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
     assert server.connection_limit() == 100
