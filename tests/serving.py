@@ -87,8 +87,9 @@ def client(settings: Settings):
         yield made
 
 
-def start(*arguments: object, cwd: Path, **environment: str) -> tuple[subprocess.Popen, str]:
-    """Start `acil serve` as a process; return it and its address when it listens.
+@contextmanager
+def started(*arguments: object, cwd: Path, **environment: str):
+    """Run `acil serve` as a process; yield it and its address when it listens, and stop it at the end.
 
     Its log goes to a file in the same folder: a pipe that nobody reads would stop it when it is full.
     """
@@ -102,10 +103,16 @@ def start(*arguments: object, cwd: Path, **environment: str) -> tuple[subprocess
             cwd=cwd,
             env={**os.environ, **threads, **environment},
         )
-    line = process.stdout.readline()
-    found = re.search(r"http://\S+", line)
-    assert found, line + (cwd / LOG).read_text()
-    return process, found.group().partition("#")[0].rstrip("/")
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + (cwd / LOG).read_text()
+        yield process, found.group().partition("#")[0].rstrip("/")
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:

@@ -30,7 +30,6 @@ from acil.vision.onnx_models import export_module, require_onnx
 TOLERANCE = 1e-3
 #: Images that the graph is compared on when none are given.
 _CHECKED = 8
-_CLASSES_KEY = "acil_classes"
 #: The script beside a graph; {name} is the file of the graph.
 _SCRIPT = '''\
 """Name the class of images: python {name}.py IMAGE...  Needs numpy, pillow and onnxruntime."""
@@ -196,7 +195,7 @@ def _merged(clf: ACILClassifier, embedder: Embedder) -> bytes:
     onnx.helper.set_model_props(
         whole,
         {
-            _CLASSES_KEY: json.dumps(clf.classes_.tolist()),
+            "acil_classes": json.dumps(clf.classes_.tolist()),
             "acil_backbone": json.dumps(embedder.identity),
         },
     )

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from serving import Client, client, images_of, start, wired
+from serving import Client, client, images_of, started, wired
 
 #: Scores of a batch and of a single row go through other matrix products.
 SCORES = 1e-9
@@ -75,7 +75,7 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
         revisions = {found["revision"] for _, found in answers}
         assert revisions <= set(states)
         assert len(revisions) > 1
-        features = served.service.store.prepare(images, "any").features
+        features = store.reader.prepare(images, "any").features
         above = served.service.settings.unknown_above
         expected = {
             revision: states[revision].snapshot.classify(features, 100, above) for revision in revisions
@@ -94,9 +94,8 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
 def test_32_clients_get_more_than_one(place, tmp_path, network, capsys):
     """Throughput of 32 clients against one client in the same run, with the 95th percentile."""
     options = ["--backbone", f"onnx:{place / 'network.onnx'}" if network == "small" else network]
-    process, address = start(tmp_path / "m.acil", *options, "--no-token", cwd=tmp_path)
     number = 640 if network == "small" else 160
-    try:
+    with started(tmp_path / "m.acil", *options, "--no-token", cwd=tmp_path) as (_, address):
         with Client(base_url=address, timeout=120) as served:
             for name in ("red", "blue", "green"):
                 assert served.teach(name, images_of(name, 3)).status_code == 200
@@ -122,6 +121,3 @@ def test_32_clients_get_more_than_one(place, tmp_path, network, capsys):
                 f"{together[0]:.0f} images/s (p95 {together[1]:.1f} ms): {together[0] / alone[0]:.2f} x"
             )
         assert together[0] >= 1.3 * alone[0]
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)

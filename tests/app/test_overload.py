@@ -6,7 +6,7 @@ import resource
 import socket
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import pytest
@@ -23,11 +23,12 @@ from serving import TOKEN, Client, client, encoded, images_of, wait_until, wired
 SECONDS = 20
 
 
+@contextmanager
 def lines_of(served, number):
-    """Return a context with so many connections to a server."""
-    stack = ExitStack()
+    """Open so many connections to a server."""
     address = (served.base_url.host, served.base_url.port)
-    return stack, [stack.enter_context(socket.create_connection(address)) for _ in range(number)]
+    with ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection(address, SECONDS)) for _ in range(number)]
 
 
 def head(length, path="/predict"):
@@ -48,7 +49,6 @@ def answers(served):
 
 def closed(line):
     """Whether the server closes a connection."""
-    line.settimeout(SECONDS)
     try:
         return line.recv(1000) == b""
     except ConnectionResetError:
@@ -72,8 +72,7 @@ def gate(monkeypatch):
 
 
 def test_slow_uploads_hold_up_nobody(taught):
-    stack, lines = lines_of(taught, 100)
-    with stack:
+    with lines_of(taught, 100) as lines:
         for line in lines:
             line.sendall(head(10_000) + b"slow")
         assert answers(taught) == 200
@@ -82,10 +81,8 @@ def test_slow_uploads_hold_up_nobody(taught):
 def test_slow_upload_is_cut_off(settings):
     with client(settings(read_seconds=0.3)) as served:
         served.teach("red", images_of("red", 2))
-        stack, (line,) = lines_of(served, 1)
-        with stack:
+        with lines_of(served, 1) as (line,):
             line.sendall(head(1000))
-            line.settimeout(SECONDS)
             assert b" 408 " in line.recv(1000).splitlines()[0]
 
 
@@ -93,13 +90,11 @@ def test_idle_connections_keep_nobody_out(settings, monkeypatch):
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 40)
     with client(settings()) as served:
         served.teach("red", images_of("red", 2))
-        stack, lines = lines_of(served, 200)
-        with stack:
+        with lines_of(served, 200) as lines:
             assert answers(served) == 200
             assert closed(lines[0])
         # Uploads that do not come to an end neither.
-        stack, lines = lines_of(served, 200)
-        with stack:
+        with lines_of(served, 200) as lines:
             for line in lines:
                 # The server may have closed it already.
                 with suppress(OSError):
@@ -112,11 +107,9 @@ def test_idle_connections_keep_nobody_out(settings, monkeypatch):
 def test_head_of_a_request_must_arrive_in_time(taught, monkeypatch, begun, after):
     """On a new connection and after a request."""
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
-    stack, (line,) = lines_of(taught, 1)
-    with stack:
+    with lines_of(taught, 1) as (line,):
         if after:
             line.sendall(after)
-            line.settimeout(SECONDS)
             received = b""
             while b"}" not in received:
                 received += line.recv(5000)
@@ -139,10 +132,8 @@ def test_busy_connection_is_not_idle(taught, monkeypatch):
 
 def test_rest_of_a_refused_body_is_not_read_for_ever(taught, monkeypatch):
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
-    stack, (line,) = lines_of(taught, 1)
-    with stack:
+    with lines_of(taught, 1) as (line,):
         line.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
-        line.settimeout(SECONDS)
         assert b"404" in line.recv(5000)
 
         def drip():
@@ -155,8 +146,7 @@ def test_rest_of_a_refused_body_is_not_read_for_ever(taught, monkeypatch):
 
 
 def test_nothing_is_decoded_for_a_client_that_is_gone(taught, gate):
-    stack, (line,) = lines_of(taught, 1)
-    with stack:
+    with lines_of(taught, 1) as (line,):
         line.sendall(wired(images_of("red", 30)))
         wait_until(lambda: gate.begun)
     waiting = taught.service._line._requests
@@ -212,12 +202,10 @@ def test_too_much_of_a_client_is_refused_for_a_while(settings, gate):
 def test_when_memory_is_full_the_slowest_upload_is_given_up(settings):
     with client(settings(max_bytes=100_000)) as served:
         served.teach("red", images_of("red", 2))
-        stack, lines = lines_of(served, 5)
-        with stack:
+        with lines_of(served, 5) as lines:
             for line in lines:
                 line.sendall(head(99_000) + bytes(90_000))
                 time.sleep(0.05)
-            lines[0].settimeout(SECONDS)
             assert b" 408 " in lines[0].recv(1000).splitlines()[0]
             assert answers(served) == 200
             lines[-1].settimeout(0.2)
@@ -229,10 +217,9 @@ def test_changes_wait_in_a_line_of_their_own_that_ends(settings, monkeypatch):
     gate = threading.Event()
     with client(settings()) as served:
         served.teach("red", images_of("red", 2))
-        prepare = served.service.store.prepare
-        monkeypatch.setattr(
-            served.service.store, "prepare", lambda *given: (gate.wait(SECONDS), prepare(*given))[1]
-        )
+        reader = served.service.store.reader
+        prepare = reader.prepare
+        monkeypatch.setattr(reader, "prepare", lambda *given: (gate.wait(SECONDS), prepare(*given))[1])
 
         def teach(seed):
             with Client(base_url=served.base_url, timeout=3 * SECONDS) as other:

@@ -268,7 +268,8 @@ def test_long_lists_are_searched_and_small_classes_marked(opened):
     page = opened(PHONE)
     names = [f"kind {i}" for i in range(12)]
     for number, name in enumerate(names):
-        page.service.store.learn(page.service.store.prepare(images_of(name, 3 + number % 3), name))
+        samples = page.service.store.reader.prepare(images_of(name, 3 + number % 3), name)
+        page.service.store.change("learn", samples)
     page.reload()
     rows(page, 12)
     playwright.expect(page.locator("#classes .few")).to_have_count(8)

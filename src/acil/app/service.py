@@ -46,7 +46,7 @@ class Service:
         self.store = Store(settings.model, settings.backbone, settings.track, settings.undo)
         self._held_out: Samples | None = None
         if settings.held_out is not None:
-            self._held_out = self.store.prepare(settings.held_out, None)
+            self._held_out = self.store.reader.prepare(settings.held_out)
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self._line = Line(
@@ -202,10 +202,11 @@ class Service:
         ]
         return {"revision": published.revision, "predictions": predictions}
 
-    def _changed(self, action: str, name: str, contents: list[bytes]) -> dict[str, Any]:
+    def _changed(
+        self, action: Literal["learn", "forget"], name: str, contents: list[bytes]
+    ) -> dict[str, Any]:
         start = time.perf_counter()
-        samples = self.store.prepare(contents, name)
-        change = self.store.learn(samples) if action == "learn" else self.store.forget(samples)
+        change = self.store.change(action, self.store.reader.prepare(contents, name))
         images = sum(change.report.counts.values())
         self.metrics.used(action, images)
         held_out = None

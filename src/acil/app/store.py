@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.images import ImageClassifier, Report, Samples
 from acil.images.snapshot import Snapshot
 from acil.images.undo import kept_states, undo
 from acil.modelfile import locked
-from acil.vision.embedder import Embedder
 
 logger = logging.getLogger(__name__)
 
@@ -96,33 +94,21 @@ class Store:
         #: What is wrong with the file, in words for anybody.
         self.fault: str | None = None
         self._logged: tuple[str | None, str] = (None, "")
+        #: Turns images into samples; never changed.
+        self.reader: ImageClassifier
         signature = _signature(path)
         if signature is None:
-            self._reader = self._new()
-            self.embedder: Embedder = self._reader.embedder
+            self.reader = self._new()
         else:
-            self._reader = ImageClassifier.load(path, backbone=backbone)
-            self.embedder = self._reader.embedder
-            self.published = Published.of(self._reader, signature)
+            self.reader = ImageClassifier.load(path, backbone=backbone)
+            self.published = Published.of(self.reader, signature)
+        self.embedder = self.reader.embedder
 
     def require(self) -> Published:
         """Return the state that is served now, or raise if there is none."""
         if self.published is None:
             raise NotFittedError("This model has not been taught anything yet. Teach a class first.")
         return self.published
-
-    def prepare(self, source: str | os.PathLike[str] | Sequence[bytes], name: str | None) -> Samples:
-        """Turn images into samples; see `ImageClassifier.prepare`."""
-        return self._reader.prepare(source, name)
-
-    def learn(self, samples: Samples) -> Change:
-        """Teach samples, save, and serve the new state."""
-        return self._change(lambda classifier: classifier.learn(samples))
-
-    def forget(self, samples: Samples) -> Change:
-        """Forget samples, save, and serve the new state."""
-        self.require()
-        return self._change(lambda classifier: classifier.forget(samples))
 
     def refresh(self) -> None:
         """Serve the file as it is now, if another process has changed it; never raise.
@@ -164,10 +150,13 @@ class Store:
         self._found(None)
         logger.info("%s has been changed by another process: reloaded.", self.path)
 
-    def _change(self, act: Callable[[ImageClassifier], Report]) -> Change:
+    def change(self, action: Literal["learn", "forget"], samples: Samples) -> Change:
+        """Learn or forget samples, save, and serve the new state."""
+        if action == "forget":
+            self.require()
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             classifier, before = self._latest()
-            report = act(classifier)
+            report = classifier.learn(samples) if action == "learn" else classifier.forget(samples)
             if before is not None and not report.counts:
                 return Change(report, before, before)
             classifier.save(self.path, undo=self._undo)
