@@ -1,6 +1,5 @@
 """The page in a real browser: teach, predict, teach more, forget, reload."""
 
-import os
 import shutil
 from contextlib import ExitStack
 
@@ -22,8 +21,6 @@ playwright.expect.set_options(timeout=20_000)
 
 PHONE = {"width": 375, "height": 812}
 DESKTOP = {"width": 1280, "height": 900}
-#: Folder in which screenshots are kept, for people to look at.
-SCREENSHOTS = os.environ.get("ACIL_SCREENSHOTS")
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +114,6 @@ def shares(page):
 
 def classes(page):
     return page.locator("#classes tbody th").all_inner_texts()
-
-
-def shoot(page, name):
-    if SCREENSHOTS:
-        page.screenshot(path=f"{SCREENSHOTS}/{name}.png", full_page=True)
 
 
 def test_teach_predict_teach_more_forget_reload(opened, place):
@@ -279,7 +271,6 @@ def test_long_lists_are_searched_and_small_classes_marked(opened):
     playwright.expect(page.locator("#search-status")).to_have_text("3 classes found")
     page.get_by_label("Search").fill("")
     rows(page, 12)
-    shoot(page, "phone-long-list")
 
 
 def test_names_are_not_cut_off_on_a_phone(opened):
@@ -294,7 +285,6 @@ def test_names_are_not_cut_off_on_a_phone(opened):
     lines = "e => e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight)"
     longest = page.locator(".bars .name", has_text="woodpecker").first
     assert longest.evaluate(lines) < 3.5
-    shoot(page, "phone-names")
 
 
 def test_keyboard_reaches_everything_and_everything_has_a_name(opened):
@@ -343,7 +333,6 @@ def test_page_fits_and_is_readable(opened, place, viewport, dark):
     )
     assert small == []
     assert min(contrasts(page)) >= 4.5
-    shoot(page, f"{'phone' if viewport is PHONE else 'desktop'}-{'dark' if dark else 'light'}")
 
 
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])

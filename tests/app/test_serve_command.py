@@ -88,6 +88,7 @@ def test_what_cannot_be_served_is_told(tmp_path):
     (tmp_path / "damaged.acil").write_bytes(b"hello")
     assert "token" in fails(tmp_path / "m.acil", "--host", "0.0.0.0")
     assert "damaged.acil" in fails(tmp_path / "damaged.acil", "--port", 0)
+    assert "no file" in fails(tmp_path / "m.acil", "--held-out", tmp_path / "missing", "--port", 0)
     assert "no backbone" in fails(tmp_path / "m.acil", "--backbone", "nothing", "--port", 0)
     with listen("127.0.0.1", 0) as taken:
         told = fails(tmp_path / "m.acil", "--port", taken.getsockname()[1])
