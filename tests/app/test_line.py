@@ -2,7 +2,6 @@
 
 import threading
 import time
-from concurrent.futures import CancelledError
 
 import pytest
 import torch
@@ -197,17 +196,6 @@ def test_error_reaches_those_who_asked_and_the_threads_go_on(line, place):
         broken.result(10)
     for _ in range(5):
         assert made.submit("a", [image(1)], answered).result(10) == [1.0]
-
-
-def test_cancelled_request_takes_no_more_time(busy, gate):
-    read, made = [], busy()
-    second = made.submit("a", [image(2, read=lambda: read.append(1))] * 50, answered)
-    second.cancel()
-    gate.set()
-    with pytest.raises(CancelledError):
-        second.result(10)
-    assert made.submit("a", [image(3)], answered).result(10) == [3.0]
-    assert read == []
 
 
 def test_closing_answers_what_waits():

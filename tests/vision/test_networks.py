@@ -190,11 +190,13 @@ def content():
 
 
 class TestOnnx:
-    def test_file_gives_the_features_of_torch(self, content, tmp_path):
-        (tmp_path / "n.onnx").write_bytes(content)
-        found = open_network(f"onnx:{tmp_path / 'n.onnx'}")
+    def test_file_gives_the_features_of_torch_wherever_it_lies(self, content, tmp_path):
+        for name in ("a.onnx", "b.onnx"):
+            (tmp_path / name).write_bytes(content)
+        found, other = (open_network(f"onnx:{tmp_path / name}") for name in ("a.onnx", "b.onnx"))
         assert found.preprocessing.size == 8
         torch.testing.assert_close(found.embed(pixels()), expected(), rtol=1e-5, atol=1e-6)
+        assert found.identity == other.identity
 
     @pytest.mark.parametrize("threads", [1, 2, 5])
     def test_features_depend_neither_on_the_batch_nor_on_threads(self, content, monkeypatch, threads):
@@ -219,12 +221,6 @@ class TestOnnx:
 
         monkeypatch.setattr(found, "_row", row)
         assert torch.equal(found.embed(pixels(2)), torch.cat([run(p) for p in pixels(2).split(1)]))
-
-    def test_place_of_the_file_is_not_its_identity(self, content, tmp_path):
-        for name in ("a.onnx", "b.onnx"):
-            (tmp_path / name).write_bytes(content)
-        one, two = (open_network(f"onnx:{tmp_path / name}") for name in ("a.onnx", "b.onnx"))
-        assert one.identity == two.identity
 
     @pytest.mark.parametrize("damage", [b"", b"rubbish", b"\x08\x07" * 40])
     def test_damaged_file_is_told(self, tmp_path, damage):
@@ -266,11 +262,6 @@ class TestEfficientNet:
         assert len(made) == 1
         assert list((tmp_path / "new").iterdir())
 
-    def test_without_onnxruntime_torch_does_it(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "onnxruntime", None)
-        found = networks.open_efficientnet()
-        assert (found.engine, found.num_features) == ("torch", 1280)
-
     def test_model_learnt_with_onnxruntime_predicts_without_it_and_learns_nothing(
         self, monkeypatch, tmp_path
     ):
@@ -283,6 +274,7 @@ class TestEfficientNet:
         expected = model.predict([*files["red"], *files["blue"]])
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         found = ImageClassifier.load(tmp_path / "m.acil")
+        assert (found.embedder.engine, found.embedder.num_features) == ("torch", 1280)
         assert found.predict([*files["red"], *files["blue"]]) == expected
         with pytest.raises(InputError, match="engine: 'torch' instead of 'onnxruntime'"):
             found.learn(files["red"], ["red"] * 2)

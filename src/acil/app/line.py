@@ -19,36 +19,21 @@ _LARGE = 1 / 8
 
 
 class BusyError(Exception):
-    """There is too much to do already; the client may ask again later.
-
-    Attributes
-    ----------
-    status : int
-        429 if this client has sent too much, 503 if all together have.
-    """
+    """There is too much to do already; the client may ask again later."""
 
     def __init__(self, status: int) -> None:
+        """Take 429 if this client has sent too much, 503 if all together have."""
         who = "This client has" if status == 429 else "Others have"
         super().__init__(f"{who} sent more than this server can do now. Send it again later.")
         self.status = status
 
 
 class Waiting(NamedTuple):
-    """One image in the line.
+    """One image in the line."""
 
-    Attributes
-    ----------
-    read : callable
-        Decodes it, in a thread.
-    pixels : int
-        Held in memory while it is decoded.
-    cost : int
-        Time and memory that it takes, in pixels.
-    """
-
-    read: Callable[[], Tensor]
-    pixels: int
-    cost: int
+    read: Callable[[], Tensor]  # decodes it, in a thread
+    pixels: int  # held in memory while it is decoded
+    cost: int  # time and memory that it takes, in pixels
 
 
 @dataclass(eq=False)
@@ -125,15 +110,9 @@ class Line:
     def submit(
         self, client: str, images: Sequence[Waiting], answer: Callable[[Tensor], Any]
     ) -> Future[Any]:
-        """Return the future result of the images of one request, at least one.
+        """Return the future result of the images of one request, at least one, in turn with others.
 
-        Parameters
-        ----------
-        client : str
-            Whose turn it takes.
-        images : sequence of Waiting
-        answer : callable
-            Called with the features of all images; what it returns is the result.
+        The result is what ``answer`` returns for the features of all its images.
         """
         with self._changed:
             if self._closed:

@@ -43,7 +43,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.store = Store(settings.model, settings.backbone, settings.track, settings.undo)
+        self.store = Store(settings)
         self._held_out: Samples | None = None
         if settings.held_out is not None:
             self._held_out = self.store.reader.prepare(settings.held_out)
@@ -88,10 +88,7 @@ class Service:
     ) -> dict[str, Any]:
         """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
 
-        Returns
-        -------
-        dict
-            The report, the new revision, and the comparison on held-out images if there are any.
+        Return the report, the new revision, and the comparison on held-out images if there are any.
         """
         check_name(name)
         with self._turn():
@@ -122,6 +119,7 @@ class Service:
     def describe(self) -> dict[str, Any]:
         """Return what the page and other clients need to know of the model."""
         published, settings = self.store.published, self.settings
+        measured = self._measure(published)
         totals = {} if published is None else published.snapshot.totals
         return {
             "name": settings.model.name,
@@ -137,7 +135,7 @@ class Service:
                 "images": settings.max_images,
                 "pixels": settings.max_pixels,
             },
-            "held_out": None if self._held_out is None else self._measure(published).to_dict(),
+            "held_out": None if measured is None else measured.to_dict(),
             "history": list(self._history),
         }
 
@@ -209,15 +207,13 @@ class Service:
         change = self.store.change(action, self.store.reader.prepare(contents, name))
         images = sum(change.report.counts.values())
         self.metrics.used(action, images)
-        held_out = None
-        if self._held_out is not None:
-            held_out = compared(self._measure(change.before), self._measure(change.after))
+        before, after = self._measure(change.before), self._measure(change.after)
         entry = {
             "action": action,
             "class": name,
             "images": images,
             "revision": change.after.revision,
-            "held_out": held_out,
+            "held_out": compared(before, after) if before and after else None,
         }
         if images:
             self._history.append(entry)
@@ -228,10 +224,10 @@ class Service:
         repeated = len(change.report.repeated)
         return {**entry, "totals": change.report.totals, "repeated": repeated, "seconds": seconds}
 
-    def _measure(self, published: Published | None) -> Measured:
-        """Return the accuracy of a state; the last one is remembered."""
+    def _measure(self, published: Published | None) -> Measured | None:
+        """Return how a state does on the held-out images, if there are any; the last is remembered."""
         if self._held_out is None:
-            raise RuntimeError("There is no held-out folder.")
+            return None
         remembered = self._measured
         if published is not None and remembered is not None and remembered[0] == published.revision:
             return remembered[1]
@@ -253,19 +249,11 @@ def _named(number: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Measured:
-    """How one state of the model does on the held-out images.
+    """How one state of the model does on the held-out images."""
 
-    Attributes
-    ----------
-    names : ndarray of shape (n,), str
-        True class of each image.
-    known, right : ndarray of shape (n,), bool
-        Whether the model has learnt that class, and whether it is the likeliest.
-    """
-
-    names: npt.NDArray[np.str_]
-    known: npt.NDArray[np.bool_]
-    right: npt.NDArray[np.bool_]
+    names: npt.NDArray[np.str_]  # true class of each image
+    known: npt.NDArray[np.bool_]  # whether the model has learnt that class
+    right: npt.NDArray[np.bool_]  # whether it is the likeliest
 
     @classmethod
     def of(cls, samples: Samples, snapshot: Snapshot | None) -> Measured:
@@ -288,14 +276,9 @@ class Measured:
 
 
 def compared(before: Measured, after: Measured) -> dict[str, Any]:
-    """Return accuracies before and after a change.
+    """Return accuracies before and after a change, each over the classes known then.
 
-    Returns
-    -------
-    dict
-        ``before`` and ``after`` over the classes known at each time; ``kept`` over those known at both:
-        ``accuracy_before``, ``accuracy_after``, ``images``, and ``lost``, the number of images that were
-        right before and are not now.
+    ``kept`` is over the classes known at both times; ``lost`` of these images were right before only.
     """
     kept = before.known & after.known
     return {

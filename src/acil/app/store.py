@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from acil.app.settings import Settings
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.images import ImageClassifier, Report, Samples
 from acil.images.snapshot import Snapshot
 from acil.images.undo import kept_states, undo
 from acil.modelfile import locked
+from acil.vision.networks import DEFAULT
 
 logger = logging.getLogger(__name__)
 
@@ -25,20 +27,11 @@ Signature = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Published:
-    """One state of the model, as it was served.
-
-    Attributes
-    ----------
-    snapshot : Snapshot
-    revision : str
-        Hash of classes and weights: the same state has the same revision after a restart.
-    signature : tuple of int
-        Of the file that holds this state.
-    """
+    """One state of the model, as it was served."""
 
     snapshot: Snapshot
-    revision: str
-    signature: Signature
+    revision: str  # hash of classes and weights: the same for the same state, also after a restart
+    signature: Signature  # of the file that holds this state
 
     @classmethod
     def of(cls, classifier: ImageClassifier, signature: Signature) -> Published:
@@ -67,26 +60,12 @@ class Store:
 
     Each change reads the file under its lock, makes the new state, saves it, and only then serves it. So
     other processes may change the same file, a change that fails changes nothing, and a server that is
-    killed leaves the old state or the new one.
-
-    Parameters
-    ----------
-    path : Path
-        If there is no such file, it is made by the first change.
-    backbone : str, optional
-    track : bool, default=True
-        Whether a new model keeps hashes of its images, so that none is learnt twice.
-    undo : bool, default=True
-        Whether the state before each change is kept.
+    killed leaves the old state or the new one. If there is no file, the first change makes it.
     """
 
-    def __init__(
-        self, path: Path, backbone: str | None = None, track: bool = True, undo: bool = True
-    ) -> None:
-        self.path = path
-        self._backbone = backbone
-        self._track = track
-        self._undo = undo
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.path = settings.model
         self._changing = threading.Lock()
         #: The state that is served now; None until something has been taught.
         self.published: Published | None = None
@@ -96,11 +75,11 @@ class Store:
         self._logged: tuple[str | None, str] = (None, "")
         #: Turns images into samples; never changed.
         self.reader: ImageClassifier
-        signature = _signature(path)
+        signature = _signature(self.path)
         if signature is None:
             self.reader = self._new()
         else:
-            self.reader = ImageClassifier.load(path, backbone=backbone)
+            self.reader = ImageClassifier.load(self.path, backbone=settings.backbone)
             self.published = Published.of(self.reader, signature)
         self.embedder = self.reader.embedder
 
@@ -159,7 +138,7 @@ class Store:
             report = classifier.learn(samples) if action == "learn" else classifier.forget(samples)
             if before is not None and not report.counts:
                 return Change(report, before, before)
-            classifier.save(self.path, undo=self._undo)
+            classifier.save(self.path, undo=self._settings.undo)
             after = Published.of(classifier, _existing(self.path))
             self.published = after
         return Change(report, before, after)
@@ -197,8 +176,7 @@ class Store:
         return ImageClassifier.load(self.path, backbone=self.embedder)
 
     def _new(self) -> ImageClassifier:
-        network = () if self._backbone is None else (self._backbone,)
-        return ImageClassifier(*network, track=self._track)
+        return ImageClassifier(self._settings.backbone or DEFAULT, track=self._settings.track)
 
 
 def _signature(path: Path) -> Signature | None:

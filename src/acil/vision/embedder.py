@@ -143,7 +143,7 @@ class TorchEmbedder(Embedder):
         return self._extractor.backbone
 
     def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
-        """Say whether a model learnt with the network of this identity may predict with this one."""
+        """Say so also of the same network in onnxruntime."""
         by_onnx = {**self.identity, "weights": self._exported, "engine": "onnxruntime"}
         return learnt in (self.identity, by_onnx)
 
@@ -170,23 +170,12 @@ class UnreadableError(InputError):
 
 @dataclass(frozen=True)
 class Embedded:
-    """Features of images, in the order in which they were given.
+    """Features of images, in the order in which they were given."""
 
-    Attributes
-    ----------
-    features : Tensor of shape (n, features), float32
-    digests : list of str
-        Hash of the pixels of each, as the network saw them.
-    kept : list of int
-        Which of the sources these are.
-    bad : dict of int to str
-        The other sources, and why each could not be read.
-    """
-
-    features: Tensor
-    digests: list[str]
-    kept: list[int]
-    bad: dict[int, str]
+    features: Tensor  # of shape (n, features), float32
+    digests: list[str]  # hash of the pixels of each, as the network saw them
+    kept: list[int]  # which of the sources these are
+    bad: dict[int, str]  # the other sources, and why each could not be read
 
 
 def embed_files(
