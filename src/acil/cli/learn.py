@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,6 +89,11 @@ def learn(
 
     Makes the model file or extends it. The images are not stored.
     """
+    from acil.images import ImageClassifier, network_of
+    from acil.images.undo import kept_states
+    from acil.modelfile import locked
+    from acil.vision.listing import first_of
+
     start = time.perf_counter()
     options = {
         "expansion_size": expansion_size,
@@ -97,7 +101,6 @@ def learn(
         "min_class_samples": at_least,
         "clip_norm": clip_norm,
     }
-    target = _Target(model, backbone, options, track, undo)
     if several_ranks():
         raise InputError(
             "torchrun does not go with acil learn. Let processes learn shares of the images into files "
@@ -105,12 +108,28 @@ def learn(
         )
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
-    target.check_options()
+    _require_unchosen(model, options)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if backbone is not None:
+        chosen["backbone"] = backbone
+    new = ImageClassifier(track=track is not False, **chosen)
     with shown_progress("images") as progress, _mentioning_skip_bad():
-        report, samples = target.learn(images, class_name, skip_bad, progress)
-    from acil.images.undo import kept_states
-    from acil.vision.listing import first_of
-
+        samples, embedder = given_features(images, class_name), None
+        if samples is None:
+            paths, labels = given_images(images, class_name)
+            # Before the lock: features take longest, and other processes may change the model meanwhile.
+            reader = ImageClassifier(network_of(model, backbone)) if model.exists() else new
+            samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+            embedder = reader.embedder
+        with locked(model):
+            # The file as it is now; another process may have made it or added to it.
+            _require_unchosen(model, options)
+            classifier = new
+            if model.exists():
+                classifier = ImageClassifier.load(model, backbone=embedder, track=track)
+            report = classifier.learn(samples)
+            if report.counts:
+                classifier.save(model, undo=undo)
     tell_skipped(report.skipped)
     if report.repeated:
         some = counted(len(report.repeated), "image")
@@ -167,58 +186,14 @@ def _mentioning_skip_bad() -> Iterator[None]:
         raise InputError(f"{error} Or leave them out with --skip-bad.") from error
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The model file that `acil learn` makes or extends, and the options for it."""
-
-    file: Path
-    backbone: str | None
-    options: dict[str, Any]
-    track: bool | None
-    undo: bool
-
-    def check_options(self) -> None:
-        """Raise if options for a new model are given for one that exists."""
-        for name, value in self.options.items():
-            if value is not None and self.file.exists():
-                raise InputError(
-                    f"{self.file} exists, and its {name} was chosen when it was made. Leave out "
-                    f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
-                )
-
-    def learn(
-        self, images: list[Path], class_name: str | None, skip_bad: bool, progress: Any
-    ) -> tuple[Any, Any]:
-        """Learn images, or a file of features; return the report and the samples."""
-        from acil.images import ImageClassifier, network_of
-        from acil.modelfile import locked
-
-        samples, embedder = given_features(images, class_name), None
-        if samples is None:
-            paths, labels = given_images(images, class_name)
-            # Before the lock: features take longest, and other processes may change the model meanwhile.
-            new = None if self.file.exists() else self._new()
-            embedder = network_of(self.file, self.backbone) if new is None else new.embedder
-            reader = new or ImageClassifier(embedder)
-            samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
-        with locked(self.file):
-            # The file as it is now; another process may have made it or added to it.
-            if self.file.exists():
-                self.check_options()
-                classifier = ImageClassifier.load(self.file, backbone=embedder, track=self.track)
-            else:
-                classifier = self._new()
-            report = classifier.learn(samples)
-            if report.counts:
-                classifier.save(self.file, undo=self.undo)
-        return report, samples
-
-    def _new(self) -> Any:
-        from acil.images import ImageClassifier
-
-        chosen = {"backbone": self.backbone, **self.options}
-        given = {name: value for name, value in chosen.items() if value is not None}
-        return ImageClassifier(track=self.track is not False, **given)
+def _require_unchosen(model: Path, options: dict[str, Any]) -> None:
+    """Raise if options for a new model are given for one that exists."""
+    for name, value in options.items():
+        if value is not None and model.exists():
+            raise InputError(
+                f"{model} exists, and its {name} was chosen when it was made. Leave out "
+                f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
+            )
 
 
 def forget(
