@@ -12,6 +12,7 @@ from PIL import Image
 
 from acil.app.uploads import check_image, second_type
 from acil.errors import InputError
+from pictures import png
 from serving import client, encoded, images_of, sent
 
 MAX_PIXELS = 1_000_000
@@ -30,16 +31,6 @@ def archive() -> bytes:
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("a.txt", "hello")
     return buffer.getvalue()
-
-
-def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
-    body = b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts
-    )
-    return b"\x89PNG\r\n\x1a\n" + body
 
 
 FOREIGN = {
