@@ -143,7 +143,7 @@ class TorchEmbedder(Embedder):
         return self._extractor.backbone
 
     def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
-        """Say so also of the same network in onnxruntime."""
+        """Accept a model that was learnt with the same network in onnxruntime, too."""
         by_onnx = {**self.identity, "weights": self._exported, "engine": "onnxruntime"}
         return learnt in (self.identity, by_onnx)
 
