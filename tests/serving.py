@@ -110,9 +110,10 @@ def started(*arguments: object, cwd: Path, **environment: str):
         yield process, found.group().partition("#")[0].rstrip("/")
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=60)
+        process.wait(60)
     finally:
         process.kill()
+        process.communicate()
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:
