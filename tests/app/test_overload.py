@@ -160,7 +160,7 @@ def test_large_pictures_whose_sender_hangs_up_hold_up_nobody(settings):
     large = encoded(Image.new("L", (3000, 3000)))
     with client(settings(max_pixels=10_000_000)) as served:
         served.teach("red", images_of("red", 2))
-        with Client(base_url=served.base_url, timeout=0.5) as other:
+        with Client(base_url=served.base_url, timeout=httpx.Timeout(SECONDS, read=0.05)) as other:
             for _ in range(3):
                 with pytest.raises(httpx.TimeoutException):
                     other.predict([large] * 8)
