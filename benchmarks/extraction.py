@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from acil.vision.base import Backbone, normalise
-from acil.vision.decode import decode
 from acil.vision.embedder import Embedder
 from acil.vision.listing import list_images
 from acil.vision.networks import EfficientNetLite0, open_efficientnet
@@ -65,7 +64,7 @@ def pixels(embedder: Embedder, number: int, folder: Path | None) -> Tensor:
     if folder is not None:
         paths = list_images(folder, None).paths
         chosen = paths[:: max(1, len(paths) // number)][:number]
-        return torch.stack([decode(path, size, embedder.mode, embedder.crop) for path in chosen])
+        return torch.stack([embedder.decode(path) for path in chosen])
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (number, 3, size, size), dtype=torch.uint8, generator=generator)
 

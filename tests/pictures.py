@@ -1,5 +1,7 @@
 """Small generated images, and a small network for them, that tests of own images share."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,17 @@ def network_file(path: Path, seed: int = 0) -> Path:
 def picture(colour, generator) -> Image.Image:
     noise = generator.normal(0, 25, (12, 12, 3))
     return Image.fromarray(np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8))
+
+
+def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    """Return a PNG file with any header and any chunks, each with its checksum."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
+    body = b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + body
 
 
 def draw(folder: Path, per_class: int, names=tuple(COLOURS), seed: int = 0) -> Path:

@@ -41,6 +41,14 @@ def sent(images: list[bytes]) -> list[tuple[str, tuple[str, bytes, str]]]:
     return [("images", (f"{i}.png", image, "image/png")) for i, image in enumerate(images)]
 
 
+def wired(images: list[bytes], path: str = "/predict") -> bytes:
+    """Return a request with images as it goes over the wire."""
+    made = httpx.Request("POST", f"http://localhost{path}", files=sent(images))
+    body = made.read()
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in made.headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
 class Client(httpx.Client):
     """A client with the three calls that tests make most."""
 
@@ -79,8 +87,9 @@ def client(settings: Settings):
         yield made
 
 
-def start(*arguments: object, cwd: Path, **environment: str) -> tuple[subprocess.Popen, str]:
-    """Start `acil serve` as a process; return it and its address when it listens.
+@contextmanager
+def started(*arguments: object, cwd: Path, **environment: str):
+    """Run `acil serve` as a process; yield it and its address when it listens, and stop it at the end.
 
     Its log goes to a file in the same folder: a pipe that nobody reads would stop it when it is full.
     """
@@ -94,10 +103,17 @@ def start(*arguments: object, cwd: Path, **environment: str) -> tuple[subprocess
             cwd=cwd,
             env={**os.environ, **threads, **environment},
         )
-    line = process.stdout.readline()
-    found = re.search(r"http://\S+", line)
-    assert found, line + (cwd / LOG).read_text()
-    return process, found.group().partition("#")[0].rstrip("/")
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + (cwd / LOG).read_text()
+        yield process, found.group().partition("#")[0].rstrip("/")
+        if process.poll() is None:
+            process.terminate()
+        process.wait(60)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:

@@ -3,18 +3,23 @@
 import json
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from typer.testing import CliRunner
 
-from acil import ImageClassifier
+from acil import ImageClassifier, export
+from acil.cli import app
 from acil.errors import UnsupportedError
+from acil.export import TOLERANCE, export_onnx
 from acil.vision import WrappedBackbone
-from acil.vision.embedder import embed_files
+from acil.vision.decode import decode
+from acil.vision.embedder import TorchEmbedder, embed_files
+from acil.vision.onnx_models import OnnxEmbedder, exported_network
 from pictures import PREPROCESSING, Pooled, draw
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -24,8 +29,6 @@ pytest.importorskip("onnxscript")
 @pytest.fixture(scope="module")
 def network():
     """The small network, exported once: exporting takes seconds."""
-    from acil.vision.onnx_models import OnnxEmbedder, exported_network
-
     content = exported_network(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
     return OnnxEmbedder(content, "pooled", None, PREPROCESSING, 1.0)
 
@@ -35,21 +38,12 @@ def pictures(tmp_path_factory):
     return draw(tmp_path_factory.mktemp("export"), 5)
 
 
-def decoded(folder):
-    import torch
-
-    from acil.vision.decode import decode
-
-    return torch.stack([decode(path, 8) for path in sorted(folder.glob("*/*.png"))])
-
-
 @pytest.mark.parametrize("expansion_size", [None, 32])
 def test_graph_gives_the_scores_and_classes_of_torch(network, pictures, tmp_path, expansion_size):
-    from acil.export import TOLERANCE, export_onnx
-
     model = ImageClassifier(network, expansion_size=expansion_size, clip_norm=expansion_size and 0.5)
     model.learn(pictures)
-    pixels = decoded(pictures)
+    files = sorted(pictures.glob("*/*.png"))
+    pixels = torch.stack([decode(path, 8) for path in files])
     path = tmp_path / "m.onnx"
     done = export_onnx(model.snapshot.head, model.embedder, path, pixels)
     assert (done.images, done.bytes) == (20, path.stat().st_size)
@@ -57,7 +51,7 @@ def test_graph_gives_the_scores_and_classes_of_torch(network, pictures, tmp_path
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     assert [output.name for output in session.get_outputs()] == ["scores", "probabilities"]
     scores, probabilities = session.run(None, {"pixels": pixels.numpy()})
-    features = embed_files(sorted(pictures.glob("*/*.png")), model.embedder).features.numpy()
+    features = embed_files(files, model.embedder).features.numpy()
     expected = model.snapshot.head.decision_function(features)
     np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
     assert (scores.argmax(1) == expected.argmax(1)).all()
@@ -89,10 +83,6 @@ def odd_images(folder):
 
 @pytest.mark.parametrize("crop", [1.0, 0.8])
 def test_script_beside_the_graph_gives_our_pixels_and_scores(pictures, tmp_path, crop):
-    from acil.export import TOLERANCE, export_onnx
-    from acil.vision.decode import decode
-    from acil.vision.embedder import TorchEmbedder
-
     model = ImageClassifier(TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING), crop))
     model.learn(pictures)
     head = model.snapshot.head
@@ -113,31 +103,24 @@ def test_script_beside_the_graph_gives_our_pixels_and_scores(pictures, tmp_path,
 
 
 def test_graph_that_differs_is_not_written(network, pictures, tmp_path, monkeypatch):
-    from acil import export
-
     model = ImageClassifier(network)
     model.learn(pictures)
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
     path = tmp_path / "m.onnx"
     path.write_text("old")
     with pytest.raises(UnsupportedError, match="It was not written"):
-        export.export_onnx(model.snapshot.head, model.embedder, path)
+        export_onnx(model.snapshot.head, model.embedder, path)
     assert path.read_text() == "old"
 
 
 def test_command_writes_and_says_how_well_it_agrees(pictures, tmp_path):
-    from typer.testing import CliRunner
-
-    from acil.cli import app
-
     backbone = ["--backbone", "module:pictures.Pooled"]
-    model, graph = tmp_path / "m.acil", tmp_path / "m.onnx"
-    shutil.copytree(pictures, tmp_path / "images")
-    learn = ["learn", str(tmp_path / "images"), "--model", str(model), *backbone]
+    model, graph, images = (str(place) for place in (tmp_path / "m.acil", tmp_path / "m.onnx", pictures))
+    learn = ["learn", images, "--model", model, *backbone]
     assert CliRunner().invoke(app, learn).exit_code == 0
-    export = ["export", str(model), "--onnx", str(graph), "--check", str(tmp_path / "images"), *backbone]
-    result = CliRunner().invoke(app, export)
+    written = ["export", model, "--onnx", graph, "--check", images, *backbone]
+    result = CliRunner().invoke(app, written)
     assert result.exit_code == 0, result.output
     (difference,) = re.findall(r"agree on 20 images: .* within (\S+)", result.stdout)
     assert float(difference) < 1e-3
-    assert "exists" in CliRunner().invoke(app, export).stderr
+    assert "exists" in CliRunner().invoke(app, written).stderr

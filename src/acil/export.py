@@ -6,6 +6,7 @@ Beside the graph goes a script that turns an image file into the pixels that the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -30,7 +31,6 @@ from acil.vision.onnx_models import export_module, require_onnx
 TOLERANCE = 1e-3
 #: Images that the graph is compared on when none are given.
 _CHECKED = 8
-_CLASSES_KEY = "acil_classes"
 #: The script beside a graph; {name} is the file of the graph.
 _SCRIPT = '''\
 """Name the class of images: python {name}.py IMAGE...  Needs numpy, pillow and onnxruntime."""
@@ -79,21 +79,11 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """What was written, and how it compares with PyTorch."""
 
-    Attributes
-    ----------
-    bytes : int
-        Size of the file.
-    images : int
-        Number of images compared.
-    difference : float
-        Largest difference of a score to PyTorch.
-    """
-
-    bytes: int
-    images: int
-    difference: float
+    bytes: int  # size of the file
+    images: int  # number of images compared
+    difference: float  # largest one of a score
 
 
 class _Head(nn.Module):
@@ -196,7 +186,7 @@ def _merged(clf: ACILClassifier, embedder: Embedder) -> bytes:
     onnx.helper.set_model_props(
         whole,
         {
-            _CLASSES_KEY: json.dumps(clf.classes_.tolist()),
+            "acil_classes": json.dumps(clf.classes_.tolist()),
             "acil_backbone": json.dumps(embedder.identity),
         },
     )
@@ -237,16 +227,12 @@ def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Te
         clear = ordered[:, -1] - ordered[:, -2] > 2 * difference
     same = (found.argmax(1) == expected.argmax(1)) | ~clear
     if not difference <= TOLERANCE or not same.all():
+        condition = "not known"
+        with contextlib.suppress(UnsupportedError):
+            condition = f"{clf.condition_:.2g}"
         raise UnsupportedError(
             f"The ONNX graph differs from PyTorch: scores by up to {difference:.2g} (allowed are "
             f"{TOLERANCE:g}), classes of {int((~same).sum())} of {len(same)} images. It was not "
-            f"written. Take a larger gamma: the condition number is {_condition(clf)}."
+            f"written. Take a larger gamma: the condition number is {condition}."
         )
     return difference
-
-
-def _condition(clf: ACILClassifier) -> str:
-    try:
-        return f"{clf.condition_:.2g}"
-    except UnsupportedError:
-        return "not known"

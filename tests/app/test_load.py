@@ -9,21 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from serving import Client, client, images_of, start
+from serving import Client, client, images_of, started, wired
 
 #: Scores of a batch and of a single row go through other matrix products.
 SCORES = 1e-9
-
-
-def request(image: bytes, keep: bool) -> bytes:
-    """Return one prediction as it goes over the wire: fast enough for a thousand at a time."""
-    head = '--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
-    body = head.encode() + image + b"\r\n--x--\r\n"
-    return (
-        "POST /predict?top=100 HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; "
-        f"boundary=x\r\nContent-Length: {len(body)}\r\nConnection: {'keep-alive' if keep else 'close'}"
-        "\r\n\r\n"
-    ).encode() + body
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict]:
@@ -34,13 +23,18 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict]:
     return int(head.split()[1]), json.loads(await reader.readexactly(length))
 
 
-async def asked(port: int, images: list[bytes], times: list[float] | None = None) -> list:
-    """Send images one after another over one connection."""
+def predictions(images: list[bytes]) -> list[bytes]:
+    """Return requests as they go over the wire: made beforehand, a thousand are sent at a time."""
+    return [wired([image], "/predict?top=100") for image in images]
+
+
+async def asked(port: int, requests: list[bytes], times: list[float] | None = None) -> list:
+    """Send requests one after another over one connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     found = []
-    for image in images:
+    for request in requests:
         begin = time.perf_counter()
-        writer.write(request(image, keep=True))
+        writer.write(request)
         found.append(await answer(reader))
         if times is not None:
             times.append(time.perf_counter() - begin)
@@ -53,6 +47,7 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
     names = [f"class {i}" for i in range(20)]
     batches = [images_of(name, 3) for name in names]
     images = [image for name in ("red", "blue", *names[::4]) for image in images_of(name, 3, seed=1)]
+    requests = predictions(images)
     with client(settings()) as served:
         store = served.service.store
         states = {}
@@ -73,7 +68,7 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
 
         async def predict():
             port = served.base_url.port
-            tasks = [asked(port, [images[i % len(images)]]) for i in range(1000)]
+            tasks = [asked(port, [requests[i % len(images)]]) for i in range(1000)]
             return await asyncio.gather(*tasks)
 
         thread = threading.Thread(target=teach)
@@ -86,7 +81,7 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
         revisions = {found["revision"] for _, found in answers}
         assert revisions <= set(states)
         assert len(revisions) > 1
-        features = served.service.store.prepare(images, "any").features
+        features = store.reader.prepare(images, "any").features
         above = served.service.settings.unknown_above
         expected = {
             revision: states[revision].snapshot.classify(features, 100, above) for revision in revisions
@@ -105,25 +100,24 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
 def test_32_clients_get_more_than_one(place, tmp_path, network, capsys):
     """Throughput of 32 clients against one client in the same run, with the 95th percentile."""
     options = ["--backbone", f"onnx:{place / 'network.onnx'}" if network == "small" else network]
-    process, address = start(tmp_path / "m.acil", *options, "--no-token", cwd=tmp_path)
     number = 640 if network == "small" else 160
-    try:
+    with started(tmp_path / "m.acil", *options, "--no-token", cwd=tmp_path) as (_, address):
         with Client(base_url=address, timeout=120) as served:
             for name in ("red", "blue", "green"):
                 assert served.teach(name, images_of(name, 3)).status_code == 200
         port = int(address.rpartition(":")[2])
-        images = images_of("red", number, seed=1)
+        requests = predictions(images_of("red", number, seed=1))
 
         async def measured(clients):
             times, share = [], number // clients
             begin = time.perf_counter()
-            tasks = [asked(port, images[i * share : (i + 1) * share], times) for i in range(clients)]
+            tasks = [asked(port, requests[i * share : (i + 1) * share], times) for i in range(clients)]
             found = await asyncio.gather(*tasks)
             seconds = time.perf_counter() - begin
             assert all(status == 200 for part in found for status, _ in part)
             return number / seconds, 1000 * statistics.quantiles(times, n=20)[-1]
 
-        asyncio.run(asked(port, images[:32]))
+        asyncio.run(asked(port, requests[:32]))
         # Taking turns: a machine that is busy for a while slows both.
         rounds = [(asyncio.run(measured(1)), asyncio.run(measured(32))) for _ in range(3)]
         alone, together = (np.median([r[i] for r in rounds], axis=0) for i in (0, 1))
@@ -133,6 +127,3 @@ def test_32_clients_get_more_than_one(place, tmp_path, network, capsys):
                 f"{together[0]:.0f} images/s (p95 {together[1]:.1f} ms): {together[0] / alone[0]:.2f} x"
             )
         assert together[0] >= 1.3 * alone[0]
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)

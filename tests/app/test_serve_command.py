@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -17,7 +18,7 @@ from acil.app import server
 from acil.app.server import listen
 from acil.cli import app
 from acil.modelfile import describe
-from serving import LOG, TOKEN, Client, images_of, start, wait_until
+from serving import LOG, TOKEN, Client, images_of, started, wait_until
 
 
 def command(*arguments, cwd):
@@ -30,8 +31,8 @@ def command(*arguments, cwd):
 
 def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
     (tmp_path / "network.onnx").symlink_to(place / "network.onnx")
-    process, address = start("m.acil", "--backbone", "onnx:network.onnx", cwd=tmp_path, ACIL_TOKEN=TOKEN)
-    try:
+    options = ("m.acil", "--backbone", "onnx:network.onnx")
+    with started(*options, cwd=tmp_path, ACIL_TOKEN=TOKEN) as (process, address):
         with Client(base_url=address, timeout=60) as served:
             right = {"Authorization": f"Bearer {TOKEN}"}
             assert served.teach("red", images_of("red", 3)).status_code == 401
@@ -45,9 +46,6 @@ def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
             report = served.teach("green", images_of("green", 3), headers=right).json()
             assert report["totals"] == {"blue": 4, "green": 3, "red": 3}
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-    finally:
-        process.kill()
     errors = (tmp_path / LOG).read_text()
     assert process.returncode == 0, errors
     assert "stopped" in errors
@@ -59,12 +57,8 @@ def test_serves_until_told_to_stop_and_shares_the_file(place, tmp_path):
 
 
 def test_request_that_has_begun_is_answered_before_the_end(place, tmp_path):
-    import threading
-
-    network = f"onnx:{place / 'network.onnx'}"
-    process, address = start("m.acil", "--backbone", network, "--no-token", cwd=tmp_path)
-    try:
-        answers = []
+    options, answers = ("--backbone", f"onnx:{place / 'network.onnx'}", "--no-token"), []
+    with started("m.acil", *options, cwd=tmp_path) as (process, address):
 
         def teach():
             with Client(base_url=address, timeout=60) as served:
@@ -78,9 +72,7 @@ def test_request_that_has_begun_is_answered_before_the_end(place, tmp_path):
         time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         thread.join()
-        process.communicate(timeout=60)
-    finally:
-        process.kill()
+        process.wait(60)
     errors = (tmp_path / LOG).read_text()
     assert process.returncode == 0, errors
     assert answers == [200]
@@ -96,9 +88,11 @@ def test_what_cannot_be_served_is_told(tmp_path):
     (tmp_path / "damaged.acil").write_bytes(b"hello")
     assert "token" in fails(tmp_path / "m.acil", "--host", "0.0.0.0")
     assert "damaged.acil" in fails(tmp_path / "damaged.acil", "--port", 0)
+    assert "no file" in fails(tmp_path / "m.acil", "--held-out", tmp_path / "missing", "--port", 0)
     assert "no backbone" in fails(tmp_path / "m.acil", "--backbone", "nothing", "--port", 0)
     with listen("127.0.0.1", 0) as taken:
-        assert "Cannot listen" in fails(tmp_path / "m.acil", "--port", taken.getsockname()[1])
+        told = fails(tmp_path / "m.acil", "--port", taken.getsockname()[1])
+        assert re.search(r"Cannot listen .* in use.*--port", told, re.DOTALL)
 
 
 def test_missing_extra_is_named(tmp_path, monkeypatch):
@@ -111,7 +105,7 @@ def test_missing_extra_is_named(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def started(tmp_path, monkeypatch):
+def announced(tmp_path, monkeypatch):
     """Run the command without listening; return the settings and what it says."""
     found = []
 
@@ -132,27 +126,27 @@ def started(tmp_path, monkeypatch):
     return run
 
 
-def test_token_is_made_at_start_and_is_part_of_the_address(started):
-    settings, result = started()
+def test_token_is_made_at_start_and_is_part_of_the_address(announced):
+    settings, result = announced()
     assert len(settings.token) >= 32
     assert f"http://127.0.0.1:8000/#token={settings.token}\n" in result.stdout
-    assert started()[0].token != settings.token
+    assert announced()[0].token != settings.token
 
 
-def test_own_token_is_not_shown_and_none_is_told(started):
-    settings, result = started(ACIL_TOKEN=TOKEN)
+def test_own_token_is_not_shown_and_none_is_told(announced):
+    settings, result = announced(ACIL_TOKEN=TOKEN)
     assert settings.token == TOKEN
     assert TOKEN not in result.output
-    settings, result = started("--no-token", ACIL_TOKEN=TOKEN)
+    settings, result = announced("--no-token", ACIL_TOKEN=TOKEN)
     assert settings.token is None
     assert "everybody on this machine can teach" in result.stderr
     assert "#" not in result.stdout
 
 
-def test_start_says_which_names_are_answered(started):
-    assert "answers to localhost, 127.0.0.1, [::1]\n" in started()[1].stderr
+def test_start_says_which_names_are_answered(announced):
+    assert "answers to localhost, 127.0.0.1, [::1]\n" in announced()[1].stderr
     arguments = ("--host", "0.0.0.0", "--allow-host", "models.example")
-    said = started(*arguments, ACIL_TOKEN=TOKEN)[1].stderr
+    said = announced(*arguments, ACIL_TOKEN=TOKEN)[1].stderr
     assert "models.example and any IP address" in said
 
 

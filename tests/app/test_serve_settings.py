@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from acil.app.server import listen
 from acil.app.settings import Settings, read_token
 from acil.errors import InputError
 
@@ -74,11 +73,3 @@ def test_answers_are_sent_at_once(taught):
         assert taught.get("/health").status_code == 200
         seconds.append(time.perf_counter() - begin)
     assert min(seconds) < 0.03
-
-
-def test_port_in_use_is_told():
-    with (
-        listen("127.0.0.1", 0) as taken,
-        pytest.raises(InputError, match=r"Cannot listen .* in use.*--port"),
-    ):
-        listen("127.0.0.1", taken.getsockname()[1])

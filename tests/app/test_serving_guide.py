@@ -6,11 +6,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from serving import TOKEN, start
+from serving import TOKEN, started
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,8 +25,8 @@ def test_commands_of_the_guide_run(tmp_path):
     blocks = re.findall(r"^```console\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     assert len(commands) == 9
-    process, answers = None, []
-    try:
+    answers = []
+    with ExitStack() as stack:
         for command in commands:
             program, *arguments = shlex.split(command.replace("$ACIL_TOKEN", TOKEN))
             if Path(program).name == "python":
@@ -33,7 +34,8 @@ def test_commands_of_the_guide_run(tmp_path):
                     [sys.executable, ROOT / arguments[0], *arguments[1:]], cwd=tmp_path, check=True
                 )
             elif arguments[0] == "serve":
-                process, address = start(*arguments[1:], cwd=tmp_path, ACIL_TOKEN=TOKEN)
+                running = started(*arguments[1:], cwd=tmp_path, ACIL_TOKEN=TOKEN)
+                _, address = stack.enter_context(running)
             elif program == "acil":
                 subprocess.run([sys.executable, "-m", "acil", *arguments], cwd=tmp_path, check=True)
             else:
@@ -46,10 +48,6 @@ def test_commands_of_the_guide_run(tmp_path):
                 )
                 assert found.returncode == 0, command + found.stdout
                 answers.append(found.stdout)
-    finally:
-        if process is not None:
-            process.terminate()
-            process.communicate(timeout=60)
     predicted, taught, forgotten, model, health = map(json.loads, answers[:5])
     assert predicted["predictions"][1]["label"] == "circle"
     assert taught["totals"]["star"] == 2

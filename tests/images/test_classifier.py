@@ -19,8 +19,22 @@ from pictures import draw, network
 SCORES = 1e-9
 
 
-def scores(model, features):
-    return model.snapshot.head.predict_proba(features), model.snapshot.head.coef_
+def same(model, expected, features):
+    """Compare probabilities and weights."""
+    found, other = model.snapshot.head, expected.snapshot.head
+    for a, b in (
+        (found.predict_proba(features), other.predict_proba(features)),
+        (found.coef_, other.coef_),
+    ):
+        np.testing.assert_allclose(a, b, rtol=SCORES, atol=SCORES)
+
+
+def learnt(folder, *names):
+    """Return a model that has learnt these classes, one after another."""
+    model = ImageClassifier(network())
+    for name in names:
+        assert model.learn(folder / name, name).counts == {name: 6}
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +50,14 @@ def joint(pictures):
     return model
 
 
-def test_learning_class_by_class_equals_learning_all_at_once(pictures, joint):
-    train, test = pictures
-    phased = ImageClassifier(network())
-    for name in ("white", "blue", "red", "green"):
-        report = phased.learn(train / name, name)
-        assert report.counts == {name: 6}
-    features = phased.prepare(test).features
-    for found, expected in zip(scores(phased, features), scores(joint, features), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=SCORES, atol=SCORES)
+@pytest.fixture(scope="module")
+def features(pictures):
+    return ImageClassifier(network()).prepare(pictures[1]).features
+
+
+def test_learning_class_by_class_equals_learning_all_at_once(pictures, joint, features):
+    phased = learnt(pictures[0], "white", "blue", "red", "green")
+    same(phased, joint, features)
     assert phased.counts_ == joint.counts_ == dict.fromkeys(("blue", "green", "red", "white"), 6)
     assert phased.snapshot.head.gamma_ == pytest.approx(joint.snapshot.head.gamma_, rel=1e-12)
 
@@ -57,45 +70,25 @@ def test_classes_are_told_apart(pictures, joint):
     assert found.confusion.trace() == 16
 
 
-def test_forgotten_class_was_never_learnt(pictures, joint):
-    train, test = pictures
-    report = joint.forget(train / "red", "red")
-    assert report.counts == {"red": 6}
+def test_forgotten_class_was_never_learnt(pictures, joint, features):
+    assert joint.forget(pictures[0] / "red", "red").counts == {"red": 6}
     assert joint.classes_ == ["blue", "green", "white"]
-    never = ImageClassifier(network())
-    for name in joint.classes_:
-        never.learn(train / name, name)
-    features = never.prepare(test).features
-    for found, expected in zip(scores(joint, features), scores(never, features), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=SCORES, atol=SCORES)
+    same(joint, learnt(pictures[0], "blue", "green", "white"), features)
 
 
-def test_merged_model_has_seen_both(pictures, joint):
-    train, _ = pictures
-    first, second = ImageClassifier(network()), ImageClassifier(network())
-    for name in ("red", "blue"):
-        first.learn(train / name, name)
-    for name in ("white", "green"):
-        second.learn(train / name, name)
+def test_merged_model_has_seen_both(pictures, joint, features):
+    first, second = learnt(pictures[0], "red", "blue"), learnt(pictures[0], "white", "green")
     before = second.snapshot
-    first.merge(second)
-    np.testing.assert_allclose(
-        first.snapshot.head.coef_, joint.snapshot.head.coef_, rtol=SCORES, atol=SCORES
-    )
+    same(first.merge(second), joint, features)
     assert second.snapshot is before
 
 
-def test_saved_model_goes_on_as_if_never_saved(pictures, joint, tmp_path):
-    train, _ = pictures
-    part = ImageClassifier(network())
-    part.learn(train / "red", "red")
-    part.save(tmp_path / "m.acil")
+def test_saved_model_goes_on_as_if_never_saved(pictures, joint, features, tmp_path):
+    learnt(pictures[0], "red").save(tmp_path / "m.acil")
     again = ImageClassifier.load(tmp_path / "m.acil", backbone=network())
     for name in ("blue", "green", "white"):
-        again.learn(train / name, name)
-    np.testing.assert_allclose(
-        again.snapshot.head.coef_, joint.snapshot.head.coef_, rtol=SCORES, atol=SCORES
-    )
+        again.learn(pictures[0] / name, name)
+    same(again, joint, features)
     assert load(tmp_path / "m.acil").classes_.tolist() == ["red"]
 
 
@@ -109,17 +102,13 @@ def test_inference_file_predicts_the_same_and_cannot_learn(pictures, joint, tmp_
         small.learn(pictures[0])
 
 
-def test_bytes_and_paths_of_an_image_give_the_same(pictures, joint):
-    image = next(iter(sorted(pictures[1].glob("red/*.png"))))
-    from_path, from_bytes = joint.classify([image])[0], joint.classify([image.read_bytes()])[0]
-    assert from_path.top == from_bytes.top
-    assert (from_path.image, from_bytes.image) == (str(image), "image 1")
-
-
-@pytest.mark.parametrize("kind", ["PIL", "PIL of a file", "array", "with alpha", "array of all"])
+@pytest.mark.parametrize(
+    "kind", ["bytes", "PIL", "PIL of a file", "array", "with alpha", "array of all"]
+)
 def test_images_in_memory_give_the_same_as_their_files(pictures, joint, kind):
     files = sorted(pictures[1].glob("red/*.png"))
     made = {
+        "bytes": lambda: [file.read_bytes() for file in files],
         "PIL": lambda: [Image.open(file).copy() for file in files],
         "PIL of a file": lambda: [Image.open(file) for file in files],
         "array": lambda: [np.asarray(Image.open(file)) for file in files],
@@ -130,7 +119,7 @@ def test_images_in_memory_give_the_same_as_their_files(pictures, joint, kind):
     assert joint.predict(images, None) == ["red"] * 4
     found, expected = joint.classify(images), joint.classify(files)
     assert [p.top for p in found] == [p.top for p in expected]
-    assert found[1].image == "image 2"
+    assert (found[1].image, expected[1].image) == ("image 2", str(files[1]))
     joint.learn(images, "red")
     assert len(joint.learn(files, "red").repeated) == 4
 
@@ -165,12 +154,11 @@ def test_repr_says_what_is_learnt(joint):
 
 
 @pytest.mark.parametrize("size", [1, 7, 16])
-def test_features_do_not_depend_on_what_runs_beside(pictures, size):
+def test_features_do_not_depend_on_what_runs_beside(pictures, features, size):
     model = ImageClassifier(network())
     images = sorted(pictures[1].glob("*/*.png"))
-    whole = model.prepare(images, "red").features
     parts = [model.prepare(images[i : i + size], "red").features for i in range(0, 16, size)]
-    assert np.array_equal(np.concatenate(parts), whole)
+    assert np.array_equal(np.concatenate(parts), features)
 
 
 def test_other_network_is_refused_and_nothing_changes(pictures, joint, tmp_path):
@@ -186,15 +174,6 @@ def test_other_network_is_refused_and_nothing_changes(pictures, joint, tmp_path)
     with pytest.raises(InputError, match="another network"):
         joint.merge(other)
     assert joint.snapshot is before
-
-
-def test_file_of_a_feature_model_is_no_image_model(tmp_path):
-    from acil import ACILClassifier, save
-
-    save(ACILClassifier(expansion_size=4).fit(np.eye(3), ["a", "b", "c"]), tmp_path / "m.acil")
-    model = ImageClassifier.load(tmp_path / "m.acil")
-    with pytest.raises(InputError, match="learnt from features"):
-        model.predict(["a.png"])
 
 
 def test_file_does_not_decide_which_code_runs(pictures, tmp_path):
@@ -249,14 +228,10 @@ def test_forgetting_everything_or_too_much_is_refused(pictures, joint):
     assert untracked.snapshot is before
 
 
-def test_predictions_go_on_while_the_model_learns(pictures):
+def test_predictions_go_on_while_the_model_learns(pictures, features):
     """Readers see the old state or the new one, never anything between."""
-    train, test = pictures
-    model = ImageClassifier(network())
-    model.learn(train / "red", "red")
-    model.learn(train / "blue", "blue")
-    samples = {name: model.prepare(train / name, name) for name in ("green", "white")}
-    features = model.prepare(test).features
+    model = learnt(pictures[0], "red", "blue")
+    samples = [model.prepare(pictures[0] / name, name) for name in ("green", "white")]
     states, failures, stop = [], [], threading.Event()
 
     def read():
@@ -272,10 +247,9 @@ def test_predictions_go_on_while_the_model_learns(pictures):
     for thread in threads:
         thread.start()
     for _ in range(5):
-        for sample in samples.values():
-            model.learn(sample)
-        for sample in samples.values():
-            model.forget(sample)
+        for change in (model.learn, model.forget):
+            for sample in samples:
+                change(sample)
     stop.set()
     for thread in threads:
         thread.join()
@@ -296,13 +270,12 @@ def test_images_like_those_learnt_are_known_and_others_are_not(pictures, joint):
     assert joint.predict([pictures[1] / "green" / "1-0.png"], None) != ["unknown"]
 
 
-def test_novelty_is_the_same_in_any_order_of_learning_but_for_its_unit(pictures, joint):
-    train, test = pictures
+def test_novelty_is_the_same_in_any_order_of_learning_but_for_its_unit(pictures, joint, features):
+    train = pictures[0]
     other = ImageClassifier(network(), track=False)
     for name in ("white", "red", "blue", "green", "red"):
         other.learn(train / name, name)
     other.forget(train / "red", "red")
-    features = joint.prepare(test).features
     # The unit is measured when images are learnt, and then not in any order.
     found, expected = (m.snapshot.head.relative_novelty(features) for m in (other, joint))
     assert 0.5 < found[0] / expected[0] < 2
@@ -310,10 +283,9 @@ def test_novelty_is_the_same_in_any_order_of_learning_but_for_its_unit(pictures,
     np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-8)
 
 
-def test_what_is_derived_from_the_sums_is_computed_once(pictures, joint, monkeypatch):
+def test_what_is_derived_from_the_sums_is_computed_once(joint, features, monkeypatch):
     factors, Factor = [], ridge.Factor
     monkeypatch.setattr(ridge, "Factor", lambda *given: factors.append(1) or Factor(*given))
-    features = joint.prepare(pictures[1]).features
     first = joint.snapshot.classify(features, 2, UNKNOWN_ABOVE)
     before = len(factors)
     assert joint.snapshot.classify(features, 2, UNKNOWN_ABOVE) == first

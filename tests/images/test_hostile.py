@@ -1,31 +1,19 @@
 """Hostile and broken files: each is refused with a message, and the model stays as it was."""
 
+import os
 import struct
 import zlib
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from acil import ImageClassifier
 from acil.errors import ACILError, InputError
-from acil.vision.listing import check_class_name, list_images
-from pictures import draw, network
+from acil.vision.listing import list_images
+from pictures import draw, network, png
 
-
-def chunk(kind: bytes, body: bytes) -> bytes:
-    checksum = struct.pack(">I", zlib.crc32(kind + body))
-    return struct.pack(">I", len(body)) + kind + body + checksum
-
-
-def png(width: int, height: int, body: bytes = b"") -> bytes:
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
-
-
-GOOD = png(4, 4, zlib.compress((b"\0" + b"\x90" * 12) * 4))
-BOMB = png(60_000, 60_000, zlib.compress(b"\0" * 10_000_000))
-TEXT_BOMB = GOOD[:33] + chunk(b"zTXt", b"a\0\0" + zlib.compress(b"x" * 90_000_000)) + GOOD[33:]
+PIXELS = (b"IDAT", zlib.compress((b"\0" + b"\x90" * 12) * 4))
+NOTHING = (b"IDAT", zlib.compress(b""))
+GOOD = png(4, 4, PIXELS)
 
 FILES = {
     "empty": b"",
@@ -45,12 +33,12 @@ FILES = {
     "cut near the end of the data": GOOD[:-26],
     "wrong checksum": GOOD[:29] + b"\0\0\0\0" + GOOD[33:],
     "chunk longer than the file": GOOD[:33] + struct.pack(">I", 2**31 - 1) + b"IDAT" + b"x" * 9,
-    "no pixels": png(0, 0, zlib.compress(b"")),
-    "no width": png(0, 7, zlib.compress(b"")),
-    "negative size": png(2**31, 2**31, zlib.compress(b"")),
-    "bomb": BOMB,
-    "largest header": png(2**31 - 1, 2**31 - 1, zlib.compress(b"\0")),
-    "text bomb": TEXT_BOMB,
+    "no pixels": png(0, 0, NOTHING),
+    "no width": png(0, 7, NOTHING),
+    "negative size": png(2**31, 2**31, NOTHING),
+    "bomb": png(60_000, 60_000, (b"IDAT", zlib.compress(b"\0" * 10_000_000))),
+    "largest header": png(2**31 - 1, 2**31 - 1, (b"IDAT", zlib.compress(b"\0"))),
+    "text bomb": png(4, 4, (b"zTXt", b"a\0\0" + zlib.compress(b"x" * 90_000_000)), PIXELS),
     "gif without frames": b"GIF89a\x05\x00\x05\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff;",
     "gif bomb": b"GIF89a\xff\xff\xff\xff\x80\x00\x00"
     + bytes(6)
@@ -67,6 +55,16 @@ FILES = {
 }
 
 
+#: What is said of some of them, by the path and by the content
+CAUSES = {
+    "empty": "it is empty",
+    "text": "it is not an image of a known format",
+    "postscript": "it is not an image of a known format",
+    "bomb": "it has .* pixels",
+    "largest header": "it has .* pixels",
+}
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     pictures = draw(tmp_path_factory.mktemp("hostile"), 3)
@@ -75,24 +73,21 @@ def model(tmp_path_factory):
     return made
 
 
-def test_the_good_file_is_good(model, tmp_path):
-    (tmp_path / "good.png").write_bytes(GOOD)
-    assert len(model.predict([tmp_path / "good.png"])) == 1
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_file_is_refused_and_the_model_unchanged(model, tmp_path, name):
     path = tmp_path / "image.png"
     path.write_bytes(FILES[name])
-    before = model.snapshot
+    before, cause = model.snapshot, CAUSES.get(name, "")
     for call in (
         lambda: model.learn([path], "red"),
         lambda: model.forget([path], "red"),
         lambda: model.predict([path]),
-        lambda: model.predict([FILES[name]]),
     ):
-        with pytest.raises(InputError, match="Cannot read the image"):
+        with pytest.raises(InputError, match=rf"Cannot read the image .*image\.png: {cause}"):
             call()
+    size = f"{len(FILES[name]):,}"
+    with pytest.raises(InputError, match=f"Cannot read the image of {size} bytes: {cause}"):
+        model.predict([FILES[name]])
     assert model.snapshot is before
 
 
@@ -105,38 +100,25 @@ def test_one_bad_file_among_good_ones_changes_nothing(model, tmp_path):
         model.learn(tmp_path, "red")
     assert model.snapshot is before
     report = model.learn(tmp_path, "red", skip_bad=True)
-    assert len(report.skipped) == 1
+    assert (len(report.skipped), report.counts) == (1, {"red": 1})
 
 
 @pytest.mark.parametrize(
-    "image",
+    ("make", "words"),
     [
-        Image.new("F", (4, 4), 0.5),
-        Image.fromarray(np.full((4, 4), 70_000, np.int32)),
+        (lambda path: None, "No such file"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.symlink_to("nowhere"), "No such file"),
+        (lambda path: path.symlink_to(path), "symbolic links"),
     ],
-    ids=["floating point", "32 bits"],
+    ids=["missing", "folder", "pipe", "dangling link", "link to itself"],
 )
-def test_pixels_of_unknown_range_are_refused(model, tmp_path, image):
-    image.save(tmp_path / "a.tiff")
-    with pytest.raises(InputError, match="its pixels"):
-        model.learn([tmp_path / "a.tiff"], "red")
-
-
-@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "dangling link", "link to itself"])
-def test_what_is_no_file_is_refused(model, tmp_path, kind):
-    import os
-
+def test_what_is_no_file_is_refused(model, tmp_path, make, words):
     path = tmp_path / "a.png"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "dangling link":
-        path.symlink_to(tmp_path / "nowhere")
-    elif kind == "link to itself":
-        path.symlink_to(path)
+    make(path)
     before = model.snapshot
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=words):
         model.learn([path], "red")
     assert model.snapshot is before
 
@@ -152,17 +134,8 @@ def test_class_name_is_refused(model, tmp_path, name):
     (tmp_path / "good.png").write_bytes(GOOD)
     before = model.snapshot
     with pytest.raises(InputError, match="class name"):
-        check_class_name(name)
-    with pytest.raises(InputError):
         model.learn([tmp_path / "good.png"], name)
     assert model.snapshot is before
-
-
-@pytest.mark.parametrize(
-    "name", ["a", "gas pump", "Grüße", "犬", "a.b", "-x", "50 %", "$HOME", "x" * 200]
-)
-def test_ordinary_class_name_is_taken(name):
-    assert check_class_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -189,9 +162,6 @@ def test_list_is_refused(tmp_path, text):
     (tmp_path / "list.csv").write_text(text)
     with pytest.raises(InputError):
         list_images(tmp_path / "list.csv")
-
-
-def test_list_in_another_encoding_is_refused(tmp_path):
     (tmp_path / "list.csv").write_bytes("a.png,ä\n".encode("utf-16"))
     with pytest.raises(InputError, match="UTF-8"):
         list_images(tmp_path / "list.csv")

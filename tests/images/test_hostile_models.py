@@ -94,10 +94,6 @@ def test_the_honest_model_predicts(place):
     assert run("inspect", place / "good.acil", "--verify").exit_code == 0
 
 
-def test_there_are_at_least_47():
-    assert len(HOSTILE) >= 47
-
-
 @pytest.mark.parametrize(("where", "value"), HOSTILE, ids=lambda value: ascii(value)[:40])
 def test_hostile_model_is_refused_in_words(place, where, value):
     path = place / "hostile.acil"

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from acil.errors import InputError
@@ -15,10 +14,6 @@ from backbones import input_of, seeded, with_statistics
 
 #: Two correct orders of float32 sums over some thousand products.
 TOLERANCE = 1e-4
-
-
-def count(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def map_shapes(backbone) -> dict[str, tuple[int, ...]]:
@@ -32,48 +27,40 @@ def map_shapes(backbone) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "parameters", "features"),
-    [
-        ("resnet32", {}, 463_504, 64),
-        ("resnet32", {"option": "B"}, 466_256, 64),
-        ("resnet18", {}, 11_176_512, 512),
-        ("resnet18", {"stem": "small", "size": 32}, 11_176_512 - 64 * 3 * (7 * 7 - 3 * 3), 512),
-        ("smallcnn", {}, 18_912, 64),
-    ],
-)
-def test_number_of_parameters_and_features(name, options, parameters, features):
-    backbone = build(name, **options)
-    assert count(backbone) == parameters
-    assert backbone.num_features == features
-    assert backbone.name == name
-
-
 CIFAR = [(16, 32, 32), (32, 16, 16), (64, 8, 8)]
 SMALL_IMAGES = [(64, 16, 16), (128, 8, 8), (256, 4, 4), (512, 2, 2)]
 SMALL_STEM = [(64, 32, 32), (128, 16, 16), (256, 8, 8), (512, 4, 4)]
 
 
+def taps(blocks, maps):
+    """Return the taps of a residual network and the shapes of their maps."""
+    stages = enumerate(maps, start=1)
+    found = {f"stage{stage}.{index}": shape for stage, shape in stages for index in range(blocks)}
+    return {"stem": maps[0], **found}
+
+
 @pytest.mark.parametrize(
-    ("name", "options", "blocks", "maps"),
+    ("name", "options", "parameters", "features", "expected"),
     [
-        ("resnet32", {"option": "A"}, 5, CIFAR),
-        ("resnet32", {"option": "B"}, 5, CIFAR),
-        ("resnet18", {"size": 64}, 2, SMALL_IMAGES),
-        ("resnet18", {"size": 32, "stem": "small"}, 2, SMALL_STEM),
+        ("resnet32", {}, 463_504, 64, taps(5, CIFAR)),
+        ("resnet32", {"option": "B"}, 466_256, 64, taps(5, CIFAR)),
+        ("resnet18", {"size": 64}, 11_176_512, 512, taps(2, SMALL_IMAGES)),
+        (
+            "resnet18",
+            {"stem": "small", "size": 32},
+            11_176_512 - 64 * 3 * (7 * 7 - 3 * 3),
+            512,
+            taps(2, SMALL_STEM),
+        ),
+        ("smallcnn", {}, 18_912, 64, {"stage1": (32, 8, 8), "stage2": (64, 4, 4)}),
     ],
 )
-def test_resnets_have_a_tap_after_each_block(name, options, blocks, maps):
-    expected = {"stem": maps[0]}
-    for stage, shape in enumerate(maps, start=1):
-        expected |= {f"stage{stage}.{index}": shape for index in range(blocks)}
+def test_parameters_features_and_taps(name, options, parameters, features, expected):
     backbone = build(name, **options)
+    assert sum(parameter.numel() for parameter in backbone.parameters()) == parameters
+    assert (backbone.name, backbone.num_features) == (name, features)
     assert list(backbone.taps()) == list(expected)
     assert map_shapes(backbone) == expected
-
-
-def test_smallcnn_taps():
-    assert map_shapes(build("smallcnn")) == {"stage1": (32, 8, 8), "stage2": (64, 4, 4)}
 
 
 def test_weights_stored_before_an_option_existed_keep_their_identity():
@@ -174,19 +161,24 @@ def test_torchvision_weights_load_and_fc_is_left_out():
     backbone.load_state_dict({name: value for name, value in state.items() if "num_batches" not in name})
 
 
-def test_weights_that_do_not_fit_change_nothing_and_are_named():
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"layer1.0.conv1.weight": torch.zeros(64, 64, 1, 1)},
+            r"layer1\.0\.conv1\.weight has shape \(64, 64, 1, 1\), not",
+        ),
+        ({"head": torch.zeros(1)}, "head is not known"),
+        ({"bn1.weight": None}, r"bn1\.weight is missing"),
+        (dict.fromkeys(torchvision_state()), r"and \d+ more"),
+    ],
+)
+def test_weights_that_do_not_fit_change_nothing_and_are_named(changes, message):
     backbone = build("resnet18")
     before = fingerprint(backbone)
-    state = torchvision_state()
-    with pytest.raises(InputError, match=r"layer1\.0\.conv1\.weight has shape \(64, 64, 1, 1\), not"):
-        backbone.load_state_dict({**state, "layer1.0.conv1.weight": torch.zeros(64, 64, 1, 1)})
-    with pytest.raises(InputError, match="head is not known"):
-        backbone.load_state_dict({**state, "head": torch.zeros(1)})
-    del state["bn1.weight"]
-    with pytest.raises(InputError, match=r"bn1\.weight is missing"):
-        backbone.load_state_dict(state)
-    with pytest.raises(InputError, match=r"and \d+ more"):
-        backbone.load_state_dict({})
+    state = {**torchvision_state(), **changes}
+    with pytest.raises(InputError, match=message):
+        backbone.load_state_dict({name: value for name, value in state.items() if value is not None})
     assert fingerprint(backbone) == before
 
 
@@ -251,11 +243,8 @@ def test_normalise_known_answer_and_types():
     assert torch.equal(normalise(floats, preprocessing), normalise(pixels, preprocessing))
     assert torch.equal(floats, kept)
     assert normalise(floats.double(), preprocessing).dtype == torch.float32
-
-
-def test_normalise_keeps_channels_last():
-    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
-    result = normalise(pixels, build("resnet32").preprocessing)
+    last = torch.zeros(2, 3, 4, 4, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+    result = normalise(last, build("resnet32").preprocessing)
     assert result.is_contiguous(memory_format=torch.channels_last)
 
 

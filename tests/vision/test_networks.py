@@ -15,7 +15,7 @@ from torch import nn
 
 from acil import ImageClassifier
 from acil.errors import InputError, MissingExtraError, ModelFileError
-from acil.vision import WrappedBackbone, build, save_backbone
+from acil.vision import WrappedBackbone, build, networks, onnx_models, save_backbone
 from acil.vision.embedder import TorchEmbedder
 from acil.vision.networks import open_network
 from pictures import PREPROCESSING, Pooled, draw
@@ -37,10 +37,25 @@ def test_module_of_a_user():
 
 
 @pytest.mark.parametrize(
-    "spec", ["module:nowhere.X", "module:pictures.Missing", "module:pictures.COLOURS"]
+    ("spec", "words"),
+    [
+        *((spec, "efficientnet-lite0, timm:NAME") for spec in ("", "resnet", "onnx:", "timm:", "x.txt")),
+        ("module:nowhere.X", "Cannot import"),
+        ("module:pictures.Missing", "Cannot import"),
+        ("module:pictures.COLOURS", "Cannot make the network"),
+        # Of timm only plain names reach the library.
+        ("timm:hf-hub:someone/thing", "no plain name"),
+        ("timm:a/b", "no plain name"),
+        ("timm:../x", "no plain name"),
+        ("timm:nonsense", "Unknown model"),
+        ("timm:wide", "8 x 16 pixels"),
+        ("torchvision:squeezenet", "no linear layer in any of"),
+        ("torchvision:segmentation", "no network that classifies images"),
+        ("torchvision:video", "which gets images of shape"),
+    ],
 )
-def test_module_that_is_no_network_is_told(spec):
-    with pytest.raises(InputError):
+def test_what_names_no_network_is_told(timm, torchvision, spec, words):
+    with pytest.raises(InputError, match=words):
         open_network(spec)
 
 
@@ -92,7 +107,6 @@ def timm(monkeypatch):
         return model
 
     library.data = types.SimpleNamespace(resolve_model_data_config=config)
-
     library.create_model = create_model
     monkeypatch.setitem(sys.modules, "timm", library)
 
@@ -134,19 +148,6 @@ def test_torchvision_by_its_documented_interface(torchvision, name):
     assert open_network("torchvision:vgg").num_features == 10
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("squeezenet", "no linear layer in any of"),
-        ("segmentation", "no network that classifies images"),
-        ("video", "which gets images of shape"),
-    ],
-)
-def test_torchvision_networks_without_features_of_images_are_told(torchvision, name, words):
-    with pytest.raises(InputError, match=words):
-        open_network(f"torchvision:{name}")
-
-
 def test_library_that_does_not_fit_torch_is_told(monkeypatch):
     def fail(name):
         raise RuntimeError("operator torchvision::nms does not exist")
@@ -154,21 +155,6 @@ def test_library_that_does_not_fit_torch_is_told(monkeypatch):
     monkeypatch.setattr("acil.vision.networks.importlib.import_module", fail)
     with pytest.raises(MissingExtraError, match=r"cannot be imported \(operator.*fits torch"):
         open_network("torchvision:resnet18")
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("hf-hub:someone/thing", "no plain name"),
-        ("a/b", "no plain name"),
-        ("../x", "no plain name"),
-        ("nonsense", "Unknown model"),
-        ("wide", "8 x 16 pixels"),
-    ],
-)
-def test_names_that_cannot_be_used_are_told_and_only_plain_ones_reach_a_library(timm, name, words):
-    with pytest.raises(InputError, match=words):
-        open_network(f"timm:{name}")
 
 
 @pytest.mark.parametrize(("spec", "name"), [("timm:x", "timm"), ("torchvision:x", "torchvision")])
@@ -186,41 +172,34 @@ def test_backbone_file_of_ours(tmp_path):
     assert found.embed(pixels(2, 32)).shape == (2, 64)
 
 
-@pytest.mark.parametrize("spec", ["", "resnet", "onnx:", "timm:", "x.txt"])
-def test_unknown_specification_lists_the_kinds(spec):
-    with pytest.raises(InputError, match="efficientnet-lite0, timm:NAME"):
-        open_network(spec)
-
-
 def test_identity_follows_weights_and_preprocessing():
-    base = WrappedBackbone(Pooled(), "x", 24, PREPROCESSING)
-    same = WrappedBackbone(Pooled(), "x", 24, PREPROCESSING)
-    other = WrappedBackbone(Pooled(1), "x", 24, PREPROCESSING)
-    assert TorchEmbedder(base).identity == TorchEmbedder(same).identity
-    assert TorchEmbedder(base).identity != TorchEmbedder(other).identity
-    assert TorchEmbedder(base).identity != TorchEmbedder(base, crop=0.5).identity
+    def identity(seed=0, **options):
+        backbone = WrappedBackbone(Pooled(seed), "x", 24, PREPROCESSING)
+        return TorchEmbedder(backbone, **options).identity
+
+    assert identity() == identity()
+    assert identity() != identity(seed=1)
+    assert identity() != identity(crop=0.5)
 
 
 @pytest.fixture(scope="module")
 def content():
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from acil.vision.onnx_models import exported_network
-
-    return exported_network(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING))
+    return onnx_models.exported_network(WrappedBackbone(Pooled(), "x", 24, PREPROCESSING))
 
 
 class TestOnnx:
-    def test_file_gives_the_features_of_torch(self, content, tmp_path):
-        (tmp_path / "n.onnx").write_bytes(content)
-        found = open_network(f"onnx:{tmp_path / 'n.onnx'}")
+    def test_file_gives_the_features_of_torch_wherever_it_lies(self, content, tmp_path):
+        for name in ("a.onnx", "b.onnx"):
+            (tmp_path / name).write_bytes(content)
+        found, other = (open_network(f"onnx:{tmp_path / name}") for name in ("a.onnx", "b.onnx"))
         assert found.preprocessing.size == 8
         torch.testing.assert_close(found.embed(pixels()), expected(), rtol=1e-5, atol=1e-6)
+        assert found.identity == other.identity
 
     @pytest.mark.parametrize("threads", [1, 2, 5])
     def test_features_depend_neither_on_the_batch_nor_on_threads(self, content, monkeypatch, threads):
-        from acil.vision import onnx_models
-
         images = pixels(48)
         alone = onnx_models.OnnxEmbedder(content, "x")
         rows = torch.cat([alone.embed(image) for image in images.split(1)])
@@ -231,8 +210,6 @@ class TestOnnx:
         assert found.embed(images[:0]).shape == (0, 24)
 
     def test_images_run_side_by_side(self, content, monkeypatch):
-        from acil.vision import onnx_models
-
         monkeypatch.setattr(onnx_models, "worker_threads", lambda: 2)
         found = onnx_models.OnnxEmbedder(content, "x")
         meeting, run = threading.Barrier(2), found._row
@@ -245,12 +222,6 @@ class TestOnnx:
         monkeypatch.setattr(found, "_row", row)
         assert torch.equal(found.embed(pixels(2)), torch.cat([run(p) for p in pixels(2).split(1)]))
 
-    def test_place_of_the_file_is_not_its_identity(self, content, tmp_path):
-        for name in ("a.onnx", "b.onnx"):
-            (tmp_path / name).write_bytes(content)
-        one, two = (open_network(f"onnx:{tmp_path / name}") for name in ("a.onnx", "b.onnx"))
-        assert one.identity == two.identity
-
     @pytest.mark.parametrize("damage", [b"", b"rubbish", b"\x08\x07" * 40])
     def test_damaged_file_is_told(self, tmp_path, damage):
         (tmp_path / "n.onnx").write_bytes(damage)
@@ -262,11 +233,9 @@ class TestOnnx:
             open_network(f"onnx:{tmp_path}")
 
     def test_missing_runtime_names_the_extra(self, content, monkeypatch):
-        from acil.vision.onnx_models import OnnxEmbedder
-
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         with pytest.raises(MissingExtraError, match=r"acil\[onnx\]"):
-            OnnxEmbedder(content, "x")
+            onnx_models.OnnxEmbedder(content, "x")
 
 
 class TestEfficientNet:
@@ -282,27 +251,16 @@ class TestEfficientNet:
         images = pixels(3, 224)
         whole = found.embed(images)
         assert torch.equal(torch.cat([found.embed(images[i : i + 1]) for i in range(3)]), whole)
-        from acil.vision.networks import EfficientNetLite0
-
-        eager = TorchEmbedder(EfficientNetLite0().eval(), found.crop)
+        eager = TorchEmbedder(networks.EfficientNetLite0().eval(), found.crop)
         np.testing.assert_allclose(eager.embed(images[:1]), whole[:1], atol=1e-4)
 
     def test_export_is_kept_in_the_cache(self, monkeypatch, tmp_path):
-        from acil.vision import networks
-
         monkeypatch.setenv("ACIL_CACHE", str(tmp_path / "new"))
         made = []
         monkeypatch.setattr(networks, "exported_network", lambda network: made.append(1) or b"graph")
         assert networks._graph("0" * 64) == networks._graph("0" * 64) == b"graph"
         assert len(made) == 1
         assert list((tmp_path / "new").iterdir())
-
-    def test_without_onnxruntime_torch_does_it(self, monkeypatch):
-        from acil.vision import networks
-
-        monkeypatch.setitem(sys.modules, "onnxruntime", None)
-        found = networks.open_efficientnet()
-        assert (found.engine, found.num_features) == ("torch", 1280)
 
     def test_model_learnt_with_onnxruntime_predicts_without_it_and_learns_nothing(
         self, monkeypatch, tmp_path
@@ -316,6 +274,7 @@ class TestEfficientNet:
         expected = model.predict([*files["red"], *files["blue"]])
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         found = ImageClassifier.load(tmp_path / "m.acil")
+        assert (found.embedder.engine, found.embedder.num_features) == ("torch", 1280)
         assert found.predict([*files["red"], *files["blue"]]) == expected
         with pytest.raises(InputError, match="engine: 'torch' instead of 'onnxruntime'"):
             found.learn(files["red"], ["red"] * 2)

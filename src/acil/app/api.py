@@ -20,7 +20,7 @@ from acil.app.guard import Guard, TokenCheck, client_of
 from acil.app.inbox import FIELD, Inbox
 from acil.app.line import BusyError
 from acil.app.metrics import CONTENT_TYPE
-from acil.app.service import Question, Service
+from acil.app.service import Service
 from acil.app.uploads import TooLargeError
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
@@ -189,13 +189,7 @@ _STATUS: list[tuple[type[Exception], int, str | None]] = [
 
 
 def create_app(service: Service) -> FastAPI:
-    """Return the application that serves a model.
-
-    Parameters
-    ----------
-    service : Service
-        Closed when the application ends.
-    """
+    """Return the application that serves a model; when it ends, it closes the service."""
     refusals: dict[int | str, dict[str, Any]] = {
         code: {"model": Refusal} for code in (401, 403, 408, 409, 413, 415, 422, 429, 503)
     }
@@ -217,6 +211,11 @@ def create_app(service: Service) -> FastAPI:
     inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
 
+    async def changed(request: Request, action: Literal["learn", "forget"], name: str) -> Changed:
+        async with inbox.files(request) as files:
+            done = await _unless_gone(request, service.change(action, name, files))
+            return Changed.model_validate(done)
+
     @app.post("/predict", responses=refusals, openapi_extra=_BODY)
     async def predict(
         request: Request,
@@ -234,18 +233,14 @@ def create_app(service: Service) -> FastAPI:
         limit = service.settings.unknown_above if unknown_above is None else unknown_above
         service.store.require()
         async with inbox.files(request) as files:
-            question = Question(top, limit or None)
-            answer = await _unless_gone(
-                request, service.predict(client_of(request.scope), files, question)
-            )
+            work = service.predict(client_of(request.scope), files, top, limit or None)
+            answer = await _unless_gone(request, work)
         return Predictions.model_validate(answer)
 
     @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def teach(request: Request, name: str) -> Changed:
         """Teach images of a new class, or more of a known one; the model is saved before the answer."""
-        async with inbox.files(request) as files:
-            done = await _unless_gone(request, service.change("learn", name, files))
-            return Changed.model_validate(done)
+        return await changed(request, "learn", name)
 
     @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def forget(request: Request, name: str) -> Changed:
@@ -253,9 +248,7 @@ def create_app(service: Service) -> FastAPI:
 
         Send the same files that were taught. A class of which none is left disappears.
         """
-        async with inbox.files(request) as files:
-            done = await _unless_gone(request, service.change("forget", name, files))
-            return Changed.model_validate(done)
+        return await changed(request, "forget", name)
 
     @app.post("/undo", responses=refusals, dependencies=protected)
     async def undo() -> Model:
@@ -329,15 +322,16 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
         await asyncio.wait({working, watching})
 
 
-async def _busy(request: Request, error: Exception) -> JSONResponse:
-    status = error.status if isinstance(error, BusyError) else 503
-    return JSONResponse({"detail": str(error)}, status, {"Retry-After": str(_RETRY_SECONDS)})
+async def _busy(request: Request, error: Any) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, error.status, {"Retry-After": str(_RETRY_SECONDS)})
 
 
-async def _parameters_refused(request: Request, error: Exception) -> JSONResponse:
+async def _parameters_refused(request: Request, error: Any) -> JSONResponse:
     """Answer wrong query parameters like all other refusals."""
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    texts = [f"{fault['loc'][-1]} is {reprlib.repr(fault['input'])}. {fault['msg']}." for fault in found]
+    texts = [
+        f"{fault['loc'][-1]} is {reprlib.repr(fault['input'])}. {fault['msg']}."
+        for fault in error.errors()
+    ]
     return JSONResponse({"detail": " ".join(texts)}, 422)
 
 

@@ -7,74 +7,56 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from acil.vision.embedder import Embedder
 
-Question = TypeVar("Question")
-Result = TypeVar("Result")
 #: An image with a larger part of the pixels that may be decoded at a time leaves one thread to others.
 _LARGE = 1 / 8
 
 
 class BusyError(Exception):
-    """There is too much to do already; the client may ask again later.
-
-    Attributes
-    ----------
-    status : int
-        429 if this client has sent too much, 503 if all together have.
-    """
+    """There is too much to do already; the client may ask again later."""
 
     def __init__(self, status: int) -> None:
+        """Take 429 if this client has sent too much, 503 if all together have."""
         who = "This client has" if status == 429 else "Others have"
         super().__init__(f"{who} sent more than this server can do now. Send it again later.")
         self.status = status
 
 
 class Waiting(NamedTuple):
-    """One image in the line.
+    """One image in the line."""
 
-    Attributes
-    ----------
-    read : callable
-        Decodes it, in a thread.
-    pixels : int
-        Held in memory while it is decoded.
-    cost : int
-        Time and memory that it takes, in pixels.
-    """
-
-    read: Callable[[], Tensor]
-    pixels: int
-    cost: int
+    read: Callable[[], Tensor]  # decodes it, in a thread
+    pixels: int  # held in memory while it is decoded
+    cost: int  # time and memory that it takes, in pixels
 
 
 @dataclass(eq=False)
-class _Request(Generic[Question, Result]):
+class _Request:
     client: str
     size: int
     images: deque[tuple[int, Waiting]]
-    question: Question
-    future: Future[Result]
+    #: Makes the result of the features of all its images.
+    answer: Callable[[Tensor], Any]
+    future: Future[Any]
     #: Cost of its images, and of those that have had their turn.
     cost: int
     served: int
     features: dict[int, Tensor] = field(default_factory=dict)
 
 
-class Line(Generic[Question, Result]):
+class Line:
     """Decode and classify images of many requests.
 
     Parameters
     ----------
     embedder : Embedder
         Its features do not depend on the batch.
-    answer : callable
-        Called with the features of all images of a request, and with its question; returns its result.
     max_pixels : int
         That are decoded at a time, and of one image.
     limit : int
@@ -96,7 +78,6 @@ class Line(Generic[Question, Result]):
     def __init__(
         self,
         embedder: Embedder,
-        answer: Callable[[Tensor, Question], Result],
         *,
         max_pixels: int,
         limit: int,
@@ -104,16 +85,15 @@ class Line(Generic[Question, Result]):
         decoders: int = 2,
     ) -> None:
         self._embedder = embedder
-        self._answer = answer
         self._max_pixels = max_pixels
         self._limit = limit
         self._max_images = max_images
-        self._requests: dict[_Request[Question, Result], None] = {}
+        self._requests: dict[_Request, None] = {}
         #: What each client has had since it joined the line.
         self._served: dict[str, int] = {}
         self._decoding: list[int] = []
         #: Request, place in it, pixels and cost of images that wait for the network.
-        self._decoded: list[tuple[_Request[Question, Result], int, Tensor, int]] = []
+        self._decoded: list[tuple[_Request, int, Tensor, int]] = []
         self._closed = False
         self._changed = threading.Condition()
         #: Number of batches and of images in them, for metrics.
@@ -127,16 +107,12 @@ class Line(Generic[Question, Result]):
         for thread in self._threads:
             thread.start()
 
-    def submit(self, client: str, images: Sequence[Waiting], question: Question) -> Future[Result]:
-        """Return the future result of the images of one request, at least one.
+    def submit(
+        self, client: str, images: Sequence[Waiting], answer: Callable[[Tensor], Any]
+    ) -> Future[Any]:
+        """Return the future result of the images of one request, at least one, in turn with others.
 
-        Parameters
-        ----------
-        client : str
-            Whose turn it takes.
-        images : sequence of Waiting
-        question
-            Handed to ``answer``.
+        The result is what ``answer`` returns for the features of all its images.
         """
         with self._changed:
             if self._closed:
@@ -147,11 +123,11 @@ class Line(Generic[Question, Result]):
                 had[other.client] -= cost
             self._served.setdefault(client, min(had.values(), default=0))
             served = min((r.served for r in self._requests if r.client == client), default=0)
-            request = _Request[Question, Result](
+            request = _Request(
                 client,
                 len(images),
                 deque(enumerate(images)),
-                question,
+                answer,
                 Future(),
                 sum(image.cost for image in images),
                 served,
@@ -171,9 +147,9 @@ class Line(Generic[Question, Result]):
         for thread in self._threads:
             thread.join()
 
-    def _overload(self) -> list[tuple[_Request[Question, Result], int]]:
+    def _overload(self) -> list[tuple[_Request, int]]:
         """Take requests out until the rest is within the limits; return them, with what to tell them."""
-        refused: list[tuple[_Request[Question, Result], int]] = []
+        refused: list[tuple[_Request, int]] = []
         while True:
             self._drop_cancelled()
             costs = Counter[str]()
@@ -188,7 +164,7 @@ class Line(Generic[Question, Result]):
             refused.append((heaviest, 429 if most > self._limit else 503))
             self._remove(heaviest)
 
-    def _remove(self, request: _Request[Question, Result]) -> bool:
+    def _remove(self, request: _Request) -> bool:
         """Take a request out of the line; say whether it was there: who removes it answers it."""
         if request not in self._requests:
             return False
@@ -201,7 +177,7 @@ class Line(Generic[Question, Result]):
         for request in [r for r in self._requests if r.future.cancelled()]:
             self._remove(request)
 
-    def _next(self, large: bool) -> tuple[_Request[Question, Result], int, Waiting] | None:
+    def _next(self, large: bool) -> tuple[_Request, int, Waiting] | None:
         """Return the image whose turn it is, None if none can be decoded now."""
         self._drop_cancelled()
         full = len(self._decoded) >= self._max_images
@@ -255,7 +231,7 @@ class Line(Generic[Question, Result]):
             if batch:
                 self._process(batch)
 
-    def _process(self, batch: list[tuple[_Request[Question, Result], int, Tensor, int]]) -> None:
+    def _process(self, batch: list[tuple[_Request, int, Tensor, int]]) -> None:
         requests = list(dict.fromkeys(request for request, *_ in batch))
         try:
             rows = self._embedder.embed(torch.stack([pixels for _, _, pixels, _ in batch]))
@@ -271,11 +247,11 @@ class Line(Generic[Question, Result]):
             if len(request.features) == request.size:
                 features = torch.stack([request.features[place] for place in range(request.size)])
                 try:
-                    self._finish(request, self._answer(features, request.question))
+                    self._finish(request, request.answer(features))
                 except Exception as error:
                     self._finish(request, error)
 
-    def _finish(self, request: _Request[Question, Result], outcome: Result | Exception) -> None:
+    def _finish(self, request: _Request, outcome: Any) -> None:
         with self._changed:
             mine = self._remove(request)
             self._changed.notify_all()
@@ -283,7 +259,7 @@ class Line(Generic[Question, Result]):
             _answer(request.future, outcome)
 
 
-def _answer(future: Future[Result], outcome: Result | Exception) -> None:
+def _answer(future: Future[Any], outcome: Any) -> None:
     if not future.set_running_or_notify_cancel():
         return
     if isinstance(outcome, Exception):

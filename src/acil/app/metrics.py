@@ -16,12 +16,7 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"
 
 
 class Metrics:
-    """Counts of one server since its start.
-
-    Parameters
-    ----------
-    current : callable, optional
-        Returns further metrics, with the values of the moment.
+    """Counts of one server since its start; ``current`` returns further metrics, as they are now.
 
     Examples
     --------

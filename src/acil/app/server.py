@@ -121,14 +121,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Parameters
-    ----------
-    host : str
-    port : int
-        0 takes any that is free.
-    """
+    """Return a listening socket; port 0 takes any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if the protocol is named. Otherwise each answer waits 40 ms for an
     # acknowledgement.
@@ -153,14 +146,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> None:
-    """Serve a model until a signal says stop.
-
-    Parameters
-    ----------
-    settings : Settings
-    ready : callable
-        Called with the address of the page when it can be opened.
-    """
+    """Serve a model until a signal says stop; ``ready`` is told the address of the page."""
     _return_memory()
     # The thread that answers is one of several: it must not wait long for its turn.
     sys.setswitchinterval(_SWITCH_SECONDS)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,11 @@ from torch import Tensor
 from acil.app.line import BusyError, Line, Waiting
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
-from acil.app.store import Change, Published, Store
+from acil.app.store import Published, Store
 from acil.app.uploads import TooLargeError, check_image, check_name
 from acil.errors import InputError
 from acil.images import Samples
 from acil.images.snapshot import Snapshot
-from acil.vision.decode import decode
 
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
@@ -39,27 +38,19 @@ _MAX_CHANGES = 4
 _IMAGE_COST, _BYTE_COST = 1_000_000, 16
 
 
-class Question(NamedTuple):
-    """How a request wants its images classified."""
-
-    top: int
-    unknown_above: float | None
-
-
 class Service:
     """A model that predicts for many at a time and changes for one at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.store = Store(settings.model, settings.backbone, settings.track, settings.undo)
+        self.store = Store(settings)
         self._held_out: Samples | None = None
         if settings.held_out is not None:
-            self._held_out = self.store.prepare(settings.held_out, None)
+            self._held_out = self.store.reader.prepare(settings.held_out)
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
-        self._line: Line[Question, dict[str, Any]] = Line(
+        self._line = Line(
             self.store.embedder,
-            self._answer,
             max_pixels=settings.max_pixels,
             limit=settings.request_pixels
             + _IMAGE_COST * settings.max_images
@@ -73,7 +64,9 @@ class Service:
         self._n_changes = 0
         self.metrics = Metrics(self._current)
 
-    async def predict(self, client: str, files: Sequence[bytes], question: Question) -> dict[str, Any]:
+    async def predict(
+        self, client: str, files: Sequence[bytes], top: int, unknown_above: float | None
+    ) -> dict[str, Any]:
         """Return what the model says of images; cancelled, it takes no more time."""
         self.store.require()
         sizes = await self._checked(files)
@@ -85,19 +78,17 @@ class Service:
             )
             for number, (content, pixels) in enumerate(zip(files, sizes, strict=True), start=1)
         ]
-        answer = await asyncio.wrap_future(self._line.submit(client, waiting, question))
+        answer = functools.partial(self._answer, top=top, unknown_above=unknown_above)
+        found: dict[str, Any] = await asyncio.wrap_future(self._line.submit(client, waiting, answer))
         self.metrics.used("predict", len(files))
-        return answer
+        return found
 
     async def change(
         self, action: Literal["learn", "forget"], name: str, files: Sequence[bytes]
     ) -> dict[str, Any]:
         """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
 
-        Returns
-        -------
-        dict
-            The report, the new revision, and the comparison on held-out images if there are any.
+        Return the report, the new revision, and the comparison on held-out images if there are any.
         """
         check_name(name)
         with self._turn():
@@ -128,6 +119,7 @@ class Service:
     def describe(self) -> dict[str, Any]:
         """Return what the page and other clients need to know of the model."""
         published, settings = self.store.published, self.settings
+        measured = self._measure(published)
         totals = {} if published is None else published.snapshot.totals
         return {
             "name": settings.model.name,
@@ -143,7 +135,7 @@ class Service:
                 "images": settings.max_images,
                 "pixels": settings.max_pixels,
             },
-            "held_out": None if self._held_out is None else self._measure(published).to_dict(),
+            "held_out": None if measured is None else measured.to_dict(),
             "history": list(self._history),
         }
 
@@ -189,11 +181,10 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._checkers, check)
 
     def _decoded(self, number: int, content: bytes) -> Tensor:
-        embedder = self.store.embedder
         with _named(number):
-            return decode(content, embedder.preprocessing.size, embedder.mode, embedder.crop)
+            return self.store.embedder.decode(content)
 
-    def _answer(self, features: Tensor, question: Question) -> dict[str, Any]:
+    def _answer(self, features: Tensor, top: int, unknown_above: float | None) -> dict[str, Any]:
         """Classify the images of a request, all by one state of the model."""
         published = self.store.require()
         predictions = [
@@ -204,26 +195,25 @@ class Service:
                 "top": [{"label": name, "probability": share} for name, share in likeliest],
             }
             for label, unknown, likeliest, novelty in published.snapshot.classify(
-                features.numpy(), *question
+                features.numpy(), top, unknown_above
             )
         ]
         return {"revision": published.revision, "predictions": predictions}
 
-    def _changed(self, action: str, name: str, contents: list[bytes]) -> dict[str, Any]:
+    def _changed(
+        self, action: Literal["learn", "forget"], name: str, contents: list[bytes]
+    ) -> dict[str, Any]:
         start = time.perf_counter()
-        samples: Samples = self.store.prepare(contents, name)
-        change: Change = self.store.learn(samples) if action == "learn" else self.store.forget(samples)
+        change = self.store.change(action, self.store.reader.prepare(contents, name))
         images = sum(change.report.counts.values())
         self.metrics.used(action, images)
-        held_out = None
-        if self._held_out is not None:
-            held_out = compared(self._measure(change.before), self._measure(change.after))
+        before, after = self._measure(change.before), self._measure(change.after)
         entry = {
             "action": action,
             "class": name,
             "images": images,
             "revision": change.after.revision,
-            "held_out": held_out,
+            "held_out": compared(before, after) if before and after else None,
         }
         if images:
             self._history.append(entry)
@@ -234,10 +224,10 @@ class Service:
         repeated = len(change.report.repeated)
         return {**entry, "totals": change.report.totals, "repeated": repeated, "seconds": seconds}
 
-    def _measure(self, published: Published | None) -> Measured:
-        """Return the accuracy of a state; the last one is remembered."""
+    def _measure(self, published: Published | None) -> Measured | None:
+        """Return how a state does on the held-out images, if there are any; the last is remembered."""
         if self._held_out is None:
-            raise RuntimeError("There is no held-out folder.")
+            return None
         remembered = self._measured
         if published is not None and remembered is not None and remembered[0] == published.revision:
             return remembered[1]
@@ -259,19 +249,11 @@ def _named(number: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Measured:
-    """How one state of the model does on the held-out images.
+    """How one state of the model does on the held-out images."""
 
-    Attributes
-    ----------
-    names : ndarray of shape (n,), str
-        True class of each image.
-    known, right : ndarray of shape (n,), bool
-        Whether the model has learnt that class, and whether it is the likeliest.
-    """
-
-    names: npt.NDArray[np.str_]
-    known: npt.NDArray[np.bool_]
-    right: npt.NDArray[np.bool_]
+    names: npt.NDArray[np.str_]  # true class of each image
+    known: npt.NDArray[np.bool_]  # whether the model has learnt that class
+    right: npt.NDArray[np.bool_]  # whether it is the likeliest
 
     @classmethod
     def of(cls, samples: Samples, snapshot: Snapshot | None) -> Measured:
@@ -294,14 +276,9 @@ class Measured:
 
 
 def compared(before: Measured, after: Measured) -> dict[str, Any]:
-    """Return accuracies before and after a change.
+    """Return accuracies before and after a change, each over the classes known then.
 
-    Returns
-    -------
-    dict
-        ``before`` and ``after`` over the classes known at each time; ``kept`` over those known at both:
-        ``accuracy_before``, ``accuracy_after``, ``images``, and ``lost``, the number of images that were
-        right before and are not now.
+    ``kept`` is over the classes known at both times; ``lost`` of these images were right before only.
     """
     kept = before.known & after.known
     return {

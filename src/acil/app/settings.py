@@ -112,14 +112,7 @@ class Settings:
 
 
 def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the token from a file or from the environment; None if neither has one.
-
-    Parameters
-    ----------
-    path : Path or None
-    environment : mapping
-        Looked at for ``ACIL_TOKEN``.
-    """
+    """Return the token from a file, or else from ``ACIL_TOKEN``; None if neither has one."""
     if path is None:
         found = environment.get(TOKEN_VARIABLE)
         return None if found is None else _checked(found.strip(), TOKEN_VARIABLE)

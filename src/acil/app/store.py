@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from acil.app.settings import Settings
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.images import ImageClassifier, Report, Samples
 from acil.images.snapshot import Snapshot
 from acil.images.undo import kept_states, undo
 from acil.modelfile import locked
-from acil.vision.embedder import Embedder
+from acil.vision.networks import DEFAULT
 
 logger = logging.getLogger(__name__)
 
@@ -27,20 +27,11 @@ Signature = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Published:
-    """One state of the model, as it was served.
-
-    Attributes
-    ----------
-    snapshot : Snapshot
-    revision : str
-        Hash of classes and weights: the same state has the same revision after a restart.
-    signature : tuple of int
-        Of the file that holds this state.
-    """
+    """One state of the model, as it was served."""
 
     snapshot: Snapshot
-    revision: str
-    signature: Signature
+    revision: str  # hash of classes and weights: the same for the same state, also after a restart
+    signature: Signature  # of the file that holds this state
 
     @classmethod
     def of(cls, classifier: ImageClassifier, signature: Signature) -> Published:
@@ -69,64 +60,34 @@ class Store:
 
     Each change reads the file under its lock, makes the new state, saves it, and only then serves it. So
     other processes may change the same file, a change that fails changes nothing, and a server that is
-    killed leaves the old state or the new one.
-
-    Parameters
-    ----------
-    path : Path
-        If there is no such file, it is made by the first change.
-    backbone : str, optional
-    track : bool, default=True
-        Whether a new model keeps hashes of its images, so that none is learnt twice.
-    undo : bool, default=True
-        Whether the state before each change is kept.
+    killed leaves the old state or the new one. If there is no file, the first change makes it.
     """
 
-    def __init__(
-        self, path: Path, backbone: str | None = None, track: bool = True, undo: bool = True
-    ) -> None:
-        self.path = path
-        self._backbone = backbone
-        self._track = track
-        self._undo = undo
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.path = settings.model
         self._changing = threading.Lock()
-        self._published: Published | None = None
+        #: The state that is served now; None until something has been taught.
+        self.published: Published | None = None
         self._refused: Signature | None = None
         #: What is wrong with the file, in words for anybody.
         self.fault: str | None = None
         self._logged: tuple[str | None, str] = (None, "")
-        signature = _signature(path)
+        #: Turns images into samples; never changed.
+        self.reader: ImageClassifier
+        signature = _signature(self.path)
         if signature is None:
-            self._reader = self._new()
-            self.embedder: Embedder = self._reader.embedder
+            self.reader = self._new()
         else:
-            self._reader = ImageClassifier.load(path, backbone=backbone)
-            self.embedder = self._reader.embedder
-            self._published = Published.of(self._reader, signature)
-
-    @property
-    def published(self) -> Published | None:
-        """The state that is served now; None until something has been taught."""
-        return self._published
+            self.reader = ImageClassifier.load(self.path, backbone=settings.backbone)
+            self.published = Published.of(self.reader, signature)
+        self.embedder = self.reader.embedder
 
     def require(self) -> Published:
         """Return the state that is served now, or raise if there is none."""
-        if self._published is None:
+        if self.published is None:
             raise NotFittedError("This model has not been taught anything yet. Teach a class first.")
-        return self._published
-
-    def prepare(self, source: str | os.PathLike[str] | Sequence[bytes], name: str | None) -> Samples:
-        """Turn images into samples; see `ImageClassifier.prepare`."""
-        return self._reader.prepare(source, name)
-
-    def learn(self, samples: Samples) -> Change:
-        """Teach samples, save, and serve the new state."""
-        return self._change(lambda classifier: classifier.learn(samples))
-
-    def forget(self, samples: Samples) -> Change:
-        """Forget samples, save, and serve the new state."""
-        self.require()
-        return self._change(lambda classifier: classifier.forget(samples))
+        return self.published
 
     def refresh(self) -> None:
         """Serve the file as it is now, if another process has changed it; never raise.
@@ -148,7 +109,7 @@ class Store:
 
     def _refreshed(self) -> None:
         signature = _signature(self.path)
-        known = None if self._published is None else self._published.signature
+        known = None if self.published is None else self.published.signature
         if signature == known:
             self._found(None)
         elif signature is None:
@@ -159,7 +120,7 @@ class Store:
         if not self._changing.acquire(blocking=False):
             return
         try:
-            self._published = Published.of(self._load(), signature)
+            self.published = Published.of(self._load(), signature)
         except ACILError:
             self._refused = signature
             raise
@@ -168,15 +129,18 @@ class Store:
         self._found(None)
         logger.info("%s has been changed by another process: reloaded.", self.path)
 
-    def _change(self, act: Callable[[ImageClassifier], Report]) -> Change:
+    def change(self, action: Literal["learn", "forget"], samples: Samples) -> Change:
+        """Learn or forget samples, save, and serve the new state."""
+        if action == "forget":
+            self.require()
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             classifier, before = self._latest()
-            report = act(classifier)
+            report = classifier.learn(samples) if action == "learn" else classifier.forget(samples)
             if before is not None and not report.counts:
                 return Change(report, before, before)
-            classifier.save(self.path, undo=self._undo)
+            classifier.save(self.path, undo=self._settings.undo)
             after = Published.of(classifier, _existing(self.path))
-            self._published = after
+            self.published = after
         return Change(report, before, after)
 
     @property
@@ -190,30 +154,29 @@ class Store:
             if not self.undo_left:
                 raise InputError("No earlier state is kept: there is nothing to undo.")
             undo(self.path)
-            self._published = Published.of(self._load(), _existing(self.path))
-            return self._published
+            self.published = Published.of(self._load(), _existing(self.path))
+            return self.published
 
     def _latest(self) -> tuple[ImageClassifier, Published | None]:
         """Return the file as it is now, for changing, and the state that it holds."""
         signature = _signature(self.path)
         if signature is None:
-            if self._published is not None:
+            if self.published is not None:
                 raise ModelFileError(
                     f"{self.path} has been removed while it was served. Put it back, or restart the "
                     "server to begin anew."
                 )
             return self._new(), None
         classifier = self._load()
-        if self._published is not None and self._published.signature == signature:
-            return classifier, self._published
+        if self.published is not None and self.published.signature == signature:
+            return classifier, self.published
         return classifier, Published.of(classifier, signature)
 
     def _load(self) -> ImageClassifier:
         return ImageClassifier.load(self.path, backbone=self.embedder)
 
     def _new(self) -> ImageClassifier:
-        network = () if self._backbone is None else (self._backbone,)
-        return ImageClassifier(*network, track=self._track)
+        return ImageClassifier(self._settings.backbone or DEFAULT, track=self._settings.track)
 
 
 def _signature(path: Path) -> Signature | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,15 +19,13 @@ from acil.cli.shared import (
     counted,
     given_features,
     given_images,
-    is_rank_zero,
     plain,
     several_ranks,
     show_counts,
     shown_progress,
-    stop_on_sigterm,
     tell_skipped,
 )
-from acil.errors import InputError, ProcessLostError
+from acil.errors import InputError
 
 #: Options that are not named like the settings they give.
 _FLAGS = {"min_class_samples": "at-least"}
@@ -90,9 +87,13 @@ def learn(
 ) -> None:
     """Learn images of new classes, or more of known ones; nothing learnt before is lost.
 
-    Makes the model file or extends it. The images are not stored. Started by torchrun, each of several
-    processes reads its share of the images, and the first one writes the file.
+    Makes the model file or extends it. The images are not stored.
     """
+    from acil.images import ImageClassifier, network_of
+    from acil.images.undo import kept_states
+    from acil.modelfile import locked
+    from acil.vision.listing import first_of
+
     start = time.perf_counter()
     options = {
         "expansion_size": expansion_size,
@@ -100,26 +101,35 @@ def learn(
         "min_class_samples": at_least,
         "clip_norm": clip_norm,
     }
-    target = _Target(model, backbone, options, track, undo)
-    learnt = _learn_together if several_ranks() else _learn_alone
-
-    def listed() -> tuple[Any, Any]:
-        if is_rank_zero():
-            if not model.absolute().parent.is_dir():
-                raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
-            target.check_options()
-        features = given_features(images, class_name)
-        if features is not None and several_ranks():
-            raise InputError("Files of features are learnt by one process. Leave out torchrun.")
-        return given_images(images, class_name) if features is None else (features, None)
-
+    if several_ranks():
+        raise InputError(
+            "torchrun does not go with acil learn. Let processes learn shares of the images into files "
+            "of their own, and add these up with acil merge."
+        )
+    if not model.absolute().parent.is_dir():
+        raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
+    _require_unchosen(model, options)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if backbone is not None:
+        chosen["backbone"] = backbone
+    new = ImageClassifier(track=track is not False, **chosen)
     with shown_progress("images") as progress, _mentioning_skip_bad():
-        report, samples = learnt(target, listed, skip_bad, progress)
-    if not is_rank_zero():
-        return
-    from acil.images.undo import kept_states
-    from acil.vision.listing import first_of
-
+        samples, embedder = given_features(images, class_name), None
+        if samples is None:
+            paths, labels = given_images(images, class_name)
+            # Before the lock: features take longest, and other processes may change the model meanwhile.
+            reader = ImageClassifier(network_of(model, backbone)) if model.exists() else new
+            samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+            embedder = reader.embedder
+        with locked(model):
+            # The file as it is now; another process may have made it or added to it.
+            _require_unchosen(model, options)
+            classifier = new
+            if model.exists():
+                classifier = ImageClassifier.load(model, backbone=embedder, track=track)
+            report = classifier.learn(samples)
+            if report.counts:
+                classifier.save(model, undo=undo)
     tell_skipped(report.skipped)
     if report.repeated:
         some = counted(len(report.repeated), "image")
@@ -176,94 +186,14 @@ def _mentioning_skip_bad() -> Iterator[None]:
         raise InputError(f"{error} Or leave them out with --skip-bad.") from error
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The model file that `acil learn` makes or extends, and the options for it."""
-
-    file: Path
-    backbone: str | None
-    options: dict[str, Any]
-    track: bool | None
-    undo: bool
-
-    def new(self, embedder: Any = None) -> Any:
-        from acil.images import ImageClassifier
-
-        chosen = {name: value for name, value in self.options.items() if value is not None}
-        network = self.backbone if embedder is None else embedder
-        if network is not None:
-            chosen["backbone"] = network
-        return ImageClassifier(track=self.track is not False, **chosen)
-
-    def load(self, embedder: Any) -> Any:
-        from acil.images import ImageClassifier
-
-        self.check_options()
-        return ImageClassifier.load(self.file, backbone=embedder, track=self.track)
-
-    def check_options(self) -> None:
-        """Raise if options for a new model are given for one that exists."""
-        for name, value in self.options.items():
-            if value is not None and self.file.exists():
-                raise InputError(
-                    f"{self.file} exists, and its {name} was chosen when it was made. Leave out "
-                    f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
-                )
-
-
-def _learn_alone(
-    target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
-) -> tuple[Any, Any]:
-    from acil.images import ImageClassifier, network_of
-    from acil.modelfile import locked
-
-    samples, labels = listed()
-    embedder = None
-    if labels is not None:
-        # Before the lock: features take longest, and other processes may change the model meanwhile.
-        new = None if target.file.exists() else target.new()
-        embedder = network_of(target.file, target.backbone)[0] if new is None else new.embedder
-        reader = new or ImageClassifier(embedder)
-        samples = reader.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
-    with locked(target.file):
-        # The file as it is now; another process may have made it or added to it.
-        classifier = target.load(embedder) if target.file.exists() else target.new()
-        report = classifier.learn(samples)
-        if report.counts:
-            classifier.save(target.file, undo=target.undo)
-    return report, samples
-
-
-def _learn_together(
-    target: _Target, listed: Callable[[], tuple[Any, Any]], skip_bad: bool, progress: Any
-) -> tuple[Any, Any]:
-    """Learn as one of several processes that torchrun has started."""
-    from acil.distributed import Group
-    from acil.images.sharded import learn_together
-
-    stop_on_sigterm()
-    try:
-        with Group.join() as group:
-            with group.together():
-                images = listed()
-            return learn_together(
-                target.file,
-                *images,
-                group,
-                new=target.new,
-                load=target.load,
-                backbone=target.backbone,
-                track=target.track,
-                undo=target.undo,
-                skip_bad=skip_bad,
-                progress=progress if is_rank_zero() else None,
+def _require_unchosen(model: Path, options: dict[str, Any]) -> None:
+    """Raise if options for a new model are given for one that exists."""
+    for name, value in options.items():
+        if value is not None and model.exists():
+            raise InputError(
+                f"{model} exists, and its {name} was chosen when it was made. Leave out "
+                f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
             )
-    except (KeyboardInterrupt, ProcessLostError):
-        if is_rank_zero():
-            typer.echo(
-                f"Stopped. {target.file} has all of these images or none: see acil inspect.", err=True
-            )
-        raise
 
 
 def forget(
@@ -293,7 +223,7 @@ def forget(
     if samples is None:
         paths, labels = given_images(images, class_name)
         with shown_progress("images") as progress:
-            embedder, _ = network_of(model, backbone)
+            embedder = network_of(model, backbone)
             samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
     with locked(model):
         latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)

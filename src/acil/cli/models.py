@@ -386,13 +386,11 @@ def _onnx(classifier: Any, path: Path, check: Path | None) -> dict[str, Any]:
     import torch
 
     from acil.export import export_onnx
-    from acil.vision.decode import decode
     from acil.vision.listing import list_files
 
     embedder, pixels = classifier.embedder, None
     if check is not None:
-        size, mode, crop = embedder.preprocessing.size, embedder.mode, embedder.crop
-        pixels = torch.stack([decode(file, size, mode, crop) for file in list_files([check])])
+        pixels = torch.stack([embedder.decode(file) for file in list_files([check])])
     done = export_onnx(classifier.snapshot.solved(), embedder, path, pixels)
     return {
         "path": str(path),

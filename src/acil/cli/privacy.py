@@ -57,7 +57,7 @@ def audit(
                 if samples is None:
                     from acil.images import ImageClassifier, network_of
 
-                    network = ImageClassifier(network_of(model, backbone)[0])
+                    network = ImageClassifier(network_of(model, backbone))
                     samples = network.prepare(place, progress=progress)
                 given |= {rows: samples.features, labels: samples.labels}
         found = attack(load(model), None if previous is None else load(previous), **given)

@@ -105,7 +105,8 @@ class ImageClassifier:
         min_class_samples: int = 1,
     ) -> None:
         self._embedder = backbone if isinstance(backbone, Embedder) else None
-        self._source = None if isinstance(backbone, Embedder) else absolute(backbone)
+        #: The name to open the network by, with its folder; None if it was given as an object.
+        self.source = None if isinstance(backbone, Embedder) else absolute(backbone)
         #: Replaced as a whole by every change: readers take it once and need no lock.
         self._snapshot: Snapshot | None = None
         self._opening = threading.Lock()
@@ -135,11 +136,6 @@ class ImageClassifier:
             if learnt is not None and not self._embedder.predicts_for(learnt):
                 require_identity(self._embedder.identity, learnt)
             return self._embedder
-
-    @property
-    def source(self) -> str | None:
-        """The name to open the network by, with its folder; None if it was given as an object."""
-        return self._source
 
     @property
     def snapshot(self) -> Snapshot:
@@ -258,10 +254,10 @@ class ImageClassifier:
                 head = ACILClassifier(**self._settings)  # type: ignore[arg-type]
                 if samples.identity is not None:
                     head.backbone_ = samples.identity
-                self._source = samples.source
+                self.source = samples.source
             else:
                 head = before.copy_head()
-            samples.teach(head)
+            head.partial_fit(samples.features, samples.labels)
             return self._replace(head, tracker, samples, start, repeated)
 
     def forget(
@@ -449,28 +445,12 @@ class ImageClassifier:
             Whether to track images from now on; False also drops the hashes of the file with the next
             change. By default as the model has done.
         """
-        return cls.from_head(load_head(path, inference=inference), backbone, track, os.fspath(path))
-
-    @classmethod
-    def from_head(
-        cls, head: ACILClassifier, backbone: str | Embedder | None, track: bool | None, name: str
-    ) -> ImageClassifier:
-        """Return the model of a head that was learnt from images, or from features.
-
-        Parameters
-        ----------
-        head : ACILClassifier
-            Nobody else's from now on.
-        backbone, track
-            As in `load`.
-        name : str
-            Of its file, beside which the network may lie.
-        """
+        head = load_head(path, inference=inference)
         stored, learnt = getattr(head, "images_", None) or {}, getattr(head, "backbone_", None) or {}
         for label in head.classes_:
             check_class_name(str(label))
         source = stored.get("source")
-        model = cls(backbone or located(source or learnt.get("name"), name))
+        model = cls(backbone or located(source or learnt.get("name"), path))
         model._track = track
         if isinstance(backbone, str):
             source = without_folder(backbone)

@@ -44,8 +44,8 @@ def located(stored: str | None, model: str | os.PathLike[str]) -> str:
     return name
 
 
-def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> tuple[Embedder, str | None]:
-    """Open the network of a model file, of which only the header is read; return its name, too.
+def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> Embedder:
+    """Open the network of a model file, of which only the header is read.
 
     ``backbone`` names it as in `ImageClassifier.load`.
     """
@@ -53,10 +53,12 @@ def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> tup
     learnt, stored = header["backbone"], header["images"] or {}
     if learnt is None:
         raise FromFeaturesError(path)
-    source = backbone or located(stored.get("source") or learnt.get("name"), path)
-    embedder = open_stored(source, learnt) if backbone is None else open_network(backbone)
+    if backbone is not None:
+        embedder = open_network(backbone)
+    else:
+        embedder = open_stored(located(stored.get("source") or learnt.get("name"), path), learnt)
     require_identity(embedder.identity, learnt)
-    return embedder, source
+    return embedder
 
 
 class FromFeaturesError(InputError):

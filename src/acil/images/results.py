@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.vision.decode import Source
 from acil.vision.listing import check_class_name, list_images
@@ -80,10 +79,6 @@ class Samples:
             digests=tuple(self.digests[i] for i in kept),
             images=tuple(self.images[i] for i in kept),
         )
-
-    def teach(self, head: ACILClassifier) -> None:
-        """Let a head learn these samples."""
-        head.partial_fit(self.features, self.labels)
 
 
 @dataclass(frozen=True)

@@ -139,16 +139,17 @@ def _range(first: float, last: float) -> Tensor:
 
 def _space(smooth: bool) -> tuple[Operation, ...]:
     """Return the operations; ``smooth`` interpolates where images are sheared or turned."""
-    none, part = _range(0.0, 0.0), _range(0.0, 0.99)
+    none, part, far = _range(0.0, 0.0), _range(0.0, 0.99), _range(0.0, 32.0)
     # 8 down to 2
     bits = 8 - (torch.arange(BINS) / ((BINS - 1) / 6)).round().double()
     do = operations
     return (
         Operation("identity", lambda x, _: x, none, False),
-        Operation("shear_x", partial(do.shear_x, smooth=smooth), part, True),
-        Operation("shear_y", partial(do.shear_y, smooth=smooth), part, True),
-        Operation("translate_x", do.translate_x, _range(0.0, 32.0), True),
-        Operation("translate_y", do.translate_y, _range(0.0, 32.0), True),
+        Operation("shear_x", lambda x, m: do.affine(x, [1, m, 0, 0, 1, 0], smooth), part, True),
+        Operation("shear_y", lambda x, m: do.affine(x, [1, 0, 0, m, 1, 0], smooth), part, True),
+        # By whole pixels
+        Operation("translate_x", lambda x, m: do.affine(x, [1, 0, -m.trunc(), 0, 1, 0]), far, True),
+        Operation("translate_y", lambda x, m: do.affine(x, [1, 0, 0, 0, 1, -m.trunc()]), far, True),
         Operation("rotate", partial(do.rotate, smooth=smooth), _range(0.0, 135.0), True),
         Operation("brightness", lambda x, m: do.adjust_brightness(x, 1 + m), part, True),
         Operation("colour", lambda x, m: do.adjust_saturation(x, 1 + m), part, True),

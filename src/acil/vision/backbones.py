@@ -35,15 +35,7 @@ DIGITS_MEAN, DIGITS_STD = (0.3053,), (0.3760,)
 
 
 class SmallCNN(Backbone):
-    """Two convolutions for 1 x 8 x 8 images: 64 features, 18,912 parameters.
-
-    Parameters
-    ----------
-    generator : torch.Generator, optional
-        Draws the weights; None means a generator with seed 0.
-    size : int, default=8
-        Height and width of images.
-    """
+    """Two convolutions for grey images, by default of 8 x 8: 64 features, 18,912 parameters."""
 
     def __init__(self, generator: torch.Generator | None = None, *, size: int = 8) -> None:
         preprocessing = Preprocessing(DIGITS_MEAN, DIGITS_STD, size)

@@ -89,10 +89,10 @@ class Embedder(ABC):
         """Say whether a model learnt with the network of this identity may predict with this one."""
         return self.identity == learnt
 
-    @property
-    def mode(self) -> Literal["RGB", "L"]:
-        """Colour or greyscale, as `acil.vision.decode` takes it."""
-        return "RGB" if len(self.preprocessing.mean) == 3 else "L"
+    def decode(self, source: Source) -> Tensor:
+        """Return the pixels of an image as this network takes them; see `acil.vision.decode`."""
+        mode: Literal["RGB", "L"] = "RGB" if len(self.preprocessing.mean) == 3 else "L"
+        return decode(source, self.preprocessing.size, mode, self.crop)
 
     @abstractmethod
     def embed(self, pixels: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class TorchEmbedder(Embedder):
         return self._extractor.backbone
 
     def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
-        """Say whether a model learnt with the network of this identity may predict with this one."""
+        """Accept a model that was learnt with the same network in onnxruntime, too."""
         by_onnx = {**self.identity, "weights": self._exported, "engine": "onnxruntime"}
         return learnt in (self.identity, by_onnx)
 
@@ -170,23 +170,12 @@ class UnreadableError(InputError):
 
 @dataclass(frozen=True)
 class Embedded:
-    """Features of images, in the order in which they were given.
+    """Features of images, in the order in which they were given."""
 
-    Attributes
-    ----------
-    features : Tensor of shape (n, features), float32
-    digests : list of str
-        Hash of the pixels of each, as the network saw them.
-    kept : list of int
-        Which of the sources these are.
-    bad : dict of int to str
-        The other sources, and why each could not be read.
-    """
-
-    features: Tensor
-    digests: list[str]
-    kept: list[int]
-    bad: dict[int, str]
+    features: Tensor  # of shape (n, features), float32
+    digests: list[str]  # hash of the pixels of each, as the network saw them
+    kept: list[int]  # which of the sources these are
+    bad: dict[int, str]  # the other sources, and why each could not be read
 
 
 def embed_files(
@@ -210,45 +199,30 @@ def embed_files(
     UnreadableError
         If files cannot be read, or if all of them cannot.
     """
-    found = embed_readable(sources, embedder, progress)
-    require_readable(list(found.bad.values()), len(sources), skip_bad)
-    return found
-
-
-def embed_readable(
-    sources: Sequence[Source], embedder: Embedder, progress: ImageProgress | None = None
-) -> Embedded:
-    """Return the features of those image files that can be read, which may be none."""
     features, digests, kept, bad = [], [], [], {}
     waiting: list[Tensor] = []
+    n = len(sources)
     for index, result in enumerate(_decoded(sources, embedder)):
         if isinstance(result, InputError):
-            bad[index] = _named(sources[index], index, result)
+            path = isinstance(sources[index], str | os.PathLike)
+            bad[index] = str(result) if path else f"Image {index + 1}: {result}"
         else:
             kept.append(index)
             digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
             waiting.append(result)
-        if waiting and (len(waiting) == embedder.batch_size or index + 1 == len(sources)):
+        if waiting and (len(waiting) == embedder.batch_size or index + 1 == n):
             features.append(embedder.embed(torch.stack(waiting)))
             waiting.clear()
         if progress is not None:
-            progress(index + 1, len(sources))
+            progress(index + 1, n)
+    if bad and not (skip_bad and kept):
+        told = [*bad.values()][:_TOLD]
+        told += [f"And {len(bad) - _TOLD} more."] if len(bad) > _TOLD else []
+        raise UnreadableError(
+            f"{len(bad)} of {n} images cannot be used; nothing was changed. {' '.join(told)}", len(kept)
+        )
     empty = torch.empty(0, embedder.num_features)
     return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
-
-
-def _named(source: Source, index: int, error: InputError) -> str:
-    """Return the error with the number of the image, if it has no path."""
-    return str(error) if isinstance(source, str | os.PathLike) else f"Image {index + 1}: {error}"
-
-
-def require_readable(bad: Sequence[str], n: int, skip_bad: bool) -> None:
-    """Raise if some of n images cannot be used, unless they may be left out and others are there."""
-    if bad and (not skip_bad or len(bad) == n):
-        told = " ".join(bad[:_TOLD]) + (f" And {len(bad) - _TOLD} more." if len(bad) > _TOLD else "")
-        raise UnreadableError(
-            f"{len(bad)} of {n} images cannot be used; nothing was changed. {told}", n - len(bad)
-        )
 
 
 def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor | InputError]:
@@ -259,7 +233,7 @@ def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor |
 
     def read(source: Source) -> Tensor | InputError:
         try:
-            return decode(source, embedder.preprocessing.size, embedder.mode, embedder.crop)
+            return embedder.decode(source)
         except InputError as error:
             return error
 

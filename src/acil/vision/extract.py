@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -185,82 +185,62 @@ class FeatureExtractor:
 
     def _extract(self, images: ImageSet) -> Tensor:
         found = torch.empty(len(images), self.num_features)
-        with self._running() as pooled:
+        with exact_inference(self.backbone, self.device):
             for start in range(0, len(images), self.batch_size):
                 stop = min(start + self.batch_size, len(images))
                 batch = images.batch(start, stop)
                 repeated = batch[-1:].expand(self.batch_size - len(batch), -1, -1, -1)
                 full = torch.cat([batch, repeated])
-                found[start:stop] = self._row_features(full, pooled)[: stop - start]
+                found[start:stop] = self._row_features(full)[: stop - start]
                 if self.progress is not None:
                     self.progress(stop, len(images))
         return found
 
-    @contextmanager
-    def _running(self) -> Iterator[dict[str, Tensor]]:
-        modules = self.backbone.taps()
-        chosen = {name: modules[name] for name in self.settings.taps}
-        with exact_inference(self.backbone, self.device), _tapped(chosen, self.settings.grid) as pooled:
-            yield pooled
-
-    def _row_features(self, pixels: Tensor, pooled: dict[str, Tensor]) -> Tensor:
+    def _row_features(self, pixels: Tensor) -> Tensor:
         needed = self.backbone.preprocessing
         top, left = (round((side - needed.size) / 2) for side in pixels.shape[2:])
         centre = pixels[:, :, top : top + needed.size, left : left + needed.size].to(self.device)
         x = normalise(centre.contiguous(memory_format=self._format), needed)
-        parts = self._parts(x, pooled)
+        parts = self._parts(x)
         if self.settings.mirror:
             mirrored = x.flip(3).contiguous(memory_format=self._format)
-            parts = [(a + b) / 2 for a, b in zip(parts, self._parts(mirrored, pooled), strict=True)]
+            parts = [(a + b) / 2 for a, b in zip(parts, self._parts(mirrored), strict=True)]
         if self.settings.length is not None:
             parts = [self.settings.length * functional.normalize(part) for part in parts]
         return torch.cat(parts, dim=1)
 
-    def _parts(self, x: Tensor, pooled: dict[str, Tensor]) -> list[Tensor]:
-        pooled.clear()
-        output = self.backbone(x)
-        if not self.settings.taps:
-            if output.shape != (len(x), self.backbone.num_features):
-                raise InputError(
-                    f"The backbone {self.backbone.name!r} must return features of shape "
-                    f"{(len(x), self.backbone.num_features)} for {len(x)} images. "
-                    f"Got {tuple(output.shape)}."
-                )
-            return [output.to(torch.float32)]
-        unused = [tap for tap in self.settings.taps if tap not in pooled]
-        if unused:
-            raise InputError(f"The tap {unused[0]!r} is not used by the forward pass. Leave it out.")
-        return [pooled[tap] for tap in self.settings.taps]
+    def _parts(self, x: Tensor) -> list[Tensor]:
+        taps, modules = self.settings.taps, self.backbone.taps()
+        pooled: dict[str, Tensor] = {}
+
+        def hold(name: str, module: nn.Module, inputs: object, output: object) -> None:
+            # Pooled at once: the next layer may change the map in place.
+            pooled[name] = _pool(output, name, self.settings.grid)
+
+        with ExitStack() as hooks:
+            for name in taps:
+                hooks.enter_context(modules[name].register_forward_hook(partial(hold, name)))
+            output = self.backbone(x)
+        if taps:
+            unused = [tap for tap in taps if tap not in pooled]
+            if unused:
+                raise InputError(f"The tap {unused[0]!r} is not used by the forward pass. Leave it out.")
+            return [pooled[tap] for tap in taps]
+        if output.shape != (len(x), self.backbone.num_features):
+            raise InputError(
+                f"The backbone {self.backbone.name!r} must return features of shape "
+                f"{(len(x), self.backbone.num_features)} for {len(x)} images. "
+                f"Got {tuple(output.shape)}."
+            )
+        return [output.to(torch.float32)]
 
     def _count_features(self) -> int:
         if not self.settings.taps:
             return self.backbone.num_features
         needed = self.backbone.preprocessing
         blank = torch.zeros(1, len(needed.mean), needed.size, needed.size, dtype=torch.uint8)
-        with self._running() as pooled:
-            return self._row_features(blank, pooled).shape[1]
-
-
-@contextmanager
-def _tapped(modules: Mapping[str, nn.Module], grid: int) -> Iterator[dict[str, Tensor]]:
-    """Collect the maps of some modules, each averaged over grid x grid fields and flattened, float32.
-
-    Filled by each forward pass. When the context ends, however it ends, the network has no hooks.
-    """
-    pooled: dict[str, Tensor] = {}
-
-    def hold(name: str, module: nn.Module, inputs: object, output: object) -> None:
-        # Pooled at once: the next layer may change the map in place.
-        pooled[name] = _pool(output, name, grid)
-
-    hooks = []
-    try:
-        for name, module in modules.items():
-            hooks.append(module.register_forward_hook(partial(hold, name)))
-        yield pooled
-    finally:
-        for hook in hooks:
-            hook.remove()
+        with exact_inference(self.backbone, self.device):
+            return self._row_features(blank).shape[1]
 
 
 def _pool(output: object, name: str, grid: int) -> Tensor:

@@ -22,19 +22,11 @@ _SHOWN = 5
 
 @dataclass
 class Listing:
-    """Image files and their labels.
-
-    Attributes
-    ----------
-    paths : list of Path
-    labels : list of str
-        One for each path.
-    ignored : list of Path
-        Entries of class folders that are no images by their name.
-    """
+    """Image files and their labels, one for each."""
 
     paths: list[Path] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    #: Entries of class folders that are no images by their name.
     ignored: list[Path] = field(default_factory=list)
 
     def add(self, paths: Iterable[Path], label: str) -> None:

@@ -196,13 +196,7 @@ def exported_network(backbone: Backbone) -> bytes:
 def export_module(
     module: nn.Module, example: Tensor, input_name: str, output_names: list[str], opset: int = OPSET
 ) -> bytes:
-    """Return a module of one input as an ONNX model; the first dimension of the example stays open.
-
-    Raises
-    ------
-    UnsupportedError
-        If torch cannot express the module in ONNX.
-    """
+    """Return a module of one input as an ONNX model; the first dimension of the example stays open."""
     require_onnx()
     dynamic: Any = ({0: torch.export.Dim.DYNAMIC},)
     try:

@@ -8,32 +8,14 @@ decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 _FRACTION_BITS = 16
 _LEVELS = 256
-
-
-def shear_x(images: Tensor, slopes: Tensor, smooth: bool = False) -> Tensor:
-    """Take pixel (x, y) from (x + slope y, y), with the origin in the upper left corner."""
-    return affine(images, _matrices(slopes, [1, slopes, 0, 0, 1, 0]), smooth)
-
-
-def shear_y(images: Tensor, slopes: Tensor, smooth: bool = False) -> Tensor:
-    """Take pixel (x, y) from (x, y + slope x), with the origin in the upper left corner."""
-    return affine(images, _matrices(slopes, [1, 0, 0, slopes, 1, 0]), smooth)
-
-
-def translate_x(images: Tensor, pixels: Tensor) -> Tensor:
-    """Move to the right by a whole number of pixels; fractions are cut off."""
-    return affine(images, _matrices(pixels, [1, 0, -pixels.trunc(), 0, 1, 0]))
-
-
-def translate_y(images: Tensor, pixels: Tensor) -> Tensor:
-    """Move down by a whole number of pixels; fractions are cut off."""
-    return affine(images, _matrices(pixels, [1, 0, 0, 0, 1, -pixels.trunc()]))
 
 
 def rotate(images: Tensor, degrees: Tensor, smooth: bool = False) -> Tensor:
@@ -45,20 +27,19 @@ def rotate(images: Tensor, degrees: Tensor, smooth: bool = False) -> Tensor:
     x, y = width / 2, height / 2
     # Summed in Pillow's order
     to_x, to_y = -(cos * x) - sin * y + x, sin * x - cos * y + y
-    return affine(images, torch.stack([cos, sin, to_x, -sin, cos, to_y], 1), smooth)
+    return affine(images, [cos, sin, to_x, -sin, cos, to_y], smooth)
 
 
-def _matrices(like: Tensor, entries: list[Tensor | int]) -> Tensor:
-    filled = [e if isinstance(e, Tensor) else torch.full_like(like, e) for e in entries]
-    return torch.stack(filled, 1)
-
-
-def affine(images: Tensor, matrices: Tensor, smooth: bool = False) -> Tensor:
+def affine(images: Tensor, entries: Sequence[Tensor | int], smooth: bool = False) -> Tensor:
     """Take the pixel at (x, y) from (a x + b y + c, d x + e y + f); outside of the image is 0.
 
-    ``matrices`` has a … f for each image, (n, 6), as ``Image.transform(…, Transform.AFFINE, …)`` takes
-    them. ``smooth`` interpolates between the four pixels around a place; otherwise the nearest counts.
+    The entries are a … f, as ``Image.transform(…, Transform.AFFINE, …)`` takes them: one for each image,
+    or one for all. ``smooth`` interpolates between the four pixels around a place; otherwise the nearest
+    counts.
     """
+    like = next(entry for entry in entries if isinstance(entry, Tensor))
+    filled = [e if isinstance(e, Tensor) else torch.full_like(like, e) for e in entries]
+    matrices = torch.stack(filled, 1)
     return _bilinear(images, matrices) if smooth else _nearest(images, matrices)
 
 
