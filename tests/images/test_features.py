@@ -130,7 +130,9 @@ def test_parquet_is_read_with_pandas_and_its_absence_told(tmp_path, monkeypatch)
     }
     for name, table in tables.items():
         monkeypatch.setattr(pandas, "read_parquet", lambda path, table=table: table)
-        found = read_features(tmp_path / f"{name}.parquet")
+        path = tmp_path / f"{name}.parquet"
+        path.touch()
+        found = read_features(path)
         assert np.array_equal(found.features, ROWS)
         assert found.names == LABELS.tolist()
 
@@ -139,7 +141,13 @@ def test_parquet_is_read_with_pandas_and_its_absence_told(tmp_path, monkeypatch)
 
     monkeypatch.setattr(pandas, "read_parquet", missing)
     with pytest.raises(MissingExtraError, match="pip install pandas pyarrow"):
-        read_features(tmp_path / "x.parquet")
+        read_features(path)
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.csv"])
+def test_missing_file_is_told(tmp_path, name):
+    with pytest.raises(InputError, match=f"There is no file .*{name}"):
+        read_features(tmp_path / name)
 
 
 @pytest.mark.parametrize(

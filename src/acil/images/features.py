@@ -21,7 +21,7 @@ from acil.images.network import located, without_folder
 from acil.images.results import Samples
 from acil.modelfile.header import NETWORK, check_identity
 from acil.modelfile.writing import replacing
-from acil.vision.listing import check_class_name
+from acil.vision.listing import check_class_name, existing
 
 #: Columns of tables, and arrays of npz files, that are not features.
 _LABEL, _PATH = "label", "path"
@@ -80,7 +80,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     Samples
         Their network is known if `write_features` has stored it. Labels are empty if there are none.
     """
-    place = Path(path)
+    place = existing(Path(path))
     read = {".npz": _read_npz, ".parquet": _read_parquet}.get(place.suffix.lower(), _read_csv)
     try:
         arrays = read(place)

@@ -71,15 +71,15 @@ def list_images(source: str | os.PathLike[str], label: str | None = None) -> Lis
         if path.is_dir():
             _add_folder(listing, path, check_class_name(label))
         else:
-            listing.add([_existing(path)], check_class_name(label))
+            listing.add([existing(path)], check_class_name(label))
         return listing
     if path.is_dir():
         return _class_folders(path)
     if path.suffix.lower() in (".csv", ".tsv"):
-        return _read_csv(_existing(path))
+        return _read_csv(existing(path))
     if path.suffix.lower() in SUFFIXES:
         raise InputError(f"{path} is one image: say which class it belongs to (--class NAME).")
-    _existing(path)
+    existing(path)
     raise InputError(
         f"{path} is neither a folder with one folder for each class, nor a CSV file of path and label. "
         "Give one of these, or images with --class NAME."
@@ -92,7 +92,7 @@ def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     for source in sources:
         path = Path(source)
         if not path.is_dir():
-            found.append(_existing(path))
+            found.append(existing(path))
             continue
         before, seen = len(found), set()
         # Linked class folders count; a link to a folder above would lead round in circles.
@@ -167,10 +167,11 @@ def _inside(folder: Path, name: str) -> Path:
             f"the path {name[:_MAX_NAME]!r} leaves the folder of the list. Put the list beside or above "
             "the images."
         )
-    return _existing(folder / relative)
+    return existing(folder / relative)
 
 
-def _existing(path: Path) -> Path:
+def existing(path: Path) -> Path:
+    """Return a path; raise unless there is something at it."""
     try:
         if path.exists():
             return path

@@ -217,7 +217,11 @@ def export_module(
             f"torch cannot export this network to ONNX: {reason} Use another backbone, or export the "
             "network with the tools of the library it comes from."
         ) from error
-    content: bytes = program.model_proto.SerializeToString()  # type: ignore[union-attr]
+    model = program.model_proto  # type: ignore[union-attr]
+    for node in model.graph.node:
+        # Where the code of the network lies on this machine, line by line
+        del node.metadata_props[:]
+    content: bytes = model.SerializeToString()
     return content
 
 
