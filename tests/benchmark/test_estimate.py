@@ -152,12 +152,10 @@ def test_wide_heads_that_fit_are_let_through(embeddings, monkeypatch, device, wi
             estimate.check_memory(prepared, jobs)
 
 
-@pytest.mark.parametrize(("content", "expected"), [("1000000", 1_000_000), ("max", None)])
-def test_limit_of_a_control_group_counts(tmp_path, monkeypatch, content, expected):
-    (tmp_path / "memory.max").write_text(content)
-    monkeypatch.setattr(estimate, "_LIMITS", (tmp_path / "memory.max", tmp_path / "missing"))
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert estimate.machine_bytes(torch.device("cpu")) == (expected or physical)
+@pytest.mark.parametrize(("limit", "expected"), [(1_000_000, 1_000_000), (2**45, 2**35), (None, 2**35)])
+def test_limit_of_a_container_counts(monkeypatch, limit, expected):
+    monkeypatch.setattr(estimate, "memory", lambda: {"total": 2**35, "limit": limit})
+    assert estimate.machine_bytes(torch.device("cpu")) == expected
 
 
 def test_dry_run_tells_memory_and_time_and_writes_nothing(embeddings, tmp_path):
