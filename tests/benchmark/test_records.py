@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from synthetic_records import ENVIRONMENT, identity, phase_record, summary_record
 
 from acil.benchmark import records as records_module
-from acil.benchmark.records import Records, finished, key, latest
+from acil.benchmark.records import Records, finished, key
 from acil.errors import ACILError, InputError
 
 N_PROCESSES = 4
@@ -243,18 +243,6 @@ def test_key_differs_in_each_part_of_the_identity(name):
     other = {"seed": 1, "phases": 10, "settings": {"expansion_size": 8192, "gamma": 0.2}}
     assert key(summary_record(**{name: other.get(name, "other")})) != key(summary_record())
     assert key(summary_record()) == key(phase_record())
-
-
-def test_of_duplicates_the_last_counts(records):
-    first, second = phase_record(accuracy=1.0), phase_record(accuracy=2.0)
-    other = phase_record(phase=1)
-    assert latest([ENVIRONMENT, first, other, second, ENVIRONMENT]) == [
-        ENVIRONMENT,
-        other,
-        second,
-        ENVIRONMENT,
-    ]
-    assert latest([first, summary_record()]) == [first, summary_record()]
 
 
 def test_finished_are_the_runs_with_a_summary():

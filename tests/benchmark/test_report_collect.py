@@ -52,6 +52,16 @@ def test_curve_is_the_mean_of_the_phases(tmp_path):
     assert [mean.mean for _, _, mean in curve] == [65.0, 64.5, 64.0, 63.5, 63.0, 62.5]
 
 
+def test_of_records_of_one_phase_or_two_summaries_the_last_counts(tmp_path):
+    records = [phase_record(accuracy=1.0), *run_records(average=50.0), phase_record(accuracy=2.0)]
+    (comparison,) = collect([write_run(tmp_path, [*records, summary_record(average=60.0)])]).suites[
+        "main"
+    ]
+    cell = comparison.rows[0].cells[5]
+    assert cell.at_phase(0, "accuracy").mean == 2.0
+    assert cell.over_seeds("average_accuracy").mean == 60.0
+
+
 def test_orders_recipes_and_classes_do_not_share_a_table(tmp_path):
     records = [
         *run_records(),

@@ -27,10 +27,7 @@ Record = dict[str, Any]
 class Records:
     """The records of one run, in a file that several processes may append to.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file; it need not exist yet, its directory must.
+    The file need not exist yet, its directory must.
 
     Examples
     --------
@@ -117,22 +114,6 @@ def key(record: Mapping[str, Any]) -> tuple[Any, ...]:
     That is suite, method, dataset, order, recipe, settings (as text), seed and phases.
     """
     return tuple(canonical(record[name]) if name == "settings" else record[name] for name in IDENTITY)
-
-
-def latest(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return records without those that a later one replaces: same kind, same run, same phase.
-
-    Environment records are all kept.
-    """
-    kept: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for position, record in enumerate(records):
-        if record["kind"] == "environment":
-            kept["environment", position] = record
-        else:
-            name = (record["kind"], record.get("phase"), key(record))
-            kept.pop(name, None)
-            kept[name] = record
-    return list(kept.values())
 
 
 def finished(records: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:

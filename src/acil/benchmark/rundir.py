@@ -13,14 +13,7 @@ from typing import Any
 import torch
 
 from acil import __version__
-from acil.benchmark.config import (
-    RunConfig,
-    check_resumable,
-    make_config,
-    read_config,
-    read_resolved,
-    to_toml,
-)
+from acil.benchmark.config import RunConfig, check_resumable, make_config, read_config, to_toml
 from acil.benchmark.machine import cpu_name, thread_variables, version
 from acil.benchmark.records import FILE_NAME, Records
 from acil.errors import InputError, ModelFileError
@@ -95,8 +88,8 @@ def _prepared(
             "another directory (--out)."
         )
     elif run.config_file.exists():
-        stored = make_config(read_config(run.config_file))
-        check_resumable(stored, config, read_resolved(run.config_file), resolved)
+        stored = read_config(run.config_file)
+        check_resumable(make_config(stored), config, stored.get("resolved", {}), resolved)
     with replacing(run.config_file) as draft:
         draft.write_text(to_toml(config, resolved), encoding="utf-8")
     return run

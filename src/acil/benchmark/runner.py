@@ -62,24 +62,9 @@ def run(
 ) -> Path:
     """Run methods under a protocol, record what comes out, and return the run directory.
 
-    Started by `torchrun`, each process does its part and rank 0 records.
-
-    Parameters
-    ----------
-    config : RunConfig
-    out : Path
-        The run directory.
-    resume : bool
-        Go on with a run that was interrupted.
-    force : bool
-        Replace a run that is there.
-    progress : callable, optional
-        Receives `PhaseDone` and the progress of base training.
-
-    Raises
-    ------
-    RunFailedError
-        If jobs failed. A job that fails does not stop the others. Under `torchrun`, on rank 0.
+    Started by `torchrun`, each process does its part and rank 0 records. ``progress`` receives
+    `PhaseDone` and the progress of base training. If jobs failed, which does not stop the others, a
+    `RunFailedError` is raised in the end; under `torchrun`, on rank 0.
     """
     with ExitStack() as stack:
         group = stack.enter_context(Group.join(config.device)) if launched() else None

@@ -98,7 +98,11 @@ def run(
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
     if not is_rank_zero():
         if not dry_run:
-            _run_share(settings, folder, resume, force)
+            from acil.benchmark.runner import run as run_benchmark
+
+            # A rank that is not 0 prints nothing and writes nothing.
+            stop_on_sigterm()
+            run_benchmark(settings, folder, resume=resume, force=force)
         return
     if dry_run:
         from acil.benchmark.estimate import describe_plan
@@ -131,14 +135,6 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
             typer.echo(line)
     if failed is not None:
         raise failed
-
-
-def _run_share(settings: Any, folder: Path, resume: bool, force: bool) -> None:
-    """Do the share of a rank that is not 0: it prints nothing and writes nothing."""
-    from acil.benchmark.runner import run as run_benchmark
-
-    stop_on_sigterm()
-    run_benchmark(settings, folder, resume=resume, force=force)
 
 
 def _import_from_here() -> None:

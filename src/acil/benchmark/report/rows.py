@@ -150,9 +150,7 @@ class Comparison:
     @property
     def is_published_protocol(self) -> bool:
         """Say whether the classes are split as in the paper, so that its numbers compare."""
-        protocol = PROTOCOLS.get(protocol_name(self.dataset))
-        ours = (self.base_classes, self.classes)
-        return protocol is not None and (protocol.base_classes, protocol.classes) == ours
+        return PROTOCOLS.get(protocol_name(self.dataset)) == (self.base_classes, self.classes)
 
     def label_without(self, row: Row, setting: str) -> str:
         """Return the label of a row without one of its settings: the name of a line in a plot."""
