@@ -13,7 +13,7 @@ from acil.benchmark.report.collect import collect
 from acil.benchmark.report.page import commands
 from acil.benchmark.report.plots import base_plot, styled
 from acil.benchmark.report.render import to_csv, to_markdown
-from acil.benchmark.report.rows import stat
+from acil.benchmark.report.rows import Stat, stat
 from acil.benchmark.report.tables import base_table
 from acil.cli import app
 
@@ -21,7 +21,7 @@ from acil.cli import app
 def test_one_value_has_no_deviation():
     assert stat([5.0]).std is None
     assert stat([None]) is None
-    assert stat([None, 3.0]).n == 1
+    assert stat([None, 3.0]) == Stat(3.0, None)
 
 
 def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):

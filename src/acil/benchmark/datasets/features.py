@@ -31,21 +31,12 @@ _DAMAGE = (SafetensorError, zipfile.BadZipFile, ValueError, EOFError, AttributeE
 def load(
     root: Path | None, *, skip_bad: bool = False, progress: ProgressCallback | None = None
 ) -> Dataset:
-    """Return the features and labels in a file.
+    """Return the features and labels in a file, or in the only file of a folder.
 
-    Parameters
-    ----------
-    root : Path
-        The file: ``train_features`` and ``test_features`` of shape (n, f), ``train_labels`` and
-        ``test_labels`` of shape (n,), whole numbers or (npz only) texts. ``X_train``, ``y_train``,
-        ``X_test``, ``y_test`` are understood too. A folder with one such file will do.
-    skip_bad, progress
-        Ignored.
-
-    Notes
-    -----
-    Classes are the different training labels, sorted; their names are the labels as text. Features are
-    used as float32.
+    It has ``train_features`` and ``test_features`` of shape (n, f), used as float32, and
+    ``train_labels`` and ``test_labels`` of shape (n,), whole numbers or (npz only) texts; ``X_train``, ``y_train``,
+    ``X_test``, ``y_test`` are understood too. Classes are the different training labels, sorted; their
+    names are the labels as text. The other arguments are ignored.
     """
     path = _locate(root)
     arrays = _read(path)

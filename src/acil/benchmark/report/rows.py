@@ -19,7 +19,6 @@ class Stat:
 
     mean: float
     std: float | None
-    n: int
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ def stat(values: Iterable[float | None]) -> Stat | None:
     found = [value for value in values if value is not None]
     if not found:
         return None
-    return Stat(fmean(found), stdev(found) if len(found) > 1 else None, len(found))
+    return Stat(fmean(found), stdev(found) if len(found) > 1 else None)
 
 
 def differing(variants: Sequence[Mapping[str, Any]]) -> list[str]:
