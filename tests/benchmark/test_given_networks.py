@@ -12,7 +12,6 @@ from sklearn.linear_model import RidgeClassifierCV
 
 import acil.benchmark
 from acil.benchmark.report import write_report
-from acil.cli.bench import RunProgress
 from acil.errors import InputError
 from acil.methods import available, resolve
 from pictures import Pooled
@@ -230,14 +229,3 @@ def test_python_gives_the_records_of_the_command(features, tmp_path):
     )
     assert timeless(tmp_path / "b") == timeless(tmp_path / "a")
     assert found == records(tmp_path / "b")
-
-
-def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
-    monkeypatch.setattr(RunProgress, "PAUSE", 0.01)
-    done = types.SimpleNamespace(method="acil", seed=1, phase=2, phases=5, accuracy=81.25)
-    with RunProgress() as progress:
-        progress(done)
-        while "acil" not in (text := capsys.readouterr().err):
-            pass
-    assert "s: acil, seed 1, 3 of 6, accuracy 81.25 %\n" in text
-    assert capsys.readouterr().out == ""

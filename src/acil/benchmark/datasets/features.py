@@ -34,9 +34,9 @@ def load(
     """Return the features and labels in a file, or in the only file of a folder.
 
     It has ``train_features`` and ``test_features`` of shape (n, f), used as float32, and
-    ``train_labels`` and ``test_labels`` of shape (n,), whole numbers or (npz only) texts; ``X_train``, ``y_train``,
-    ``X_test``, ``y_test`` are understood too. Classes are the different training labels, sorted; their
-    names are the labels as text. The other arguments are ignored.
+    ``train_labels`` and ``test_labels`` of shape (n,), whole numbers or (npz only) texts; the names
+    ``X_train``, ``y_train``, ``X_test``, ``y_test`` are understood too. Classes are the different
+    training labels, sorted; their names are the labels as text. The other arguments are ignored.
     """
     path = _locate(root)
     arrays = _read(path)
