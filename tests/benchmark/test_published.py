@@ -1,10 +1,9 @@
 """Published numbers are those of the paper, under registry names, with their caveats."""
 
 import pytest
-from synthetic_records import run_records, write_run
+from synthetic_records import compared, run_records
 
 from acil.benchmark.published import PAPER_NOTES, ablation, elsewhere, published
-from acil.benchmark.report.collect import collect
 from acil.benchmark.report.tables import main_table
 
 
@@ -85,7 +84,7 @@ def test_ablation_is_the_papers_and_what_was_not_published_is_none():
 @pytest.mark.parametrize("name", ["imagenet100-lucir", "imagenet100-podnet:ilsvrc"])
 def test_both_subsets_of_imagenet_stand_beside_the_papers_row(name, tmp_path):
     records = run_records(dataset=name, recipe="imagenet")
-    (comparison,) = collect([write_run(tmp_path, records)]).suites["main"]
+    comparison = compared(tmp_path, records)
     (row,) = main_table(comparison).rows
     assert 74.81 in row
     assert any("mix the two ImageNet-100 subsets" in note for note in main_table(comparison).notes)

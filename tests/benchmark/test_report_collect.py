@@ -5,7 +5,14 @@ import io
 import math
 
 import pytest
-from synthetic_records import ENVIRONMENT, phase_record, run_records, summary_record, write_run
+from synthetic_records import (
+    ENVIRONMENT,
+    compared,
+    phase_record,
+    run_records,
+    summary_record,
+    write_run,
+)
 from typer.testing import CliRunner
 
 from acil.benchmark.report import write_report
@@ -33,7 +40,7 @@ def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
             seed=seed, average=60.0 + seed, settings={"gamma": gamma, "dtype": "x"}
         )
     ]
-    (comparison,) = collect([write_run(tmp_path, records)]).suites["main"]
+    comparison = compared(tmp_path, records)
     assert [row.label for row in comparison.rows] == ["acil (γ = 0.01)", "acil (γ = 0.1)"]
     cell = comparison.rows[0].cells[5]
     assert cell.over_seeds("average_accuracy").mean == 60.5
@@ -46,7 +53,7 @@ def test_curve_is_the_mean_of_the_phases(tmp_path):
         {**record, "accuracy": 60.0} if record["kind"] == "phase" else record
         for record in run_records(seed=1)
     ]
-    (comparison,) = collect([write_run(tmp_path, records)]).suites["main"]
+    comparison = compared(tmp_path, records)
     curve = comparison.rows[0].cells[5].curve("accuracy")
     assert [(phase, seen) for phase, seen, _ in curve] == [(k, 50 + 10 * k) for k in range(6)]
     assert [mean.mean for _, _, mean in curve] == [65.0, 64.5, 64.0, 63.5, 63.0, 62.5]
@@ -125,13 +132,13 @@ def test_network_file_of_each_seed_is_no_variant(tmp_path):
 
 def test_run_without_base_classes_is_not_taken_for_the_papers(tmp_path):
     records = run_records(settings={"base": 0})
-    (comparison,) = collect([write_run(tmp_path, records)]).suites["main"]
+    comparison = compared(tmp_path, records)
     assert (comparison.base_classes, comparison.classes) == (0, 100)
     assert not comparison.is_published_protocol
 
 
 def test_summary_without_phases_still_makes_a_row(tmp_path):
-    (comparison,) = collect([write_run(tmp_path, [summary_record()])]).suites["main"]
+    comparison = compared(tmp_path, [summary_record()], "main")
     cell = comparison.rows[0].cells[5]
     assert cell.over_seeds("average_accuracy").mean == 66.0
     assert (cell.kept("samples"), cell.peak(), cell.seconds(lambda phase: True)) == (None, None, None)

@@ -9,7 +9,14 @@ import matplotlib
 import pytest
 import torch
 from PIL import Image
-from synthetic_records import ENVIRONMENT, phase_record, run_records, summary_record, write_run
+from synthetic_records import (
+    ENVIRONMENT,
+    compared,
+    phase_record,
+    run_records,
+    summary_record,
+    write_run,
+)
 from typer.testing import CliRunner
 
 from acil.benchmark.records import Records
@@ -275,7 +282,7 @@ def test_command_of_a_width_suite_names_the_widths(tmp_path):
         for width in (512, 1024)
         for record in run_records(suite="width", settings={"expansion_size": width, "gamma": 0.1})
     ]
-    (comparison,) = collect([write_run(tmp_path / "run", records)]).suites["width"]
+    comparison = compared(tmp_path, records, "width")
     (line,) = commands(comparison, "width")
     assert line.endswith("--suite width --set 'settings.widths=[512, 1024]'")
 

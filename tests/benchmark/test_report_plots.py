@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from synthetic_records import run_records, write_run
+from synthetic_records import compared, run_records, write_run
 
 from acil.benchmark.report.collect import collect
 from acil.benchmark.report.plots import (
@@ -17,7 +17,6 @@ from acil.benchmark.report.plots import (
     origin_plot,
     panels,
     phases_plot,
-    shortened,
     styled,
     width_plot,
 )
@@ -112,12 +111,6 @@ def test_average_accuracy_has_a_point_for_each_number_of_phases(drawn):
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["5", "10"]
 
 
-def test_one_number_of_phases_makes_no_plot_against_it(tmp_path):
-    records = [*run_records(method="acil"), *run_records(method="icarl")]
-    (main,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
-    assert phases_plot(main) is None
-
-
 def test_width_is_logarithmic_with_a_level_for_no_expansion(drawn):
     (panel,) = drawn["width"].axes
     assert panel.get_xscale() == "log"
@@ -141,19 +134,22 @@ def test_coinciding_lines_share_their_length(drawn):
     assert len(offsets) == 3
 
 
-def test_one_size_makes_no_width_plot(tmp_path):
-    (width,) = collect([write_run(tmp_path / "run", run_records(suite="width"))]).suites["width"]
-    assert width_plot(width) is None
-
-
-def test_no_forgetting_makes_no_bars(tmp_path):
-    records = run_records(extra={"forgetting": None})
-    (main,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
-    assert forgetting_plot(main) is None
+@pytest.mark.parametrize(
+    ("draw", "records", "suite"),
+    [
+        (phases_plot, [*run_records(method="acil"), *run_records(method="icarl")], "main"),
+        (width_plot, run_records(suite="width"), "width"),
+        (forgetting_plot, run_records(extra={"forgetting": None}), "main"),
+        (memory_plot, run_records(), "memory"),
+    ],
+    ids=["one K", "one width", "no forgetting", "one point"],
+)
+def test_too_little_makes_no_plot(tmp_path, draw, records, suite):
+    assert draw(compared(tmp_path, records, suite)) is None
 
 
 def test_one_method_and_one_seed_have_neither_band_nor_error_bar(tmp_path):
-    (main,) = collect([write_run(tmp_path / "run", run_records())]).suites["main"]
+    main = compared(tmp_path, run_records())
     with styled():
         assert not accuracy_plot(main).axes[0].collections
         assert not forgetting_plot(main).axes[0].collections
@@ -186,13 +182,6 @@ def test_grid_has_room_for_all_panels(n):
     assert columns <= 3
 
 
-def test_long_names_lose_their_middle():
-    assert shortened("short") == "short"
-    assert len(shortened(LONG)) == 34
-    assert shortened(LONG).startswith("somebody.s")
-    assert shortened(LONG).endswith("AtLength")
-
-
 def test_memory_plot_has_a_line_for_each_method_whatever_it_keeps(tmp_path):
     records = []
     for width in (1024, 2048, 4096):
@@ -208,7 +197,7 @@ def test_memory_plot_has_a_line_for_each_method_whatever_it_keeps(tmp_path):
             )
     nothing = {"samples": 0, "statistics": 0, "weights": 1}
     records += run_records(suite="compare", method="finetune", memory=nothing, average=23.0)
-    (comparison,) = collect([write_run(tmp_path, records)]).suites["memory"]
+    comparison = compared(tmp_path, records, "memory")
     with styled():
         figure = memory_plot(comparison)
     (panel,), (legend,) = figure.axes, figure.legends
@@ -227,12 +216,7 @@ def test_memory_table_sorts_samples_and_statistics_together(tmp_path):
         *run_records(memory=many),
         *run_records(method="icarl", settings={"memory_rule": "20 per class"}, memory=few),
     ]
-    (comparison,) = collect([write_run(tmp_path, records)]).suites["memory"]
+    comparison = compared(tmp_path, records, "memory")
     table = memory_table(comparison)
     assert [row[1] for row in table.rows] == ["icarl", "acil"]
     assert [row[6] for row in table.rows] == [5_000, 9_000]
-
-
-def test_one_point_makes_no_plot_of_memory(tmp_path):
-    (comparison,) = collect([write_run(tmp_path, run_records())]).suites["memory"]
-    assert memory_plot(comparison) is None
