@@ -153,15 +153,6 @@ def test_directory_that_may_not_be_written(tmp_path, monkeypatch, code):
     assert list(folder.iterdir()) == []
 
 
-def test_half_written_last_line_is_mended_by_the_command(undisturbed, tmp_path):
-    folder = tmp_path / "run"
-    assert command(*DIGITS, "--out", folder).exit_code == 0
-    file = folder / "records.jsonl"
-    file.write_bytes(file.read_bytes()[:-40])
-    assert command(*DIGITS, "--out", folder, "--resume").exit_code == 0
-    assert timeless(folder) == undisturbed
-
-
 def test_second_command_into_the_same_directory_is_refused(undisturbed, tmp_path, monkeypatch):
     from acil.cli.bench import RunProgress
 
