@@ -126,7 +126,7 @@ def test_limit_on_the_size_of_files_as_the_system_enforces_it(undisturbed, tmp_p
     assert timeless(folder) == undisturbed
 
 
-def test_directory_that_cannot_be_made(tmp_path, monkeypatch):
+def test_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("in the way")
     result = command(*DIGITS, "--out", tmp_path / "file" / "run")
     assert result.exit_code == 1
