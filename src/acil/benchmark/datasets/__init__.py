@@ -116,7 +116,7 @@ def load(
             raise InputError(
                 f"The data set {name!r} has no option {unknown[0]!r}. Known: {', '.join(own) or 'none'}."
             )
-        # A user's own loader need not care about these.
+        # A loader need not care about these.
         common = {option: value for option, value in common.items() if option in known}
     try:
         return loader(place or data_root(root), **common, **fixed, **options)
