@@ -1,5 +1,6 @@
 """Networks that others have trained, features, and the benchmark from Python."""
 
+import shutil
 import subprocess
 import sys
 import types
@@ -151,10 +152,8 @@ def test_data_sets_of_the_pretrained_literature_start_from_zero(tmp_path, monkey
     assert f"{n_classes} classes, {n_classes} training" in result.stdout
     assert "base of 0 classes" in result.stdout
     assert "recipe pretrained" in result.stdout
-    (tmp_path / "train" / "000" / "one.png").unlink()
-    (tmp_path / "train" / "000").rmdir()
-    (tmp_path / "test" / "000" / "one.png").unlink()
-    (tmp_path / "test" / "000").rmdir()
+    for split in ("train", "test"):
+        shutil.rmtree(tmp_path / split / "000")
     refused = command("--dataset", f"{name}:{tmp_path}", "--dry-run")
     assert f"has {n_classes - 1} classes, but this data set has {n_classes}" in refused.stderr
 
