@@ -71,8 +71,6 @@ _AGAINST_BASE: dict[str, Callable[[Cell], Stat | None]] = {
     "accuracy of phase 0, A_0 (%)": lambda cell: cell.at_phase(0, "accuracy"),
     "forgetting F (percentage points)": lambda cell: cell.over_seeds("forgetting"),
 }
-#: Space above and below the lines, as a part of their range.
-_MARGIN = 0.06
 
 
 def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, Figure]]:
@@ -95,6 +93,7 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, Figure]]:
 def accuracy_plot(comparison: Comparison) -> Figure:
     """Draw accuracy against classes seen, one panel for each K (the paper's Figure 2)."""
     figure, axes = panels("Accuracy over the phases", comparison, len(comparison.phases), 4.4, 3.2)
+    share(axes, "y")
     handles: dict[str, Any] = {}
     for k, panel in zip(comparison.phases, axes, strict=True):
         for position, row in enumerate(comparison.rows):
@@ -105,7 +104,6 @@ def accuracy_plot(comparison: Comparison) -> Figure:
         panel.set_xlabel("classes seen")
         panel.set_ylabel("accuracy, all classes seen (%)")
         panel.xaxis.set_major_locator(_whole_numbers())
-    _share_limits(axes, "ylim")
     legend_below(figure, handles)
     return figure
 
@@ -266,6 +264,7 @@ def base_plot(comparison: Comparison) -> Figure | None:
     figure, axes = panels(
         "Accuracy against the size of the base", comparison, len(_AGAINST_BASE), 3.9, 2.7
     )
+    share(axes[:-1], "y")
     handles: dict[str, Any] = {}
     for (name, value), panel in zip(_AGAINST_BASE.items(), axes, strict=True):
         for position, (line, cells) in enumerate(lines.items()):
@@ -275,12 +274,6 @@ def base_plot(comparison: Comparison) -> Figure | None:
         panel.set_ylabel(name)
         panel.set_xlabel("classes in phase 0")
         panel.xaxis.set_major_locator(_whole_numbers())
-    # One scale for the accuracies, so that they compare.
-    limits = [panel.dataLim.intervaly for panel in axes[:-1] if panel.lines]
-    low, high = min(ends[0] for ends in limits), max(ends[1] for ends in limits)
-    margin = max(_MARGIN * (high - low), 1.0)
-    for panel in axes[:-1]:
-        panel.set_ylim(low - margin, high + margin)
     axes[-1].set_ylim(bottom=min(0.0, axes[-1].get_ylim()[0]))
     legend_below(figure, handles)
     return figure
@@ -307,6 +300,7 @@ def memory_plot(comparison: Comparison) -> Figure | None:
     figure, axes = panels(
         "Average accuracy against what is kept", comparison, len(comparison.phases), 4.6, 3.4
     )
+    share(axes, "xy")
     handles: dict[str, Any] = {}
     for k, panel in zip(comparison.phases, axes, strict=True):
         for position, (name, by_phases) in enumerate(lines.items()):
@@ -321,8 +315,7 @@ def memory_plot(comparison: Comparison) -> Figure | None:
         panel.set_xscale("log")
         panel.set_xlabel("samples and statistics kept (bytes, logarithmic)")
         panel.set_ylabel("average accuracy Ā (%)")
-    low, high = _share_limits(axes, "xlim")
-    _share_limits(axes, "ylim")
+    low, high = axes[0].get_xlim()
     for panel in axes:
         # Within one decade, powers of ten alone would leave the axis without a number.
         steps = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
@@ -374,6 +367,13 @@ def panels(
     return figure, [figure.add_subplot(rows, columns, position + 1) for position in range(n)]
 
 
+def share(axes: list[Axes], which: str) -> None:
+    """Give panels one scale along these axes, so that they compare."""
+    for panel in axes[1:]:
+        for name in which:
+            getattr(panel, f"share{name}")(axes[0])
+
+
 def legend_below(figure: Figure, handles: Mapping[str, Any]) -> None:
     """Put a legend below all panels, in as many columns as fit, and make room for it."""
     # matplotlib leaves out names that begin with an underscore.
@@ -413,15 +413,6 @@ def image_bytes(figure: Figure) -> dict[str, bytes]:
 
 def _whole_numbers() -> MaxNLocator:
     return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
-
-
-def _share_limits(axes: list[Axes], name: str) -> tuple[float, float]:
-    """Give panels one scale, so that they compare; return its ends."""
-    found = [getattr(panel, f"get_{name}")() for panel in axes]
-    ends = min(low for low, _ in found), max(high for _, high in found)
-    for panel in axes:
-        getattr(panel, f"set_{name}")(*ends)
-    return ends
 
 
 def _line(panel: Axes, position: int, points: list[tuple[int, Stat]], band: bool = False) -> Any:
