@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 
 import typer
@@ -182,9 +181,7 @@ class RunProgress:
             self._lines.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
         self._ended.set()
         if self._bars.disable:

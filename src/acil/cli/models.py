@@ -161,9 +161,10 @@ def _summary(images: dict[str, Any]) -> dict[str, Any]:
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     known = counted(len(report["classes"]), "class", "classes")
-    width = f"{report['n_features']} features"
-    expanded = "projection" in report["tensors"]
-    expansion = f"{report['size']} ({report['activation']})" if expanded else "none"
+    width, expansion = f"{report['n_features']} features", "none"
+    if "projection" in report["tensors"]:
+        seed = report["parameters"]["random_state"]
+        expansion = f"{report['size']} ({report['activation']}), seed {seed}"
     relative, condition = report["gamma_relative"], report["condition"]
     gamma = "not stored"
     if report["gamma"] is not None:
@@ -183,10 +184,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("solver", report["solver"]),
         ("dtype", report["dtype"]),
         ("input", width + (", with names" if report["feature_names"] else "")),
-        (
-            "expansion",
-            f"{expansion}, seed {report['parameters']['random_state']}" if expanded else expansion,
-        ),
+        ("expansion", expansion),
         ("options", ", ".join(options) or "none"),
         ("γ", gamma),
         ("γ, relative", "not stored" if relative is None else f"{relative:.3g} of trace(gram) / d"),
@@ -358,9 +356,5 @@ def _onnx(classifier: Any, path: Path, check: Path | None) -> dict[str, Any]:
         size, mode, crop = embedder.preprocessing.size, embedder.mode, embedder.crop
         pixels = torch.stack([decode(file, size, mode, crop) for file in list_files([check])])
     done = export_onnx(classifier.snapshot.solved(), embedder, path, pixels)
-    return {
-        "path": str(path),
-        "bytes": done.bytes,
-        "images": done.images,
-        "difference": done.difference,
-    }
+    agreement = {"images": done.images, "difference": done.difference}
+    return {"path": str(path), "bytes": done.bytes, **agreement}
