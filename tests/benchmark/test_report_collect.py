@@ -86,6 +86,9 @@ def test_orders_recipes_and_classes_do_not_share_a_table(tmp_path):
         ("digits", "natural", "paper", 5),
     ]
     assert [c.is_published_protocol for c in comparisons] == [False, True, True, True, False]
+    from_zero = compared(tmp_path / "c", run_records(settings={"base": 0}))
+    assert (from_zero.base_classes, from_zero.classes) == (0, 100)
+    assert not from_zero.is_published_protocol
 
 
 def test_suites_have_tables_of_their_own(tmp_path):
@@ -130,15 +133,8 @@ def test_network_file_of_each_seed_is_no_variant(tmp_path):
     assert len(kinds.suites["main"][0].rows) == 2
 
 
-def test_run_without_base_classes_is_not_taken_for_the_papers(tmp_path):
-    records = run_records(settings={"base": 0})
-    comparison = compared(tmp_path, records)
-    assert (comparison.base_classes, comparison.classes) == (0, 100)
-    assert not comparison.is_published_protocol
-
-
 def test_summary_without_phases_still_makes_a_row(tmp_path):
-    comparison = compared(tmp_path, [summary_record()], "main")
+    comparison = compared(tmp_path, [summary_record()])
     cell = comparison.rows[0].cells[5]
     assert cell.over_seeds("average_accuracy").mean == 66.0
     assert (cell.kept("samples"), cell.peak(), cell.seconds(lambda phase: True)) == (None, None, None)

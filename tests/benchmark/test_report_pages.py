@@ -74,10 +74,15 @@ def test_page_elsewhere_shows_the_chosen_plots_where_they_are(run, tmp_path):
     assert "forgetting-" not in text
 
 
-def test_report_shows_every_picture_it_names(run, report):
+def test_report_shows_every_picture_whole_and_large_enough(run, report):
     page = (run / "report" / "report.md").read_text(encoding="utf-8")
-    for picture in report.plots:
-        assert f"({picture.name})" in page
+    for path in report.plots:
+        assert f"({path.name})" in page
+        with Image.open(path) as picture:
+            picture.load()
+            assert min(picture.size) >= 400
+            assert picture.info["dpi"] == pytest.approx((150, 150), abs=0.1)
+        assert ET.parse(path.with_suffix(".svg")).getroot().tag.endswith("svg")
     assert "acil 1.2.3, Python 3.12.1, torch 2.11.0, on Some CPU" in page
     assert "other sign" in page
 
@@ -88,15 +93,6 @@ def test_unfinished_runs_are_said(report):
         "- acil (d = 8192), K = 5, seed 2, on cifar100 (suite main, order natural, recipe paper): "
         "its last phase is 1 of 5" in report.markdown
     )
-
-
-def test_pictures_are_whole_and_large_enough(report):
-    for path in report.plots:
-        with Image.open(path) as picture:
-            picture.load()
-            assert min(picture.size) >= 400
-            assert picture.info["dpi"] == pytest.approx((150, 150), abs=0.1)
-        assert ET.parse(path.with_suffix(".svg")).getroot().tag.endswith("svg")
 
 
 def test_same_records_give_the_same_bytes(run, report, tmp_path):

@@ -55,67 +55,55 @@ def drawn(suites):
     return figures
 
 
-NAMES = ["accuracy", "phases", "forgetting", "cost", "origin", "width"]
+def beside_the_panels(legend, figure):
+    box = legend.get_window_extent()
+    covered = [axes for axes in figure.axes if box.overlaps(axes.get_tightbbox())]
+    return box.x0 >= 0 and box.x1 <= figure.bbox.x1 and not covered
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_figure_has_a_title_that_names_data_order_and_recipe(drawn, name):
-    assert "cifar100 (order natural, recipe paper" in drawn[name].get_suptitle()
+#: Names and units of the axes of each figure.
+LABELS = {
+    "accuracy": [("classes seen", "accuracy, all classes seen (%)")] * 2,
+    "phases": [("phases K (logarithmic)", "average accuracy Ā (%)")],
+    "forgetting": [("", "forgetting F (percentage points)")],
+    "cost": [
+        *(("", "time of the phase (s)"), ("", "")),
+        *(("phase", "memory, weights included"), ("phase", "")),
+    ],
+    "origin": [("phase in which the classes came", "tested after phase")] * 3 + [("", "accuracy (%)")],
+    "width": [("expansion size d (features, logarithmic)", "average accuracy Ā (%)")],
+}
 
 
-def test_axes_have_names_and_units(drawn):
-    found = {
-        name: [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes]
-        for name, figure in drawn.items()
-    }
-    assert found == {
-        "accuracy": [("classes seen", "accuracy, all classes seen (%)")] * 2,
-        "phases": [("phases K (logarithmic)", "average accuracy Ā (%)")],
-        "forgetting": [("", "forgetting F (percentage points)")],
-        "cost": [
-            ("", "time of the phase (s)"),
-            ("", ""),
-            ("phase", "memory, weights included"),
-            ("phase", ""),
-        ],
-        "origin": [("phase in which the classes came", "tested after phase")] * 3
-        + [("", "accuracy (%)")],
-        "width": [("expansion size d (features, logarithmic)", "average accuracy Ā (%)")],
-    }
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_legend_covers_no_panel_and_stays_inside(drawn, name):
+@pytest.mark.parametrize("name", LABELS)
+def test_figure_has_a_title_labels_and_a_legend_beside_its_panels(drawn, name):
     figure = drawn[name]
+    assert "cifar100 (order natural, recipe paper" in figure.get_suptitle()
+    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes] == LABELS[name]
     assert bool(figure.legends) == (name != "origin")
-    for legend in figure.legends:
-        box = legend.get_window_extent()
-        assert box.x0 >= 0
-        assert box.x1 <= figure.bbox.x1
-        for axes in figure.axes:
-            assert not box.overlaps(axes.get_tightbbox())
+    assert all(beside_the_panels(legend, figure) for legend in figure.legends)
 
 
-def test_lines_are_the_records(drawn):
-    panel = drawn["accuracy"].axes[0]
-    assert panel.get_title() == "K = 5"
-    assert len(panel.lines) == 3
-    assert list(panel.lines[0].get_xdata()) == [50, 60, 70, 80, 90, 100]
-    assert list(panel.lines[0].get_ydata()) == [70, 69, 68, 67, 66, 65]
+@pytest.mark.parametrize(
+    ("name", "scale", "lines"),
+    [
+        ("accuracy", "linear", [([50, 60, 70, 80, 90, 100], [70, 69, 68, 67, 66, 65])] * 3),
+        ("phases", "log", [([5, 10], [60.5, 60.5])]),
+        # The second line is the level without an expansion.
+        ("width", "log", [([512, 1024], [66, 66])] * 2),
+    ],
+)
+def test_lines_are_the_records(drawn, name, scale, lines):
+    panel = drawn[name].axes[0]
+    assert panel.get_xscale() == scale
+    found = [(list(line.get_xdata()), list(line.get_ydata())) for line in panel.lines]
+    assert found[: len(lines)] == lines
 
 
-def test_average_accuracy_has_a_point_for_each_number_of_phases(drawn):
+def test_panels_and_ticks_are_numbers_of_phases(drawn):
+    assert [panel.get_title() for panel in drawn["accuracy"].axes] == ["K = 5", "K = 10"]
     (panel,) = drawn["phases"].axes
-    assert list(panel.lines[0].get_xdata()) == [5, 10]
-    assert list(panel.lines[0].get_ydata()) == [60.5, 60.5]
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["5", "10"]
-
-
-def test_width_is_logarithmic_with_a_level_for_no_expansion(drawn):
-    (panel,) = drawn["width"].axes
-    assert panel.get_xscale() == "log"
-    assert list(panel.lines[0].get_xdata()) == [512, 1024]
-    assert list(panel.lines[1].get_ydata()) == [60 + 6.0] * 2
 
 
 def test_heat_map_is_empty_above_the_diagonal(drawn):
@@ -163,23 +151,17 @@ def test_legend_of_many_long_names_stays_inside(suites):
         lines = {f"_{i} {LONG}": panel.plot([0, 1], [i, i], **line_style(i))[0] for i in range(20)}
         legend_below(figure, lines)
         figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.x1
-    assert not box.overlaps(panel.get_tightbbox())
+    assert beside_the_panels(figure.legends[0], figure)
     assert panel.get_window_extent().height > 1.5 * figure.dpi
     assert len(figure.legends[0].get_texts()) == 20
 
 
-def test_thirty_two_lines_all_look_different():
+def test_thirty_two_lines_all_look_different_and_panels_have_room():
     assert len({tuple(line_style(i).values()) for i in range(32)}) == 32
-
-
-@pytest.mark.parametrize("n", range(1, 20))
-def test_grid_has_room_for_all_panels(n):
-    rows, columns = grid(n)
-    assert rows == math.ceil(n / columns)
-    assert columns <= 3
+    for n in range(1, 20):
+        rows, columns = grid(n)
+        assert rows == math.ceil(n / columns)
+        assert columns <= 3
 
 
 def test_memory_plot_has_a_line_for_each_method_whatever_it_keeps(tmp_path):

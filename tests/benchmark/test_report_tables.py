@@ -87,10 +87,8 @@ def test_overview_has_a_column_for_each_k_and_gaps_where_runs_are_missing(tmp_pa
         "| acil   |        66.00 |        −0.30 |         66.00 |        −0.01 |",
         "| mine   |            – |            – |         66.00 |            – |",
     ]
-
-
-def test_overview_of_one_k_would_repeat_the_table(tmp_path):
-    assert overview_table(compared(tmp_path, run_records())) is None
+    # With a single K it would repeat the table.
+    assert overview_table(compared(tmp_path / "one", run_records())) is None
 
 
 def test_different_numbers_of_seeds_are_said(tmp_path):
@@ -359,14 +357,10 @@ def test_run_that_failed_and_was_finished_later_is_finished(tmp_path):
         assert (len(cell.runs), len(cell.failed), found.unfinished) == (1, 0, ())
 
 
-def test_run_taken_up_again_after_its_failure_is_unfinished(tmp_path):
-    folder = write_run(tmp_path / "run", [failure_record(), phase_record()])
-    found = collect([folder])
+def test_run_taken_up_again_after_its_failure_is_unfinished_and_one_that_failed_at_once_is_not(tmp_path):
+    found = collect([write_run(tmp_path / "again", [failure_record(), phase_record()])])
     assert len(found.unfinished) == 1
     assert not found.suites["main"]
-
-
-def test_run_that_failed_before_any_phase_stands_alone(tmp_path):
     report = write_report(write_run(tmp_path / "run", [failure_record("It broke.")]))
     assert "No run has finished yet" not in report.markdown
     assert "failed (acil, K = 5, seed 0): It broke." in report.markdown

@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import json
+import shutil
 import stat
 import tarfile
 import threading
@@ -130,16 +131,13 @@ def test_result_goes_to_stdout_and_no_bar_without_a_terminal(server, tmp_path):
     assert result.stderr == ""
 
 
-def test_what_is_there_is_not_fetched_again(server, tmp_path):
+def test_what_is_there_is_not_fetched_again_and_a_copy_by_hand_needs_no_network(server, tmp_path):
     first = report("cifar100", "--root", tmp_path)
     assert report("cifar100", "--root", tmp_path)["identity"] == first["identity"]
+    (tmp_path / "copy").mkdir()
+    shutil.copy(server.folder / BINARY, tmp_path / "copy")
+    assert report("cifar100", "--root", tmp_path / "copy")["train"] == 100
     assert len(server.asked) == 1
-
-
-def test_archive_copied_by_hand_needs_no_network(server, tmp_path):
-    (tmp_path / BINARY).write_bytes((server.folder / BINARY).read_bytes())
-    assert report("cifar100", "--root", tmp_path)["train"] == 100
-    assert server.asked == []
 
 
 def test_archive_that_is_another_file_is_refused_then_replaced(server, tmp_path):
@@ -149,11 +147,17 @@ def test_archive_that_is_another_file_is_refused_then_replaced(server, tmp_path)
     assert report("cifar100", "--root", tmp_path, "--force")["train"] == 100
 
 
-def test_force_mends_damaged_files_from_the_archive(server, tmp_path):
+def test_force_mends_damaged_and_incomplete_files_from_the_archive(server, tmp_path):
+    folder = tmp_path / "cifar-100-binary"
     report("cifar100", "--root", tmp_path)
-    (tmp_path / "cifar-100-binary" / "train.bin").write_bytes(b"short")
+    (folder / "train.bin").write_bytes(b"short")
     assert "train.bin has 5 bytes" in refused("cifar100", "--root", tmp_path)
     assert report("cifar100", "--root", tmp_path, "--force")["train"] == 100
+    (folder / "train.bin").rename(folder / "mine")
+    assert "--force" in refused("cifar100", "--root", tmp_path)
+    assert (folder / "mine").exists()
+    assert report("cifar100", "--root", tmp_path, "--force")["train"] == 100
+    assert not (folder / "mine").exists()
     assert len(server.asked) == 1
 
 
@@ -238,15 +242,6 @@ def test_archive_without_the_files_is_a_clear_error(server, tmp_path, monkeypatc
     monkeypatch.setattr(cifar100, "MD5", make_archive(server.folder / BINARY, {"train.bin": b""}))
     assert "test.bin" in refused("cifar100", "--root", tmp_path, "--force")
     assert not (tmp_path / "cifar-100-binary").exists()
-
-
-def test_incomplete_folder_is_replaced_only_when_asked(server, tmp_path):
-    (tmp_path / "cifar-100-binary").mkdir()
-    (tmp_path / "cifar-100-binary" / "mine").write_bytes(b"0")
-    assert "--force" in refused("cifar100", "--root", tmp_path)
-    assert (tmp_path / "cifar-100-binary" / "mine").exists()
-    assert report("cifar100", "--root", tmp_path, "--force")["train"] == 100
-    assert not (tmp_path / "cifar-100-binary" / "mine").exists()
 
 
 def test_progress_is_told_while_the_archive_arrives(server, tmp_path):
