@@ -134,25 +134,6 @@ def test_directory_that_cannot_be_made(tmp_path):
     assert "Not a directory" in result.stderr
 
 
-@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
-def test_directory_that_may_not_be_written(tmp_path, monkeypatch, code):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    real = os.mkdir
-
-    def mkdir(path, *arguments, **options):
-        if str(folder) in str(path) and str(path) != str(folder):
-            raise OSError(code, os.strerror(code))
-        return real(path, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.mkdir", mkdir)
-        result = command(*DIGITS, "--out", folder)
-    assert result.exit_code == 1
-    assert f"{os.strerror(code)}. Choose a directory" in result.stderr
-    assert list(folder.iterdir()) == []
-
-
 def test_second_command_into_the_same_directory_is_refused(undisturbed, tmp_path, monkeypatch):
     from acil.cli.bench import RunProgress
 

@@ -5,7 +5,7 @@ import shutil
 import tomllib
 
 import pytest
-from running import records, timeless, write_features
+from running import records, timeless
 
 from acil.benchmark.config import make_config
 from acil.benchmark.records import Records, finished, key
@@ -101,16 +101,3 @@ def test_another_network_under_the_same_name_is_another_run(trained, tmp_path):
     run(make_config({**config, "backbone": str(other)}), tmp_path / "beside")
     (comparison,) = collect([tmp_path / "run", tmp_path / "beside"]).suites["main"]
     assert len(comparison.rows) == 2
-
-
-def test_other_features_under_the_same_file_name_are_another_problem(tmp_path):
-    def write(folder, seed):
-        folder.mkdir()
-        write_features(folder / "mine.npz", 4, 8, (10, 10), seed=seed)
-        return {"dataset": f"features:{folder / 'mine.npz'}", "phases": "2", "seeds": "0"}
-
-    run(make_config(write(tmp_path / "a", 0)), tmp_path / "run")
-    (summary,) = records(tmp_path / "run", "summary")
-    assert summary["dataset"] == "features:mine.npz"
-    with pytest.raises(InputError, match=r"started with dataset = 'features:mine\.npz@"):
-        run(make_config(write(tmp_path / "b", 1)), tmp_path / "run", resume=True)
