@@ -38,9 +38,9 @@ def process(*arguments, script=None, **options):
     )
 
 
-def write_features(path, classes=12, width=16, each=(20, 5), spread=2.0, noise=1.0, scale=1.0, seed=0):
+def write_features(path, classes=12, width=16, each=(20, 5), spread=2.0, noise=1.0, scale=1.0):
     """Write features scattered around a centre for each class, training and test, and return them."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     centres = rng.normal(scale=spread, size=(classes, width))
     arrays = {}
     for split, count in zip(("train", "test"), each, strict=True):
