@@ -2,9 +2,8 @@
 
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
-from running import DIGITS, command, timeless
+from running import DIGITS, command, timeless, write_features
 
 
 @contextmanager
@@ -33,13 +32,6 @@ def undisturbed(tmp_path_factory):
 @pytest.fixture(scope="session")
 def embeddings(tmp_path_factory):
     """A file of features: 12 classes, 20 training and 5 test samples each."""
-    rng = np.random.default_rng(0)
-    centres = rng.normal(scale=2.0, size=(12, 16))
-    arrays = {}
-    for split, count in (("train", 20), ("test", 5)):
-        labels = np.repeat(np.arange(12), count)
-        features = np.maximum(centres[labels] + rng.normal(size=(len(labels), 16)), 0)
-        arrays |= {f"{split}_features": features.astype(np.float32), f"{split}_labels": labels}
     path = tmp_path_factory.mktemp("embeddings") / "features.npz"
-    np.savez(path, **arrays)
+    write_features(path)
     return path

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 from typer.testing import CliRunner
 
 from acil.benchmark.records import Records
@@ -35,6 +36,19 @@ def process(*arguments, script=None, **options):
         check=False,
         **options,
     )
+
+
+def write_features(path, classes=12, width=16, each=(20, 5), spread=2.0, noise=1.0, scale=1.0):
+    """Write features scattered around a centre for each class, training and test, and return them."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(scale=spread, size=(classes, width))
+    arrays = {}
+    for split, count in zip(("train", "test"), each, strict=True):
+        labels = np.repeat(np.arange(classes), count)
+        rows = scale * (centres[labels] + noise * rng.normal(size=(len(labels), width)))
+        arrays |= {f"{split}_features": rows.astype(np.float32), f"{split}_labels": labels}
+    np.savez(path, **arrays)
+    return arrays
 
 
 def records(folder, kind=None):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from acil.benchmark.records import FILE_NAME, Records
+from acil.benchmark.report.collect import collect
 
 ENVIRONMENT = {
     "kind": "environment",
@@ -66,3 +67,9 @@ def write_run(folder: Path, records) -> Path:
     for record in records:
         file.append(record)
     return folder
+
+
+def compared(folder: Path, records, suite="main"):
+    """Return the only comparison of a suite that reports make of these records."""
+    (comparison,) = collect([write_run(folder / "run", records)]).suites[suite]
+    return comparison

@@ -65,11 +65,11 @@ def test_file_is_valid_toml_with_nested_results(tmp_path):
 
 def test_resuming_may_change_where_but_not_what():
     before = make_config({"data.size": 64, "data.cache": "here"})
-    check_resumable(before, make_config({"data.size": 64, "data.cache": "there", "jobs": 2}))
+    check_resumable(before, make_config({"data.size": 64, "data.cache": "there", "jobs": 2}), {}, {})
     with pytest.raises(InputError, match="data = "):
-        check_resumable(before, make_config({"data.size": 32}))
+        check_resumable(before, make_config({"data.size": 32}), {}, {})
     with pytest.raises(InputError, match="backbone = "):
-        check_resumable(make_config({"backbone": "a"}), make_config({"backbone": "b"}))
+        check_resumable(make_config({"backbone": "a"}), make_config({"backbone": "b"}), {}, {})
     known = {"backbone": "a.safetensors@123", "dataset": "digits"}
     check_resumable(make_config({"backbone": "a"}), make_config({"backbone": "b"}), known, known)
 

@@ -57,34 +57,32 @@ def test_official_numbers_are_asked_for(tmp_path, monkeypatch):
         load("cifar100", tmp_path)
 
 
-def test_truncated_binary_file_is_named_with_both_sizes(tmp_path):
-    path = write_binary(tmp_path) / "test.bin"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"test\.bin has 307,399 bytes.*307,400.*truncated.*--force"):
-        load("cifar100", tmp_path)
-    path.write_bytes(path.read_bytes() + b"12")
-    with pytest.raises(InputError, match="not the official file"):
-        load("cifar100", tmp_path)
+def with_byte(content, offset, value):
+    """Return records with another byte in record 7."""
+    changed = bytearray(content)
+    changed[3074 * 7 + offset] = value
+    return changed
 
 
-@pytest.mark.parametrize(("offset", "value", "name"), [(0, 20, "coarse"), (1, 100, "fine")])
-def test_label_out_of_range_is_named(tmp_path, offset, value, name):
-    path = write_binary(tmp_path) / "train.bin"
-    content = bytearray(path.read_bytes())
-    content[3074 * 7 + offset] = value
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=rf"train\.bin has the {name} label {value} in record 7"):
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("test.bin", lambda b: b[:-1], r"test\.bin has 307,399 bytes.*307,400.*truncated.*--force"),
+        ("test.bin", lambda b: b + b"1", "not the official file"),
+        ("train.bin", lambda b: with_byte(b, 0, 20), r"train\.bin has the coarse label 20 in record 7"),
+        ("train.bin", lambda b: with_byte(b, 1, 100), r"train\.bin has the fine label 100 in record 7"),
+        ("fine_label_names.txt", lambda b: b"one\ntwo\n", "must name 100 classes"),
+        ("fine_label_names.txt", lambda b: b"same\n" * 100, "must name 100 classes"),
+        ("fine_label_names.txt", lambda b: b"", "must name 100 classes"),
+        ("fine_label_names.txt", lambda b: b"\xff\xfe", "is not text"),
+    ],
+)
+def test_damage_is_named_with_what_to_do(tmp_path, name, damage, message):
+    path = write_binary(tmp_path) / name
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=message) as raised:
         load("cifar100", tmp_path)
-
-
-@pytest.mark.parametrize("text", ["one\ntwo\n", "same\n" * 100, ""])
-def test_wrong_class_names_are_refused(tmp_path, text):
-    (write_binary(tmp_path) / "fine_label_names.txt").write_text(text)
-    with pytest.raises(InputError, match="must name 100 classes"):
-        load("cifar100", tmp_path)
-    (tmp_path / "cifar-100-binary" / "fine_label_names.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="is not text"):
-        load("cifar100", tmp_path)
+    assert "acil data prepare cifar100 --root DIR --force" in str(raised.value)
 
 
 def test_incomplete_folder_says_what_to_do(tmp_path):

@@ -126,40 +126,12 @@ def test_limit_on_the_size_of_files_as_the_system_enforces_it(undisturbed, tmp_p
     assert timeless(folder) == undisturbed
 
 
-def test_directory_that_cannot_be_made(tmp_path, monkeypatch):
+def test_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("in the way")
     result = command(*DIGITS, "--out", tmp_path / "file" / "run")
     assert result.exit_code == 1
     assert "error: Cannot write" in result.stderr
     assert "Not a directory" in result.stderr
-
-
-@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
-def test_directory_that_may_not_be_written(tmp_path, monkeypatch, code):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    real = os.mkdir
-
-    def mkdir(path, *arguments, **options):
-        if str(folder) in str(path) and str(path) != str(folder):
-            raise OSError(code, os.strerror(code))
-        return real(path, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.mkdir", mkdir)
-        result = command(*DIGITS, "--out", folder)
-    assert result.exit_code == 1
-    assert f"{os.strerror(code)}. Choose a directory" in result.stderr
-    assert list(folder.iterdir()) == []
-
-
-def test_half_written_last_line_is_mended_by_the_command(undisturbed, tmp_path):
-    folder = tmp_path / "run"
-    assert command(*DIGITS, "--out", folder).exit_code == 0
-    file = folder / "records.jsonl"
-    file.write_bytes(file.read_bytes()[:-40])
-    assert command(*DIGITS, "--out", folder, "--resume").exit_code == 0
-    assert timeless(folder) == undisturbed
 
 
 def test_second_command_into_the_same_directory_is_refused(undisturbed, tmp_path, monkeypatch):

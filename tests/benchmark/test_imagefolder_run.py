@@ -144,12 +144,3 @@ def test_resuming_from_another_spelling_of_the_folder_goes_on(run, own, tmp_path
     monkeypatch.chdir(own.parent)
     assert run("objects", tmp_path / "run", "--resume").exit_code == 0
     assert timeless(tmp_path / "run") == before
-
-
-def test_image_size_that_does_not_fit_the_network_is_told_before_training(pictures, tmp_path):
-    result = command(
-        "--dataset", f"imagefolder:{pictures}", "--out", tmp_path / "run", "--set", "data.size=16"
-    )
-    assert result.exit_code == 1
-    assert "recipe.backbone_options.size=16" in result.stderr
-    assert not (tmp_path / "run").exists()

@@ -58,9 +58,6 @@ def test_seeded_order_is_numpys_legacy_shuffle():
 def test_unknown_order_names_the_known_ones(order):
     with pytest.raises(InputError, match="natural, seed1993, podnet1"):
         class_order(order, 100)
-
-
-def test_order_needs_a_class():
     with pytest.raises(InputError, match="at least 1"):
         class_order("natural", 0)
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from synthetic_records import run_records, write_run
+from synthetic_records import compared, run_records, write_run
 
 from acil.benchmark.report.collect import collect
 from acil.benchmark.report.plots import (
@@ -17,7 +17,6 @@ from acil.benchmark.report.plots import (
     origin_plot,
     panels,
     phases_plot,
-    shortened,
     styled,
     width_plot,
 )
@@ -56,73 +55,55 @@ def drawn(suites):
     return figures
 
 
-NAMES = ["accuracy", "phases", "forgetting", "cost", "origin", "width"]
+def beside_the_panels(legend, figure):
+    box = legend.get_window_extent()
+    covered = [axes for axes in figure.axes if box.overlaps(axes.get_tightbbox())]
+    return box.x0 >= 0 and box.x1 <= figure.bbox.x1 and not covered
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_figure_has_a_title_that_names_data_order_and_recipe(drawn, name):
-    assert "cifar100 (order natural, recipe paper" in drawn[name].get_suptitle()
+#: Names and units of the axes of each figure.
+LABELS = {
+    "accuracy": [("classes seen", "accuracy, all classes seen (%)")] * 2,
+    "phases": [("phases K (logarithmic)", "average accuracy Ā (%)")],
+    "forgetting": [("", "forgetting F (percentage points)")],
+    "cost": [
+        *(("", "time of the phase (s)"), ("", "")),
+        *(("phase", "memory, weights included"), ("phase", "")),
+    ],
+    "origin": [("phase in which the classes came", "tested after phase")] * 3 + [("", "accuracy (%)")],
+    "width": [("expansion size d (features, logarithmic)", "average accuracy Ā (%)")],
+}
 
 
-def test_axes_have_names_and_units(drawn):
-    found = {
-        name: [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes]
-        for name, figure in drawn.items()
-    }
-    assert found == {
-        "accuracy": [("classes seen", "accuracy, all classes seen (%)")] * 2,
-        "phases": [("phases K (logarithmic)", "average accuracy Ā (%)")],
-        "forgetting": [("", "forgetting F (percentage points)")],
-        "cost": [
-            ("", "time of the phase (s)"),
-            ("", ""),
-            ("phase", "memory, weights included"),
-            ("phase", ""),
-        ],
-        "origin": [("phase in which the classes came", "tested after phase")] * 3
-        + [("", "accuracy (%)")],
-        "width": [("expansion size d (features, logarithmic)", "average accuracy Ā (%)")],
-    }
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_legend_covers_no_panel_and_stays_inside(drawn, name):
+@pytest.mark.parametrize("name", LABELS)
+def test_figure_has_a_title_labels_and_a_legend_beside_its_panels(drawn, name):
     figure = drawn[name]
+    assert "cifar100 (order natural, recipe paper" in figure.get_suptitle()
+    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes] == LABELS[name]
     assert bool(figure.legends) == (name != "origin")
-    for legend in figure.legends:
-        box = legend.get_window_extent()
-        assert box.x0 >= 0
-        assert box.x1 <= figure.bbox.x1
-        for axes in figure.axes:
-            assert not box.overlaps(axes.get_tightbbox())
+    assert all(beside_the_panels(legend, figure) for legend in figure.legends)
 
 
-def test_lines_are_the_records(drawn):
-    panel = drawn["accuracy"].axes[0]
-    assert panel.get_title() == "K = 5"
-    assert len(panel.lines) == 3
-    assert list(panel.lines[0].get_xdata()) == [50, 60, 70, 80, 90, 100]
-    assert list(panel.lines[0].get_ydata()) == [70, 69, 68, 67, 66, 65]
+@pytest.mark.parametrize(
+    ("name", "scale", "lines"),
+    [
+        ("accuracy", "linear", [([50, 60, 70, 80, 90, 100], [70, 69, 68, 67, 66, 65])] * 3),
+        ("phases", "log", [([5, 10], [60.5, 60.5])]),
+        # The second line is the level without an expansion.
+        ("width", "log", [([512, 1024], [66, 66])] * 2),
+    ],
+)
+def test_lines_are_the_records(drawn, name, scale, lines):
+    panel = drawn[name].axes[0]
+    assert panel.get_xscale() == scale
+    found = [(list(line.get_xdata()), list(line.get_ydata())) for line in panel.lines]
+    assert found[: len(lines)] == lines
 
 
-def test_average_accuracy_has_a_point_for_each_number_of_phases(drawn):
+def test_panels_and_ticks_are_numbers_of_phases(drawn):
+    assert [panel.get_title() for panel in drawn["accuracy"].axes] == ["K = 5", "K = 10"]
     (panel,) = drawn["phases"].axes
-    assert list(panel.lines[0].get_xdata()) == [5, 10]
-    assert list(panel.lines[0].get_ydata()) == [60.5, 60.5]
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["5", "10"]
-
-
-def test_one_number_of_phases_makes_no_plot_against_it(tmp_path):
-    records = [*run_records(method="acil"), *run_records(method="icarl")]
-    (main,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
-    assert phases_plot(main) is None
-
-
-def test_width_is_logarithmic_with_a_level_for_no_expansion(drawn):
-    (panel,) = drawn["width"].axes
-    assert panel.get_xscale() == "log"
-    assert list(panel.lines[0].get_xdata()) == [512, 1024]
-    assert list(panel.lines[1].get_ydata()) == [60 + 6.0] * 2
 
 
 def test_heat_map_is_empty_above_the_diagonal(drawn):
@@ -141,19 +122,22 @@ def test_coinciding_lines_share_their_length(drawn):
     assert len(offsets) == 3
 
 
-def test_one_size_makes_no_width_plot(tmp_path):
-    (width,) = collect([write_run(tmp_path / "run", run_records(suite="width"))]).suites["width"]
-    assert width_plot(width) is None
-
-
-def test_no_forgetting_makes_no_bars(tmp_path):
-    records = run_records(extra={"forgetting": None})
-    (main,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
-    assert forgetting_plot(main) is None
+@pytest.mark.parametrize(
+    ("draw", "records", "suite"),
+    [
+        (phases_plot, [*run_records(method="acil"), *run_records(method="icarl")], "main"),
+        (width_plot, run_records(suite="width"), "width"),
+        (forgetting_plot, run_records(extra={"forgetting": None}), "main"),
+        (memory_plot, run_records(), "memory"),
+    ],
+    ids=["one K", "one width", "no forgetting", "one point"],
+)
+def test_too_little_makes_no_plot(tmp_path, draw, records, suite):
+    assert draw(compared(tmp_path, records, suite)) is None
 
 
 def test_one_method_and_one_seed_have_neither_band_nor_error_bar(tmp_path):
-    (main,) = collect([write_run(tmp_path / "run", run_records())]).suites["main"]
+    main = compared(tmp_path, run_records())
     with styled():
         assert not accuracy_plot(main).axes[0].collections
         assert not forgetting_plot(main).axes[0].collections
@@ -167,30 +151,17 @@ def test_legend_of_many_long_names_stays_inside(suites):
         lines = {f"_{i} {LONG}": panel.plot([0, 1], [i, i], **line_style(i))[0] for i in range(20)}
         legend_below(figure, lines)
         figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.x1
-    assert not box.overlaps(panel.get_tightbbox())
+    assert beside_the_panels(figure.legends[0], figure)
     assert panel.get_window_extent().height > 1.5 * figure.dpi
     assert len(figure.legends[0].get_texts()) == 20
 
 
-def test_thirty_two_lines_all_look_different():
+def test_thirty_two_lines_all_look_different_and_panels_have_room():
     assert len({tuple(line_style(i).values()) for i in range(32)}) == 32
-
-
-@pytest.mark.parametrize("n", range(1, 20))
-def test_grid_has_room_for_all_panels(n):
-    rows, columns = grid(n)
-    assert rows == math.ceil(n / columns)
-    assert columns <= 3
-
-
-def test_long_names_lose_their_middle():
-    assert shortened("short") == "short"
-    assert len(shortened(LONG)) == 34
-    assert shortened(LONG).startswith("somebody.s")
-    assert shortened(LONG).endswith("AtLength")
+    for n in range(1, 20):
+        rows, columns = grid(n)
+        assert rows == math.ceil(n / columns)
+        assert columns <= 3
 
 
 def test_memory_plot_has_a_line_for_each_method_whatever_it_keeps(tmp_path):
@@ -208,7 +179,7 @@ def test_memory_plot_has_a_line_for_each_method_whatever_it_keeps(tmp_path):
             )
     nothing = {"samples": 0, "statistics": 0, "weights": 1}
     records += run_records(suite="compare", method="finetune", memory=nothing, average=23.0)
-    (comparison,) = collect([write_run(tmp_path, records)]).suites["memory"]
+    comparison = compared(tmp_path, records, "memory")
     with styled():
         figure = memory_plot(comparison)
     (panel,), (legend,) = figure.axes, figure.legends
@@ -227,12 +198,7 @@ def test_memory_table_sorts_samples_and_statistics_together(tmp_path):
         *run_records(memory=many),
         *run_records(method="icarl", settings={"memory_rule": "20 per class"}, memory=few),
     ]
-    (comparison,) = collect([write_run(tmp_path, records)]).suites["memory"]
+    comparison = compared(tmp_path, records, "memory")
     table = memory_table(comparison)
     assert [row[1] for row in table.rows] == ["icarl", "acil"]
     assert [row[6] for row in table.rows] == [5_000, 9_000]
-
-
-def test_one_point_makes_no_plot_of_memory(tmp_path):
-    (comparison,) = collect([write_run(tmp_path, run_records())]).suites["memory"]
-    assert memory_plot(comparison) is None

@@ -5,7 +5,7 @@ import io
 
 import pytest
 import torch
-from synthetic_records import identity, phase_record, run_records, write_run
+from synthetic_records import compared, identity, phase_record, run_records, write_run
 
 from acil.analytic.cholesky import cholesky_
 from acil.benchmark.report import write_report
@@ -61,11 +61,6 @@ SMALL = """\
 """
 
 
-def comparison_of(tmp_path, records, suite="main"):
-    (comparison,) = collect([write_run(tmp_path / "run", records)]).suites[suite]
-    return comparison
-
-
 def test_main_table_is_known_to_the_letter(tmp_path):
     joint = [{"joint_difference": d, "condition": 1.25e6} for d in (1e-13, 3e-13)]
     records = [
@@ -74,33 +69,31 @@ def test_main_table_is_known_to_the_letter(tmp_path):
         *run_records(seed=0, average=57.5, method="icarl", memory=REPLAY, settings={}),
         *run_records(seed=1, average=57.7, method="icarl", memory=REPLAY, settings={}),
     ]
-    table = main_table(comparison_of(tmp_path, records))
+    table = main_table(compared(tmp_path, records))
     assert to_markdown(table) == MAIN
 
 
 def test_one_seed_has_no_deviation_and_other_classes_no_published_value(tmp_path):
-    table = main_table(comparison_of(tmp_path, run_records(base=10, classes=20)))
+    table = main_table(compared(tmp_path, run_records(base=10, classes=20)))
     assert to_markdown(table) == SMALL
 
 
 def test_overview_has_a_column_for_each_k_and_gaps_where_runs_are_missing(tmp_path):
     records = [*run_records(), *run_records(phases=50), *run_records(method="mine", phases=50)]
-    table = overview_table(comparison_of(tmp_path, records))
+    table = overview_table(compared(tmp_path, records))
     assert to_markdown(table).splitlines()[2:] == [
         "| Method | Ā (%), K = 5 | to published | Ā (%), K = 50 | to published |",
         "| ------ | -----------: | -----------: | ------------: | -----------: |",
         "| acil   |        66.00 |        −0.30 |         66.00 |        −0.01 |",
         "| mine   |            – |            – |         66.00 |            – |",
     ]
-
-
-def test_overview_of_one_k_would_repeat_the_table(tmp_path):
-    assert overview_table(comparison_of(tmp_path, run_records())) is None
+    # With a single K it would repeat the table.
+    assert overview_table(compared(tmp_path / "one", run_records())) is None
 
 
 def test_different_numbers_of_seeds_are_said(tmp_path):
     records = [*run_records(seed=0), *run_records(seed=1), *run_records(method="mine")]
-    table = main_table(comparison_of(tmp_path, records))
+    table = main_table(compared(tmp_path, records))
     assert "1 to 2 seeds" in table.title
     lines = to_markdown(table).splitlines()
     assert lines[2].startswith("| Method | Seeds |")
@@ -113,7 +106,7 @@ def test_ablation_shows_other_settings_that_differ(tmp_path):
         for dtype in ("float32", "float64")
         for record in run_records(suite="ablation", settings={"gamma": "auto", "dtype": dtype})
     ]
-    lines = to_markdown(ablation_table(comparison_of(tmp_path, records, "ablation"))).splitlines()
+    lines = to_markdown(ablation_table(compared(tmp_path, records, "ablation"))).splitlines()
     assert lines[2].startswith("| Expansion |    γ | dtype   |")
     assert lines[4].startswith("| yes       | auto | float32 |")
 
@@ -124,13 +117,13 @@ def test_width_table_goes_by_size(tmp_path):
         for width in (16384, 512, None)
         for record in run_records(suite="width", settings={"expansion_size": width})
     ]
-    lines = to_markdown(width_table(comparison_of(tmp_path, records, "width"))).splitlines()
+    lines = to_markdown(width_table(compared(tmp_path, records, "width"))).splitlines()
     assert [line.split("|")[1].strip() for line in lines[4:7]] == ["none", "512", "16384"]
 
 
 def test_csv_has_unrounded_numbers_and_all_columns(tmp_path):
     records = [*run_records(seed=0, average=66.123456), *run_records(seed=1, average=66.0)]
-    text = to_csv([main_table(comparison_of(tmp_path, records))])
+    text = to_csv([main_table(compared(tmp_path, records))])
     (row,) = csv.DictReader(io.StringIO(text))
     assert float(row["average_accuracy"]) == pytest.approx(66.061728, abs=1e-12)
     assert float(row["average_accuracy_std"]) == pytest.approx(0.0872966, abs=1e-7)
@@ -149,7 +142,7 @@ def test_csv_of_tables_with_different_columns_has_all_of_them():
             "b",
             "B",
             [Column("x", "X"), Column("y", "Y")],
-            [["2", Stat(1.5, None, 1)]],
+            [["2", Stat(1.5, None)]],
             about={"dataset": "e"},
         ),
     ]
@@ -160,10 +153,9 @@ def test_latex_is_known_to_the_letter():
     table = Table(
         "main",
         "50 % of a_b & c",
-        [Column("k", "K", "count", "$K$"), Column("m", "Method"), Column("a", "Ā (%)", "percent")],
-        [[5, "a_b {γ = 1}", Stat(66.0, 0.5, 2)], [10, "c", None]],
+        [Column("phases", "K", "count", "$K$"), Column("m", "Method"), Column("a", "Ā (%)", "percent")],
+        [[5, "a_b {γ = 1}", Stat(66.0, 0.5)], [10, "c", None]],
         ["Mean ± deviation."],
-        group="k",
     )
     assert to_latex(table) == "\n".join(
         [
@@ -188,20 +180,13 @@ def test_latex_is_known_to_the_letter():
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
-        ("a_b", r"a\_b"),
-        ("100 % & more $ #1", r"100 \% \& more \$ \#1"),
-        ("{x}^2~y", r"\{x\}\textasciicircum{}2\textasciitilde{}y"),
-        ("\\input{x}", r"\textbackslash{}input\{x\}"),
-        ("a<b>c|d`", r"a\textless{}b\textgreater{}c\textbar{}d\textasciigrave{}"),
-        ("−1 ± 2 ≈ γ", r"$-$1 $\pm$ 2 $\approx$ $\gamma$"),
-        ("two\nlines", "two lines"),
-    ],
-)
-def test_latex_prints_every_character(text, escaped):
-    assert escape_latex(text) == escaped
+def test_latex_prints_every_character():
+    text = "a_b 100 % & more $ #1 {x}^2~y \\input{x} a<b>c|d` −1 ± 2 ≈ γ two\nlines"
+    assert escape_latex(text) == (
+        r"a\_b 100 \% \& more \$ \#1 \{x\}\textasciicircum{}2\textasciitilde{}y "
+        r"\textbackslash{}input\{x\} a\textless{}b\textgreater{}c\textbar{}d\textasciigrave{} "
+        r"$-$1 $\pm$ 2 $\approx$ $\gamma$ two lines"
+    )
 
 
 def test_markdown_cells_cannot_break_the_table():
@@ -210,21 +195,16 @@ def test_markdown_cells_cannot_break_the_table():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 B"), (999, "999 B"), (999_499, "999 kB"), (999_500, "1.00 MB"), (536_870_912, "537 MB")],
+    ("written", "numbers"),
+    [
+        (nbytes, {0: "0 B", 999: "999 B", 999_499: "999 kB", 999_500: "1.00 MB", 536_870_912: "537 MB"}),
+        (three_digits, {0: "0.00", 0.05: "0.050", 9.996: "10.0", 99.96: "100", 1e6: "1000000"}),
+        (signed, {-0.004: "0.00", 0.004: "0.00", -1: "−1.00", 1: "+1.00"}),
+        (plain, {True: "yes", None: "none", 1e-5: "1e-05", (): "none", (1, 2): "1+2"}),
+    ],
 )
-def test_bytes_have_three_digits(value, text):
-    assert nbytes(value) == text
-
-
-def test_numbers_never_have_an_exponent_or_a_signed_zero():
-    assert [three_digits(v) for v in (0, 0.05, 9.996, 99.96, 1e6)] == [
-        *("0.00", "0.050", "10.0", "100", "1000000"),
-    ]
-    assert [signed(v) for v in (-0.004, 0.004, -1, 1)] == ["0.00", "0.00", "−1.00", "+1.00"]
-    assert [plain(v) for v in (True, None, 1e-5, [], {"b": 1, "a": 2})] == [
-        *("yes", "none", "1e-05", "none", "a: 2, b: 1"),
-    ]
+def test_numbers_never_have_an_exponent_or_a_signed_zero(written, numbers):
+    assert {number: written(number) for number in numbers} == numbers
 
 
 MESSAGE = (
@@ -265,8 +245,7 @@ def ablation_records():
 
 @pytest.fixture
 def ablation(tmp_path):
-    (comparison,) = collect([write_run(tmp_path / "run", ablation_records())]).suites["ablation"]
-    return comparison
+    return compared(tmp_path, ablation_records(), "ablation")
 
 
 def test_ablation_has_rows_for_what_failed_beside_the_papers(ablation):
@@ -338,27 +317,33 @@ def test_every_table_and_plot_stands_a_method_that_failed(tmp_path):
     assert [row.method for row in main.finished.rows] == ["acil"]
 
 
-def test_seeds_that_failed_are_told_from_those_averaged(tmp_path):
-    records = [*run_records(seed=0, average=60.0), *run_records(seed=1, average=62.0)]
-    records += [failure_record("It broke.", seed=2, settings=settings_of(records))]
-    (comparison,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
+@pytest.mark.parametrize(
+    ("errors", "notes"),
+    [
+        (["It broke."], ["failed (acil, K = 5, seed 2): It broke."]),
+        (
+            ["No room for 5 samples.", "No room for 6 samples.", "No data."],
+            [
+                "failed (acil, K = 5, seed 2; 1 more run likewise): No room for 5 samples.",
+                "failed (acil, K = 5, seed 4): No data.",
+            ],
+        ),
+    ],
+    ids=["one", "alike but for numbers"],
+)
+def test_seeds_that_failed_are_told_from_those_averaged(tmp_path, errors, notes):
+    chosen = {"expansion_size": 8192, "gamma": 0.1, "base": 50, "classes": 100}
+    records = [
+        *run_records(seed=0, average=60.0, settings=chosen),
+        *run_records(seed=1, average=62.0, settings=chosen),
+        *(failure_record(error, seed=seed, settings=chosen) for seed, error in enumerate(errors, 2)),
+    ]
+    comparison = compared(tmp_path, records)
     (row,) = main_table(comparison).rows
-    assert row[2:4] == [3, 1]
-    assert (row[4].mean, row[4].n) == (61.0, 2)
+    assert (row[2:4], row[4].mean) == ([2 + len(errors), len(errors)], 61.0)
     assert failure_notes(comparison) == [
         "Failed: seeds without a result; means are over the others.",
-        "failed (acil, K = 5, seed 2): It broke.",
-    ]
-
-
-def test_other_failures_share_a_note_only_if_they_differ_in_numbers_alone(tmp_path):
-    records = run_records()
-    for seed, error in enumerate(("No room for 5 samples.", "No room for 6 samples.", "No data."), 1):
-        records.append(failure_record(error, seed=seed, settings=settings_of(records)))
-    (comparison,) = collect([write_run(tmp_path / "run", records)]).suites["main"]
-    assert failure_notes(comparison)[1:] == [
-        "failed (acil, K = 5, seed 1; 1 more run likewise): No room for 5 samples.",
-        "failed (acil, K = 5, seed 3): No data.",
+        *notes,
     ]
 
 
@@ -372,14 +357,10 @@ def test_run_that_failed_and_was_finished_later_is_finished(tmp_path):
         assert (len(cell.runs), len(cell.failed), found.unfinished) == (1, 0, ())
 
 
-def test_run_taken_up_again_after_its_failure_is_unfinished(tmp_path):
-    folder = write_run(tmp_path / "run", [failure_record(), phase_record()])
-    found = collect([folder])
+def test_run_taken_up_again_after_its_failure_is_unfinished_and_one_that_failed_at_once_is_not(tmp_path):
+    found = collect([write_run(tmp_path / "again", [failure_record(), phase_record()])])
     assert len(found.unfinished) == 1
     assert not found.suites["main"]
-
-
-def test_run_that_failed_before_any_phase_stands_alone(tmp_path):
     report = write_report(write_run(tmp_path / "run", [failure_record("It broke.")]))
     assert "No run has finished yet" not in report.markdown
     assert "failed (acil, K = 5, seed 0): It broke." in report.markdown
@@ -390,11 +371,3 @@ def test_message_of_the_solver_is_known():
     with pytest.raises(SingularMatrixError) as error:
         cholesky_(torch.zeros(3, 3, dtype=torch.float64), 0.0)
     assert reason(Run({}, (), None, {"error": str(error.value)})) == "not solvable"
-
-
-def settings_of(records):
-    """Return the settings of records, with the classes that a run names which did not see them all."""
-    chosen = {**records[0]["settings"], "base": 50, "classes": 100}
-    for record in records:
-        record["settings"] = chosen
-    return chosen

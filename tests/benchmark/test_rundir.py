@@ -1,5 +1,7 @@
 """States are written often enough to lose little, and seldom enough to cost little."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -7,21 +9,13 @@ from acil.benchmark import job
 from acil.benchmark.job import StateFile
 
 
-class Clock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(job, "time", made)
-    return made
+    """Time that passes only when it is told to."""
+    clock = SimpleNamespace(now=1000.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(job, "time", clock)
+    return clock
 
 
 def write(file, clock, seconds):

@@ -1,6 +1,7 @@
 """The runner on small problems: what it records, how it goes on, what it refuses."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,10 +82,8 @@ def test_settings_reach_the_head_and_the_records(embeddings, tmp_path, changes):
 
 
 def test_ablation_has_the_variants_of_the_paper(embeddings, tmp_path):
-    config = make_config(
-        {"dataset": f"features:{embeddings}", "seeds": "0", "suite": "ablation", "phases": 2}
-    )
-    run(config, tmp_path / "run")
+    values = {"dataset": f"features:{embeddings}", "seeds": "0", "suite": "ablation", "phases": 2}
+    run(make_config(values), tmp_path / "run")
     found = [
         (r["settings"]["expansion_size"], r["settings"]["gamma"])
         for r in records(tmp_path / "run", "summary")
@@ -101,12 +100,6 @@ def test_ablation_has_the_variants_of_the_paper(embeddings, tmp_path):
     assert "Unfinished" not in text
 
 
-def test_width_suite_takes_widths_of_the_user(embeddings, tmp_path):
-    config = settings(embeddings, suite="width", phases=2, **{"settings.widths": "[8, 16]"})
-    run(config, tmp_path / "run")
-    assert [r["settings"]["expansion_size"] for r in records(tmp_path / "run", "summary")] == [8, 16]
-
-
 def test_existing_run_is_not_overwritten_unless_asked(embeddings, tmp_path):
     config = settings(embeddings, phases=2)
     run(config, tmp_path / "run")
@@ -118,20 +111,17 @@ def test_existing_run_is_not_overwritten_unless_asked(embeddings, tmp_path):
     assert len(records(tmp_path / "run", "summary")) == 1
 
 
-def test_resuming_a_finished_run_computes_nothing_new(embeddings, tmp_path):
-    config = settings(embeddings, phases=2)
-    run(config, tmp_path / "run")
-    before = timeless(records(tmp_path / "run"))
-    run(config, tmp_path / "run", resume=True)
-    assert timeless(records(tmp_path / "run")) == before
-
-
 def test_resuming_may_add_seeds_but_not_change_the_problem(embeddings, tmp_path):
-    run(settings(embeddings, phases=2), tmp_path / "run")
-    run(settings(embeddings, phases=2, seeds="0,1"), tmp_path / "run", resume=True)
-    assert [r["seed"] for r in records(tmp_path / "run", "summary")] == [0, 1]
+    folder, config = tmp_path / "run", settings(embeddings, phases=2)
+    folder.mkdir()  # a run that has barely started
+    run(config, folder, resume=True)
+    before = timeless(records(folder))
+    run(config, folder, resume=True)
+    assert timeless(records(folder)) == before
+    run(settings(embeddings, phases=2, seeds="0,1"), folder, resume=True)
+    assert [r["seed"] for r in records(folder, "summary")] == [0, 1]
     with pytest.raises(InputError, match="order"):
-        run(settings(embeddings, phases=2, order="seed1993"), tmp_path / "run", resume=True)
+        run(settings(embeddings, phases=2, order="seed1993"), folder, resume=True)
 
 
 class Stop(Exception):
@@ -158,12 +148,6 @@ def test_interrupted_run_resumes_to_the_same_records(
     assert timeless(records(tmp_path / "run")) == timeless(records(tmp_path / "whole"))
 
 
-def test_run_that_barely_started_can_be_resumed(embeddings, tmp_path):
-    (tmp_path / "run").mkdir()
-    run(settings(embeddings, phases=2), tmp_path / "run", resume=True)
-    assert len(records(tmp_path / "run", "summary")) == 1
-
-
 class Majority:
     """Predict the most frequent label seen last: a user's own method in a few lines."""
 
@@ -188,19 +172,6 @@ class Majority:
         self.label = state["label"]
 
 
-def test_own_method_by_its_path(embeddings, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "own_methods", type(sys)("own_methods"))
-    sys.modules["own_methods"].Majority = Majority
-    run(settings(embeddings, methods="own_methods:Majority,acil", phases="2,3"), tmp_path / "run")
-    found = [(r["method"], r["phases"]) for r in records(tmp_path / "run", "summary")]
-    assert sorted(found) == [
-        ("acil", 2),
-        ("acil", 3),
-        ("own_methods:Majority", 2),
-        ("own_methods:Majority", 3),
-    ]
-
-
 class Keeper(Majority):
     """A method that keeps samples, as its settings say."""
 
@@ -218,9 +189,17 @@ class Keeper(Majority):
 
 @pytest.fixture
 def keeper(monkeypatch):
-    monkeypatch.setitem(sys.modules, "own_methods", type(sys)("own_methods"))
-    sys.modules["own_methods"].Keeper = Keeper
+    """The path of a user's own method."""
+    own = SimpleNamespace(Majority=Majority, Keeper=Keeper)
+    monkeypatch.setitem(sys.modules, "own_methods", own)
     return "own_methods:Keeper"
+
+
+def test_own_method_by_its_path(embeddings, tmp_path, keeper):
+    methods = "own_methods:Majority,acil"
+    run(settings(embeddings, methods=methods, phases="2,3"), tmp_path / "run")
+    found = [(r["method"], r["phases"]) for r in records(tmp_path / "run", "summary")]
+    assert sorted(found) == sorted((method, k) for method in methods.split(",") for k in (2, 3))
 
 
 def test_settings_that_a_method_has_of_its_own_are_recorded(embeddings, tmp_path, keeper):

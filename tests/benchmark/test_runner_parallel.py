@@ -9,12 +9,13 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from running import command, records, timeless
+from running import DIGITS, command, records, timeless
 
 from acil.benchmark import runner
 from acil.benchmark.config import make_config
 from acil.benchmark.estimate import longest_first
 from acil.benchmark.prepare import planned, prepare
+from acil.training.loop import train
 
 #: A user's own methods, for which every process imports this file.
 OWN = """
@@ -67,7 +68,6 @@ class Waits(ACIL):
         note(f"pid {os.getpid()}")
         time.sleep(300)
 """
-COMMON = ("--dataset", "digits", "--seeds", "0,1", "--phases", "5", "--set", "recipe.training.epochs=1")
 
 
 @pytest.fixture
@@ -78,9 +78,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("acil.benchmark.report._draw", lambda *_: [])
     # What the file replaces when it is imported.
-    monkeypatch.setattr(
-        "acil.methods.base_network.train", __import__("acil.training.loop").training.loop.train
-    )
+    monkeypatch.setattr("acil.methods.base_network.train", train)
     yield tmp_path / "notes"
     sys.modules.pop("own_methods", None)
 
@@ -91,9 +89,9 @@ def sorted_records(folder):
 
 def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, tmp_path):
     methods = ("--method", "own_methods:Twin,own_methods:Other")
-    assert command(*COMMON, *methods, "--out", tmp_path / "alone").exit_code == 0
+    assert command(*DIGITS, *methods, "--out", tmp_path / "alone").exit_code == 0
     own.unlink()
-    result = command(*COMMON, *methods, "--jobs", "3", "--out", tmp_path / "together")
+    result = command(*DIGITS, *methods, "--jobs", "3", "--out", tmp_path / "together")
     assert result.exit_code == 0, result.output
     assert own.read_text().split() == ["trained"] * 2
     assert len(list((tmp_path / "together" / "checkpoint").glob("base-*/backbone.safetensors"))) == 2
@@ -108,7 +106,7 @@ def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, 
 
 def test_job_that_fails_is_reported_and_the_others_go_on(own, tmp_path):
     methods = "own_methods:Dies,own_methods:Fails,own_methods:Twin"
-    arguments = (*COMMON, "--seeds", "0", "--method", methods, "--out", tmp_path / "run")
+    arguments = (*DIGITS, "--seeds", "0", "--method", methods, "--out", tmp_path / "run")
     result = command(*arguments, "--jobs", "2")
     assert result.exit_code == 1
     assert "2 of 3 jobs failed" in result.stderr
@@ -122,7 +120,7 @@ def test_job_that_fails_is_reported_and_the_others_go_on(own, tmp_path):
 
 def test_job_that_fails_in_the_only_process_does_not_stop_the_others_either(own, tmp_path):
     methods = ("--method", "own_methods:Fails,own_methods:Twin", "--seeds", "0")
-    result = command(*COMMON, *methods, "--out", tmp_path / "run")
+    result = command(*DIGITS, *methods, "--out", tmp_path / "run")
     assert result.exit_code == 1
     assert "1 of 2 jobs failed" in result.stderr
     assert [r["method"] for r in records(tmp_path / "run", "summary")] == ["own_methods:Twin"]
@@ -144,13 +142,8 @@ def test_the_longest_jobs_begin(monkeypatch, tmp_path):
 
 
 def test_job_that_cannot_be_made_does_not_keep_others_from_beginning():
-    bad = {
-        "methods": "icarl-bce,joint",
-        "phases": "1",
-        "seeds": "0",
-        "settings.memory_rule": "3 in total",
-    }
-    prepared = prepare(make_config(bad), None, None)
+    bad = {"methods": "icarl-bce,joint", "phases": "1", "settings.memory_rule": "3 in total"}
+    prepared = prepare(make_config({"seeds": "0", **bad}), None, None)
     assert [job.method for job in longest_first(prepared, planned(prepared))] == ["joint", "icarl-bce"]
 
 
@@ -171,19 +164,20 @@ def until(condition, seconds=240.0):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_stopping_the_first_process_stops_all(own, tmp_path, number):
-    command_line = [sys.executable, "-m", "acil", "bench", "run", *COMMON, "--jobs", "2"]
+    command_line = [sys.executable, "-m", "acil", "bench", "run", *DIGITS, "--jobs", "2"]
     command_line += ["--method", "own_methods:Waits", "--out", str(tmp_path / "run")]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-    }
+    paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
 
     def heeding():
         # A shell that runs the tests in the background has told them to ignore Ctrl-C.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     process = subprocess.Popen(
-        command_line, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heeding
+        command_line,
+        env={**os.environ, "PYTHONPATH": paths},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heeding,
     )
 
     def pids():

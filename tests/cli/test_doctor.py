@@ -10,9 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 import acil
+from acil.benchmark import machine
 from acil.cli import app, doctor
-
-ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str):
@@ -72,15 +71,12 @@ def test_extras_are_those_of_the_package(monkeypatch):
 
 
 def test_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "onnxruntime" else "1.0")
+    monkeypatch.setattr(doctor, "version", lambda name: None if name == "onnxruntime" else "1.0")
     extras = doctor.examine(speed=False)["extras"]
     assert extras["onnx"] == {"missing": ["onnxruntime"], "install": 'pip install "acil[onnx]"'}
     assert extras["serve"] == {"missing": [], "install": None}
     assert 'pip install "acil[onnx]" (missing: onnxruntime)' in run("--no-speed").stdout
-
-
-def test_machine_without_any_optional_package_is_fine(monkeypatch):
-    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    monkeypatch.setattr(doctor, "version", lambda name: None)
     result = run("--no-speed")
     assert result.exit_code == 0
     assert all(f'pip install "acil[{name}]"' in result.stdout for name in doctor.extras())
@@ -101,18 +97,19 @@ def test_apple_gpu_is_said_to_lack_float64(monkeypatch):
     assert "no float64" in run("--no-speed").stdout
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_data_directory_is_checked(monkeypatch, tmp_path, exists):
-    path = tmp_path if exists else tmp_path / "nosuch"
-    monkeypatch.setenv("ACIL_DATA", str(path))
-    assert doctor.examine(speed=False)["data"] == {"ACIL_DATA": str(path), "exists": exists}
-    assert ("no such directory" in run("--no-speed").stdout) is not exists
-
-
-def test_unset_data_directory_is_told(monkeypatch):
+@pytest.mark.parametrize(
+    ("folder", "exists", "shown"),
+    [(".", True, ""), ("nosuch", False, "no such directory"), (None, False, "not set")],
+)
+def test_data_directory_is_checked(monkeypatch, tmp_path, folder, exists, shown):
+    path = None if folder is None else str(tmp_path / folder)
     monkeypatch.delenv("ACIL_DATA", raising=False)
-    assert doctor.examine(speed=False)["data"] == {"ACIL_DATA": None, "exists": False}
-    assert "not set" in run("--no-speed").stdout
+    if path is not None:
+        monkeypatch.setenv("ACIL_DATA", path)
+    assert doctor.examine(speed=False)["data"] == {"ACIL_DATA": path, "exists": exists}
+    lines = [line for line in run("--no-speed").stdout.splitlines() if line.startswith("ACIL_DATA")]
+    assert shown in lines[0]
+    assert ("no such" in lines[0] or "not set" in lines[0]) is not exists
 
 
 @pytest.mark.parametrize(
@@ -127,9 +124,9 @@ def test_unset_data_directory_is_told(monkeypatch):
     ],
 )
 def test_usable_cores_obey_affinity_and_container(monkeypatch, tmp_path, files, expected):
-    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
     write(tmp_path, files)
-    assert doctor.usable_cores(tmp_path) == expected
+    assert machine.usable_cores(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -144,7 +141,7 @@ def test_usable_cores_obey_affinity_and_container(monkeypatch, tmp_path, files, 
 )
 def test_memory_limit_is_that_of_the_container(tmp_path, files, expected):
     write(tmp_path, files)
-    assert doctor.memory_limit(tmp_path) == expected
+    assert machine.memory(tmp_path)["limit"] == expected
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -153,35 +150,30 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def test_estimate_counts_every_phase():
+def test_estimate_counts_every_phase_and_uses_each_speed_for_its_own_part():
     d = 8192
     classes_after_phase = [50 + 2 * phase for phase in range(26)]
     operations = 50_000 * d**2 + sum(d**3 / 3 + 2 * d**2 * classes for classes in classes_after_phase)
     assert doctor.head_seconds(syrk=1.0, cholesky=1.0) == pytest.approx(operations)
+    assert doctor.head_seconds(syrk=math.inf, cholesky=1e9) == pytest.approx(26 * d**3 / 3e9)
 
 
-def test_estimate_uses_each_speed_for_its_own_part():
-    slow_products = doctor.head_seconds(syrk=1e9, cholesky=math.inf)
-    slow_factor = doctor.head_seconds(syrk=math.inf, cholesky=1e9)
-    assert doctor.head_seconds(1e9, 1e9) == pytest.approx(slow_products + slow_factor)
-    assert slow_factor == pytest.approx(26 * 8192**3 / 3e9)
+FAILED = {"device": "cuda:0", "error": "out of memory"}
 
 
-@pytest.mark.parametrize(("gain", "dtype"), [(0.9, "float64"), (2.9, "float64"), (3.1, "mixed")])
-def test_mixed_is_recommended_only_when_float32_is_three_times_as_fast(gain, dtype):
-    assert f'dtype="{dtype}"' in doctor.recommend([result_of("cpu", gain)])
-
-
-def test_recommendation_is_for_the_device_that_auto_takes():
-    advice = doctor.recommend([result_of("cpu", 2.0), result_of("cuda:0", 32.0)])
-    assert "cuda:0" in advice
-    assert "mixed" in advice
-
-
-def test_recommendation_leaves_out_devices_that_failed():
-    failed = {"device": "cuda:0", "error": "out of memory"}
-    assert "cpu" in doctor.recommend([result_of("cpu", 2.0), failed])
-    assert doctor.recommend([failed]) == "Nothing could be measured."
+@pytest.mark.parametrize(
+    ("results", "advice"),
+    [
+        ([result_of("cpu", 0.9)], 'dtype="float64" on cpu'),
+        ([result_of("cpu", 2.9)], 'dtype="float64" on cpu'),
+        ([result_of("cpu", 3.1)], 'on cpu: consider dtype="mixed"'),
+        ([result_of("cpu", 2.0), result_of("cuda:0", 32.0)], 'on cuda:0: consider dtype="mixed"'),
+        ([result_of("cpu", 2.0), FAILED], 'dtype="float64" on cpu'),
+        ([FAILED], "Nothing could be measured."),
+    ],
+)
+def test_mixed_is_recommended_where_auto_goes_and_float32_is_three_times_as_fast(results, advice):
+    assert advice in doctor.recommend(results)
 
 
 def test_measured_speeds_are_positive_and_complete(tiny):

@@ -1,5 +1,7 @@
 """What a run shows of itself."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from acil.cli.bench import RunProgress
@@ -15,3 +17,14 @@ def test_epoch_is_shown_with_and_without_an_accuracy(accuracy, said):
     bars._show = lambda *values: shown.append(values)
     bars(Progress(1, 3, 1.5, accuracy, 99.0, 7.0))
     assert said in shown[0][-1]
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(RunProgress, "PAUSE", 0.01)
+    done = SimpleNamespace(method="acil", seed=1, phase=2, phases=5, accuracy=81.25)
+    with RunProgress() as progress:
+        progress(done)
+        while "acil" not in (text := capsys.readouterr().err):
+            pass
+    assert "s: acil, seed 1, 3 of 6, accuracy 81.25 %\n" in text
+    assert capsys.readouterr().out == ""

@@ -47,6 +47,8 @@ from acil.vision.extract import FeatureExtractor
 REFERENCE = "reference"
 #: γ relative to trace(gram)/d, each tried for each candidate.
 GAMMAS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+#: Share of the images of each class that is held out.
+_HELD_OUT = 0.1
 #: Phases in which the classes outside a split's base arrive.
 _PHASES = 5
 #: Splits 0 and 1 take half of the classes as their base, 2 and 3 four fifths, 4 and 5 half again …
@@ -59,41 +61,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "mirror images": {"features.mirror": True},
     "standardized": {"features.standardize": True},
 }
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a search is told."""
-
-    dataset: str
-    #: What candidates change; None is the data set's own.
-    recipe: str | None = None
-    #: Values that differ from the recipe in all candidates and in the reference.
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    #: Name to changes by dotted key, such as ``{"training.auxiliary.copies": 1}``.
-    candidates: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: DEFAULTS)
-    splits: tuple[int, ...] = (0, 1, 2, 3)
-    #: Relative to trace(gram)/d.
-    gammas: tuple[float, ...] = GAMMAS
-    #: Share of the images of each class.
-    held_out: float = 0.1
-    order: str = "natural"
-    #: Classes of the base phase, the only ones that are looked at; None is the data set's default.
-    base: int | None = None
-    device: str = "auto"
-    root: str | None = None
-    #: Options of the data set.
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if REFERENCE in self.candidates:
-            raise InputError(f"{REFERENCE!r} is the recipe as it is. Give the candidate another name.")
-        if not self.splits or min(self.splits) < 0 or len(set(self.splits)) != len(self.splits):
-            raise InputError(f"Splits are different whole numbers from 0. Got {self.splits}.")
-        if not self.gammas or not all(0 < gamma < math.inf for gamma in self.gammas):
-            raise InputError(f"Each γ must be positive, relative to trace(gram)/d. Got {self.gammas}.")
-        if not 0 < self.held_out < 1:
-            raise InputError(f"The held-out share must lie between 0 and 1. Got {self.held_out}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,23 +105,40 @@ def make_split(labels: Tensor, n_classes: int, number: int, share: float) -> Spl
     return Split(number, places, held_out, ends)
 
 
+@dataclass
 class Search:
     """A search in a folder: networks, records, and what is still to do.
 
     Several processes may work in one folder at a time: each takes networks that nobody is at.
-
-    Parameters
-    ----------
-    choice : Choice
-    folder : Path
     """
 
-    def __init__(self, choice: Choice, folder: Path) -> None:
-        self.choice = choice
-        self.folder = folder
-        data = load(choice.dataset, choice.root, **choice.data)
-        base = data.default_base if choice.base is None else choice.base
-        order = class_order(choice.order, len(data.class_names))
+    folder: Path
+    dataset: str
+    #: What candidates change; None is the data set's own.
+    recipe: str | None = None
+    #: Values that differ from the recipe in all candidates and in the reference.
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    #: Name to changes by dotted key, such as ``{"training.auxiliary.copies": 1}``.
+    candidates: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: DEFAULTS)
+    splits: tuple[int, ...] = (0, 1, 2, 3)
+    #: Relative to trace(gram)/d.
+    gammas: tuple[float, ...] = GAMMAS
+    order: str = "natural"
+    #: Classes of the base phase, the only ones that are looked at; None is the data set's default.
+    base: int | None = None
+    device: str = "auto"
+    root: str | None = None
+
+    def __post_init__(self) -> None:
+        if REFERENCE in self.candidates:
+            raise InputError(f"{REFERENCE!r} is the recipe as it is. Give the candidate another name.")
+        if not self.splits or min(self.splits) < 0 or len(set(self.splits)) != len(self.splits):
+            raise InputError(f"Splits are different whole numbers from 0. Got {self.splits}.")
+        if not self.gammas or not all(0 < gamma < math.inf for gamma in self.gammas):
+            raise InputError(f"Each γ must be positive, relative to trace(gram)/d. Got {self.gammas}.")
+        data = load(self.dataset, self.root)
+        base = data.default_base if self.base is None else self.base
+        order = class_order(self.order, len(data.class_names))
         if not 1 <= base <= len(order):
             raise InputError(f"The base must have from 1 to {len(order)} classes. Got {base}.")
         # From here on there are neither test images nor new classes.
@@ -162,24 +146,24 @@ class Search:
         self.images, self.labels, self.n_classes = kept.train, kept.train_labels, base
         if not self.images.has_pixels:
             raise InputError("A recipe is chosen by training networks, and this data set has no images.")
-        reference = override(recipe(choice.recipe or data.default_recipe), choice.changes)
+        reference = override(recipe(self.recipe or data.default_recipe), self.changes)
         self.recipes = {REFERENCE: reference}
-        for name, changes in choice.candidates.items():
+        for name, changes in self.candidates.items():
             self.recipes[name] = override(reference, changes)
-        self.device = resolve_device(choice.device, "float64")
-        self.records = Records(folder / "choice.jsonl")
-        self.split = cache(lambda number: make_split(self.labels, base, number, choice.held_out))
+        self.torch_device = resolve_device(self.device, "float64")
+        self.records = Records(self.folder / "choice.jsonl")
+        self.split = cache(lambda number: make_split(self.labels, base, number, _HELD_OUT))
 
     def plan(self) -> str:
         """Return what is to be trained, in words."""
         inputs = dict.fromkeys(self.recipes, 0)
         for chosen, names in self._networks().values():
             # The other candidates share its networks.
-            inputs[names[0]] = sum(self._inputs(chosen, number) for number in self.choice.splits)
+            inputs[names[0]] = sum(self._inputs(chosen, number) for number in self.splits)
         lines = [f"  {name}: {inputs[name] / 1e6:.3g} million network inputs" for name in self.recipes]
         head = (
             f"{len(self.images)} training images of {self.n_classes} base classes, splits "
-            f"{', '.join(map(str, self.choice.splits))}; {sum(inputs.values()) / 1e6:.3g} million "
+            f"{', '.join(map(str, self.splits))}; {sum(inputs.values()) / 1e6:.3g} million "
             "network inputs in all"
         )
         return "\n".join([head, *lines])
@@ -190,11 +174,11 @@ class Search:
         ``progress`` is told how far a training is, see :func:`acil.training.loop.train`.
         """
         made(self.folder)
-        environment = environment_record(self.device)
+        environment = environment_record(self.torch_device)
         if environment not in self.records.read():
             self.records.append(environment)
         for key, (chosen, names) in self._networks().items():
-            for number in self.choice.splits:
+            for number in self.splits:
                 stored = made(self.folder / "networks" / f"{key}-{number}") / "network.safetensors"
                 with ExitStack() as lock:
                     try:
@@ -247,27 +231,27 @@ class Search:
             self._train(chosen, split, stored, progress)
         seconds = time.perf_counter() - started
         # What is judged is what is stored, weights in float16.
-        backbone, cache = load_backbone(stored, device=self.device)[0], FeatureCache(None)
+        backbone, cache = load_backbone(stored, device=self.torch_device)[0], FeatureCache(None)
         for name in waiting:
             judged = self.recipes[name]
-            extractor = FeatureExtractor(backbone, judged.features, self.device, cache=cache)
+            extractor = FeatureExtractor(backbone, judged.features, self.torch_device, cache=cache)
             features = extractor.features(self.images)
             if judged.features.standardize:
                 features = Standardize(features[split.trained])(features)
-            width, gammas = judged.expansion_size, self.choice.gammas
+            width, gammas = judged.expansion_size, self.gammas
             self.records.append(
                 {
                     "kind": "choice",
-                    "dataset": dataset_name(self.choice.dataset),
-                    "order": canonical_order(self.choice.order),
+                    "dataset": dataset_name(self.dataset),
+                    "order": canonical_order(self.order),
                     "recipe": chosen.name,
                     "candidate": name,
-                    "changes": {**self.choice.changes, **self.choice.candidates.get(name, {})},
+                    "changes": {**self.changes, **self.candidates.get(name, {})},
                     "identity": self._identity(judged),
                     "base": self.n_classes,
                     "split": split.number,
                     "ends": list(split.ends),
-                    "accuracy": curves(features, split, width, gammas, self.device),
+                    "accuracy": curves(features, split, width, gammas, self.torch_device),
                     "network": f"{stored.parent.name}/{stored.name}",
                     "network_inputs": self._inputs(chosen, split.number),
                     "training_seconds": round(seconds, 1),
@@ -289,7 +273,7 @@ class Search:
             chosen.training,
             preprocessing=backbone.preprocessing,
             seed=split.number,
-            device=self.device,
+            device=self.torch_device,
             checkpoint=checkpoint,
             progress=progress,
         )
@@ -303,11 +287,11 @@ class Search:
 
     def _identity(self, chosen: Recipe) -> str:
         """Tell apart what the same name may stand for in one folder."""
-        return self._hash([list(self.choice.gammas), {**to_dict(chosen), "name": "", "gamma": 0}])
+        return self._hash([list(self.gammas), {**to_dict(chosen), "name": "", "gamma": 0}])
 
     def _hash(self, values: list[Any]) -> str:
-        order = canonical_order(self.choice.order)
-        facts = [self.images.identity, order, self.n_classes, self.choice.held_out, *values]
+        order = canonical_order(self.order)
+        facts = [self.images.identity, order, self.n_classes, _HELD_OUT, *values]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -73,18 +73,16 @@ LISTS = ("methods", "phases", "seeds")
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Return the settings that a mapping describes, checked field by field.
 
-    Parameters
-    ----------
-    values : Mapping
-        Field names; ``settings.NAME``, ``recipe.KEY`` and ``data.NAME`` set one method setting, change
-        the recipe or set an option of the data set. Lists may be comma-separated text.
+    Beside the fields, ``settings.NAME``, ``recipe.KEY`` and ``data.NAME`` set one method setting, change
+    the recipe or set an option of the data set. Lists may be comma-separated text. What a file says
+    under ``resolved`` is for readers.
     """
     values = {**DEFAULTS.get(str(values.get("suite")), {}), **values}
     known = {item.name for item in dataclasses.fields(RunConfig)}
     result: dict[str, Any] = {name: {} for name in _GROUPS.values()}
-    for name, value in values.items():
+    for given, value in values.items():
         # The flag is --method, what it gives are methods.
-        name = "methods" if name == "method" else name
+        name = "methods" if given == "method" else given
         group, dot, rest = name.partition(".")
         if dot and rest and group in _GROUPS:
             result[_GROUPS[group]][rest] = parse_value(value)
@@ -96,7 +94,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             result[name].update({key: parse_value(item) for key, item in value.items()})
         elif name in known:
             result[name] = _converted(name, value)
-        else:
+        elif name != "resolved":
             raise InputError(
                 f"There is no setting {name!r}. Known: {', '.join(sorted(known))}, "
                 f"{', '.join(METHOD_SETTINGS)}, settings.NAME, recipe.KEY and data.NAME."
@@ -123,13 +121,11 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
 def read_config(path: Path) -> dict[str, Any]:
     """Return the settings in a TOML file, as a mapping for `make_config`."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid TOML: {error}.") from error
-    values.pop("resolved", None)
-    return values
 
 
 def data_options(config: RunConfig) -> dict[str, Any]:
@@ -147,27 +143,14 @@ def to_toml(config: RunConfig, resolved: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_resolved(path: Path) -> dict[str, Any]:
-    """Return what followed from the settings of a run that is there; nothing if it was not written."""
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")).get("resolved", {})
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def check_resumable(
-    stored: RunConfig,
-    asked: RunConfig,
-    before: Mapping[str, Any] | None = None,
-    now: Mapping[str, Any] | None = None,
+    stored: RunConfig, asked: RunConfig, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
     """Raise unless a run with stored settings can be gone on with by those asked for.
 
     ``before`` and ``now`` are what followed from them: data set and backbone are compared by what is
     behind their paths.
     """
-    before, now = before or {}, now or {}
     for name in (item.name for item in dataclasses.fields(RunConfig)):
         earlier, later = getattr(stored, name), getattr(asked, name)
         if name == "data":

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import timeit
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import torch
 from torch.nn import functional
 
 from acil.benchmark.config import RunConfig
+from acil.benchmark.machine import memory
 from acil.benchmark.plan import Job, ends
 from acil.benchmark.prepare import (
     PreparedRun,
@@ -35,8 +34,6 @@ _HEADS = {"acil": 1, "ds-al": 2}
 _ITEM_BYTES = {"float64": (8, 8), "float32": (4, 4), "mixed": (8, 4)}
 #: What Python, torch and the libraries take before the first sample.
 _PROCESS_BYTES = 500 * 2**20
-#: Where control groups keep the limit of this process: version 2, version 1.
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 #: Most images of the trial step that tells how fast the network trains. A GPU needs many to be busy.
 _TRIAL_IMAGES = {"cpu": 16, "cuda": 256}
 #: How many times faster a GPU trains by recorded and compiled steps in half precision than in the trial
@@ -76,20 +73,12 @@ def head_width(prepared: PreparedRun, job: Job) -> int:
     return 512 if prepared.data.train.has_pixels else prepared.data.train.shape[0]
 
 
-def machine_bytes(device: torch.device) -> int | None:
+def machine_bytes(device: torch.device) -> int:
     """Return the memory of a device, or of this machine as far as the process may use it."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    try:
-        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    except (ValueError, OSError):
-        return None
-    for path in _LIMITS:
-        try:
-            found.append(int(path.read_text(encoding="ascii")))
-        except (OSError, ValueError):
-            continue  # no control groups here, or no limit ("max")
-    return min(found)
+    there = memory()
+    return min(size for size in (there["total"], there["limit"]) if size is not None)
 
 
 def needed_bytes(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
@@ -106,7 +95,7 @@ def needed_bytes(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
 def check_memory(prepared: PreparedRun, jobs: Sequence[Job]) -> None:
     """Raise if the machine cannot hold what a run needs, before anything is computed."""
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
-    if there is None or needed <= there:
+    if needed <= there:
         return
     widest = max(head_width(prepared, job) for job in jobs if head_bytes(prepared, job))
     cures = ["a smaller --expansion-size"]
@@ -212,7 +201,7 @@ def describe_plan(config: RunConfig) -> str:
         f"{len(prepared.data.test)} test images, order {config.order}, base of {prepared.base} classes",
         f"recipe {prepared.recipe.name}, device {prepared.device}",
         f"memory: at most {needed / 2**30:.2f} GiB for heads of width up to {widest}; there are "
-        + ("some" if there is None else f"{there / 2**30:.1f} GiB"),
+        f"{there / 2**30:.1f} GiB",
         f"time, roughly, one after the other: {_duration(pace * trained)} for base training (all "
         f"seeds), {_duration(heads)} for analytic heads"
         + (f", {_duration(pace * sum(later))} for what other methods train" if any(later) else ""),

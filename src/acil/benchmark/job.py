@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -208,11 +208,7 @@ class Recorder:
                 "accuracy": accuracy,
                 "base_accuracy": by_origin[0],
                 "accuracy_by_origin": list(by_origin),
-                "memory": {
-                    "samples": memory.samples,
-                    "statistics": memory.statistics,
-                    "weights": memory.weights,
-                },
+                "memory": asdict(memory),
                 "seconds": self.seconds[k],
                 "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             }

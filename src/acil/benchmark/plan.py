@@ -63,17 +63,9 @@ def variants(
 ) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 
-    Parameters
-    ----------
-    suite : str
-    settings : Mapping
-        Method settings of the user. ``widths`` replaces the list of the width and memory suites,
-        ``budgets`` that of exemplars per class in the memory suite.
-    own : Mapping, optional
-        The method's own settings, defaults included. One that keeps samples (it has a ``memory_rule``)
-        varies their number in the memory suite, any other its width.
-    method : str
-        Its name. One that is registered and has neither samples nor an expansion runs once.
+    A method that keeps samples (``own``, its settings with their defaults, has a ``memory_rule``) varies
+    their number in the memory suite, any other its width; one that is registered and has neither runs
+    once. Of the user's settings, ``widths`` and ``budgets`` replace the lists of these suites.
     """
     if suite not in _VARIANTS:
         raise InputError(f"There is no suite {suite!r}. Known: {', '.join(SUITES)}.")

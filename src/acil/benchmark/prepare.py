@@ -123,7 +123,10 @@ def planned(prepared: PreparedRun) -> list[Job]:
     """Return the jobs of a run."""
     config = prepared.config
     given = config.settings
-    own = {m: variants(config.suite, given, method_settings(m, given), m) for m in config.methods}
+    own = {
+        name: variants(config.suite, given, resolve(name).recorded_settings(given), name)
+        for name in config.methods
+    }
     skipped = left_out(prepared)
     methods = [(name, resolve(name)) for name in config.methods if name not in skipped]
     if not methods:
@@ -284,13 +287,8 @@ def _settings(prepared: PreparedRun, job: Job) -> dict[str, Any]:
         **{f"recipe.{name}": value for name, value in config.recipe_changes.items()},
         **{f"data.{name}": v for name, v in {**data_options(config), **prepared.content}.items()},
         **job.settings,
-        **method_settings(job.method, job.settings),
+        **resolve(job.method).recorded_settings(job.settings),
     }
-
-
-def method_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of its own that a method names, defaults included, such as ``memory_rule``."""
-    return dict(resolve(name).recorded_settings(settings))
 
 
 def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:

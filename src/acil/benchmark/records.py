@@ -27,10 +27,7 @@ Record = dict[str, Any]
 class Records:
     """The records of one run, in a file that several processes may append to.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file; it need not exist yet, its directory must.
+    The file need not exist yet, its directory must.
 
     Examples
     --------
@@ -119,22 +116,6 @@ def key(record: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(canonical(record[name]) if name == "settings" else record[name] for name in IDENTITY)
 
 
-def latest(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return records without those that a later one replaces: same kind, same run, same phase.
-
-    Environment records are all kept.
-    """
-    kept: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for position, record in enumerate(records):
-        if record["kind"] == "environment":
-            kept["environment", position] = record
-        else:
-            name = (record["kind"], record.get("phase"), key(record))
-            kept.pop(name, None)
-            kept[name] = record
-    return list(kept.values())
-
-
 def finished(records: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
     """Return the keys of the runs that have a summary."""
     return {key(record) for record in records if record["kind"] == "summary"}
@@ -211,16 +192,15 @@ def _flush_name(path: Path) -> None:
 Rule = tuple[Callable[[Any], bool], str]
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _number(low: float, high: float, words: str, whole: bool = False) -> Rule:
+    """Return the rule of a finite number within limits."""
+    kinds = (int,) if whole else (int, float)
 
-
-def _within(low: float, high: float) -> Callable[[Any], bool]:
     def test(value: Any) -> bool:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value) and low <= value <= high
+        known = isinstance(value, kinds) and not isinstance(value, bool)
+        return known and low <= value <= high and value < math.inf
 
-    return test
+    return test, words
 
 
 def _or_none(rule: Rule) -> Rule:
@@ -229,7 +209,7 @@ def _or_none(rule: Rule) -> Rule:
 
 
 def _is_memory(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_is_count(value.get(part)) for part in MEMORY_PARTS)
+    return isinstance(value, Mapping) and all(_COUNT[0](value.get(part)) for part in MEMORY_PARTS)
 
 
 def _is_percents(value: Any) -> bool:
@@ -244,16 +224,13 @@ _MAPPING: Rule = (
     lambda value: isinstance(value, Mapping) and all(isinstance(key, str) for key in value),
     "an object with texts as keys",
 )
-_COUNT: Rule = (_is_count, "a whole number of at least 0")
-_POSITIVE: Rule = (lambda value: _is_count(value) and value > 0, "a whole number of at least 1")
-_PERCENT: Rule = (_within(0, 100), "a percentage from 0 to 100")
-_AMOUNT: Rule = (_within(0, math.inf), "a finite number of at least 0")
-_DROP: Rule = (_within(-100, 100), "percentage points from -100 to 100")
-_PERCENTS: Rule = (
-    _is_percents,
-    "a list of percentages from 0 to 100, null for a phase without test images",
-)
-_MEMORY: Rule = (_is_memory, f"an object with the bytes of {', '.join(MEMORY_PARTS)}")
+_COUNT = _number(0, math.inf, "a whole number of at least 0", whole=True)
+_POSITIVE = _number(1, math.inf, "a whole number of at least 1", whole=True)
+_PERCENT = _number(0, 100, "a percentage from 0 to 100")
+_AMOUNT = _number(0, math.inf, "a finite number of at least 0")
+_DROP = _number(-100, 100, "percentage points from -100 to 100")
+_PERCENTS = (_is_percents, "a list of percentages from 0 to 100, null for a phase without test images")
+_MEMORY = (_is_memory, f"an object with the bytes of {', '.join(MEMORY_PARTS)}")
 
 #: What tells one run from another; `key` makes a key of them.
 IDENTITY: dict[str, Rule] = {

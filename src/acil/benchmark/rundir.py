@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from acil import __version__
-from acil.benchmark.config import (
-    RunConfig,
-    check_resumable,
-    make_config,
-    read_config,
-    read_resolved,
-    to_toml,
-)
+from acil.benchmark.config import RunConfig, check_resumable, make_config, read_config, to_toml
+from acil.benchmark.machine import cpu_name, thread_variables, version
 from acil.benchmark.records import FILE_NAME, Records
 from acil.errors import InputError, ModelFileError
 from acil.modelfile.writing import cannot_write, locked, replacing
 
 #: Packages whose version may move a number.
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib")
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class RunDirectory:
@@ -97,8 +88,8 @@ def _prepared(
             "another directory (--out)."
         )
     elif run.config_file.exists():
-        stored = make_config(read_config(run.config_file))
-        check_resumable(stored, config, read_resolved(run.config_file), resolved)
+        stored = read_config(run.config_file)
+        check_resumable(make_config(stored), config, stored.get("resolved", {}), resolved)
     with replacing(run.config_file) as draft:
         draft.write_text(to_toml(config, resolved), encoding="utf-8")
     return run
@@ -115,33 +106,17 @@ def environment_record(device: torch.device) -> dict[str, Any]:
         facts |= {"name": properties.name, "memory": properties.total_memory}
         facts |= {"cuda": torch.version.cuda, "tf32": torch.backends.cuda.matmul.allow_tf32}
     else:
-        facts["name"] = _cpu_name()
+        facts["name"] = cpu_name()
     return {
         "kind": "environment",
         "acil": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: version(name) for name in _PACKAGES},
         "device": facts,
         "threads": {
             "torch": torch.get_num_threads(),
             "cores": os.cpu_count(),
-            **{name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ},
+            **thread_variables(),
         },
     }
-
-
-def _cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

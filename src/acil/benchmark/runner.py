@@ -62,24 +62,9 @@ def run(
 ) -> Path:
     """Run methods under a protocol, record what comes out, and return the run directory.
 
-    Started by `torchrun`, each process does its part and rank 0 records.
-
-    Parameters
-    ----------
-    config : RunConfig
-    out : Path
-        The run directory.
-    resume : bool
-        Go on with a run that was interrupted.
-    force : bool
-        Replace a run that is there.
-    progress : callable, optional
-        Receives `PhaseDone` and the progress of base training.
-
-    Raises
-    ------
-    RunFailedError
-        If jobs failed. A job that fails does not stop the others. Under `torchrun`, on rank 0.
+    Started by `torchrun`, each process does its part and rank 0 records. ``progress`` receives
+    `PhaseDone` and the progress of base training. If jobs failed, which does not stop the others, a
+    `RunFailedError` is raised in the end; under `torchrun`, on rank 0.
     """
     with ExitStack() as stack:
         group = stack.enter_context(Group.join(config.device)) if launched() else None
@@ -161,10 +146,9 @@ def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
 
 @dataclass(frozen=True)
 class _Ended:
-    """The last thing that a process tells."""
+    """The last thing that a process tells: how its job failed, if it did."""
 
-    text: str | None = None
-    is_result: bool = False
+    failure: Failure | None = None
     #: Whether a file could not be written, which stops the whole run.
     stops_all: bool = False
 
@@ -237,12 +221,10 @@ def _outcome(worker: _Worker, prepared: PreparedRun) -> Failure | None:
     _hear(worker, prepared)
     worker.connection.close()
     code, ended = worker.process.exitcode, worker.ended
-    if ended is not None and ended.text is not None:
-        if ended.stops_all:
-            raise ModelFileError(ended.text)
-        return Failure(worker.job, ended.text, ended.is_result)
-    if ended is not None and code == 0:
-        return None
+    if ended is not None and ended.failure is not None and ended.stops_all:
+        raise ModelFileError(ended.failure.text)
+    if ended is not None and (ended.failure is not None or code == 0):
+        return ended.failure
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     text = f"Its process {how}."
     logger.warning("%s failed: %s", worker.job.title, text)
@@ -260,10 +242,11 @@ def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: 
     try:
         prepared = prepare(config, out, connection.send if tell else None)
         failure = attempt(prepared, job, RunDirectory(out))
+        # Without the error itself, which may not be able to travel.
+        ended = _Ended(failure and dataclasses.replace(failure, error=None))
     except ACILError as error:
-        connection.send(_Ended(str(error), stops_all=isinstance(error, ModelFileError)))
-    else:
-        connection.send(_Ended(failure.text, failure.is_result) if failure else _Ended())
+        ended = _Ended(Failure(job, str(error)), stops_all=isinstance(error, ModelFileError))
+    connection.send(ended)
     connection.close()
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 
 import typer
@@ -87,18 +86,18 @@ def run(
         "device": device, "root": root, "skip_bad": skip_bad or None, "jobs": jobs,
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
-    for item in set_ or []:
-        name, separator, value = item.partition("=")
-        if not separator:
-            raise InputError(f"--set takes key=value, got {item!r}.")
-        values[name.strip()] = value.strip()
+    values |= dict(_assignment(text) for text in set_ or [])
     settings = make_config(values)
     from acil.benchmark.prepare import dataset_name
 
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
     if not is_rank_zero():
         if not dry_run:
-            _run_share(settings, folder, resume, force)
+            from acil.benchmark.runner import run as run_benchmark
+
+            # A rank that is not 0 prints nothing and writes nothing.
+            stop_on_sigterm()
+            run_benchmark(settings, folder, resume=resume, force=force)
         return
     if dry_run:
         from acil.benchmark.estimate import describe_plan
@@ -109,6 +108,7 @@ def run(
 
 
 def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bool) -> None:
+    from acil.benchmark.records import FILE_NAME, Records
     from acil.benchmark.report import write_report
     from acil.benchmark.runner import RunFailedError
     from acil.benchmark.runner import run as run_benchmark
@@ -123,22 +123,16 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
             failed = error
         # Report what the other jobs found.
         report = write_report([folder], folder / "report")
+    recorded = Records(folder / FILE_NAME).read()
+    summaries = [record for record in recorded if record["kind"] == "summary"]
     if as_json:
-        typer.echo(json.dumps(_summaries(folder), indent=2))
+        typer.echo(json.dumps(summaries, indent=2))
     else:
         typer.echo(report.markdown)
-        for line in _closing_lines(folder, report):
+        for line in _closing_lines(folder, report, summaries):
             typer.echo(line)
     if failed is not None:
         raise failed
-
-
-def _run_share(settings: Any, folder: Path, resume: bool, force: bool) -> None:
-    """Do the share of a rank that is not 0: it prints nothing and writes nothing."""
-    from acil.benchmark.runner import run as run_benchmark
-
-    stop_on_sigterm()
-    run_benchmark(settings, folder, resume=resume, force=force)
 
 
 def _import_from_here() -> None:
@@ -187,9 +181,7 @@ class RunProgress:
             self._lines.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
         self._ended.set()
         if self._bars.disable:
@@ -231,23 +223,17 @@ def _saying_how_to_resume(folder: Path) -> Iterator[None]:
         raise
 
 
-def _summaries(folder: Path) -> list[dict[str, Any]]:
-    from acil.benchmark.records import Records
-
-    return [record for record in Records(folder / "records.jsonl").read() if record["kind"] == "summary"]
-
-
-def _closing_lines(folder: Path, report: Any) -> list[str]:
-    differences = [s["joint_difference"] for s in _summaries(folder) if "joint_difference" in s]
-    conditions = [s["condition"] for s in _summaries(folder) if "condition" in s]
+def _closing_lines(folder: Path, report: Any, summaries: list[dict[str, Any]]) -> list[str]:
     lines = [f"Report: {folder / 'report'}"]
     lines += [f"Plot:   {path}" for path in report.plots[:1]]
-    if differences:
+    compared = [summary for summary in summaries if "joint_difference" in summary]
+    if compared:
         lines.append(
-            f"Incremental against joint learning: test scores differ by at most {max(differences):.1e} "
-            f"(relative; condition number up to {max(conditions):.1e})."
+            "Incremental against joint learning: test scores differ by at most "
+            f"{max(summary['joint_difference'] for summary in compared):.1e} (relative; condition "
+            f"number up to {max(summary['condition'] for summary in compared):.1e})."
         )
-    skipped = max((s["settings"].get("data.skipped", 0) for s in _summaries(folder)), default=0)
+    skipped = max((summary["settings"].get("data.skipped", 0) for summary in summaries), default=0)
     if skipped:
         lines.append(f"Left out: {skipped} images that could not be read.")
     return lines
@@ -285,16 +271,16 @@ def choose(
     new class is looked at. The same command goes on where it was stopped, and several of them at a time
     share out the work.
     """
-    from acil.benchmark.choice import DEFAULTS, GAMMAS, Choice, Search, table
+    from acil.benchmark.choice import DEFAULTS, GAMMAS, Search, table
     from acil.benchmark.prepare import dataset_name
 
     _import_from_here()
-    candidates = dict(_candidate(text) for text in try_) if try_ else DEFAULTS
-    choice = Choice(
-        dataset=dataset,
+    search = Search(
+        out or Path("runs") / f"{dataset_name(dataset).replace(':', '-')}-choice",
+        dataset,
         recipe=recipe,
         changes=dict(_assignment(text) for text in set_ or []),
-        candidates=candidates,
+        candidates=dict(_candidate(text) for text in try_) if try_ else DEFAULTS,
         splits=tuple(_numbers("--splits", splits, int)),
         gammas=GAMMAS if gammas is None else tuple(_numbers("--gammas", gammas, float)),
         order=order,
@@ -302,8 +288,6 @@ def choose(
         device=device,
         root=None if root is None else str(root),
     )
-    folder = out or Path("runs") / f"{dataset_name(dataset).replace(':', '-')}-choice"
-    search = Search(choice, folder)
     if dry_run:
         typer.echo(search.plan())
         return
@@ -327,7 +311,7 @@ def _candidate(text: str) -> tuple[str, dict[str, str]]:
 def _assignment(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise InputError(f"Values of a recipe are given as key=value, got {text!r}.")
+        raise InputError(f"Values are given as key=value, got {text!r}.")
     return name.strip(), value.strip()
 
 

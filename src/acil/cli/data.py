@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acil.cli.shared import progress_bars
+from acil.cli.shared import AsJson, progress_bars
 
 if TYPE_CHECKING:
     from acil.benchmark.datasets import Dataset
@@ -43,7 +43,7 @@ def prepare(
         list[str] | None,
         typer.Option("--set", help="Option of the data set, such as size=224.", metavar="KEY=VALUE"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a data set (or take the archive that is there), check it, unpack it and load it once."""
     chosen = _parsed(options or [])
@@ -67,16 +67,15 @@ def prepare(
 
 
 def _parsed(options: list[str]) -> dict[str, Any]:
-    """Return the options of ``--set``: JSON values, anything else as text."""
+    """Return the options of ``--set``."""
+    from acil.benchmark.config import parse_value
+
     parsed: dict[str, Any] = {}
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or not key.isidentifier():
             raise typer.BadParameter(f"{option!r} is not KEY=VALUE.", param_hint="--set")
-        try:
-            parsed[key] = json.loads(value)
-        except json.JSONDecodeError:
-            parsed[key] = value
+        parsed[key] = parse_value(value)
     return parsed
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acil import __version__
+from acil.benchmark.machine import cpu_name, memory, thread_variables, usable_cores, version
+from acil.cli.shared import AsJson, facts_table, simple_table
 
 if TYPE_CHECKING:
     import torch
@@ -22,12 +24,10 @@ if TYPE_CHECKING:
 
 PACKAGES = (
     *("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib", "pooch"),
-    *("typer", "rich"),
-    "threadpoolctl",
+    *("typer", "rich", "threadpoolctl"),
 )
 #: Extras for those who change this package.
 FOR_DEVELOPERS = ("dev", "docs")
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 #: Width of the matrices to measure with: large enough for the device to reach its usual speed.
 SIZES = {"cpu": 2048, "cuda": 8192}
 ROWS = 1024
@@ -37,11 +37,10 @@ DTYPES = ("float64", "float32")
 BUDGET = 1.5
 #: Recommend "mixed" only if float32 is at least this many times as fast.
 WORTH_MIXING = 3.0
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    as_json: AsJson = False,
     speed: Annotated[bool, typer.Option(help="Measure speed, which takes some 3 seconds.")] = True,
 ) -> None:
     """Show versions, devices, what is installed and how fast this machine is."""
@@ -59,23 +58,17 @@ def doctor(
 
 
 def examine(speed: bool = True) -> dict[str, Any]:
-    """Collect everything that `acil doctor` reports, as JSON values.
-
-    Parameters
-    ----------
-    speed : bool
-        Measure how fast each device is, too.
-    """
+    """Collect everything that `acil doctor` reports, as JSON values."""
     data = os.environ.get("ACIL_DATA")
     report: dict[str, Any] = {
         "acil": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES},
         "extras": {name: _extra(name, packages) for name, packages in extras().items()},
         "cores": {"logical": os.cpu_count(), "usable": usable_cores()},
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "memory": _memory(),
+        "memory": memory(),
         "data": {"ACIL_DATA": data, "exists": data is not None and Path(data).is_dir()},
         "devices": [],
         "blas": {},
@@ -93,14 +86,63 @@ def examine(speed: bool = True) -> dict[str, Any]:
     return report
 
 
-def measure(devices: list[str]) -> dict[str, Any]:
-    """Measure the two operations that take most of the time, and memory copies.
+def extras() -> dict[str, list[str]]:
+    """Return the optional extras of this package, and the packages that each brings."""
+    found: dict[str, list[str]] = {}
+    try:
+        lines = metadata.requires("acil") or []
+    except metadata.PackageNotFoundError:  # run from its source folder
+        lines = []
+    for line in lines:
+        package = re.match(r"([\w.-]+).*; extra == [\"'](\w+)[\"']", line)
+        if package is not None and package[2] not in FOR_DEVELOPERS:
+            found.setdefault(package[2], []).append(package[1])
+    return found
 
-    Parameters
-    ----------
-    devices : list of str
-        Names of torch devices; only the CPU and CUDA devices are measured.
-    """
+
+def _extra(name: str, packages: list[str]) -> dict[str, Any]:
+    missing = [package for package in packages if version(package) is None]
+    return {"missing": missing, "install": f'pip install "acil[{name}]"' if missing else None}
+
+
+def _devices(torch: Any) -> list[dict[str, Any]]:
+    devices = [{"name": "cpu", "model": cpu_name(), "memory": memory()["total"], "float64": True}]
+    for index in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(index)
+        devices.append(
+            {"name": f"cuda:{index}", "model": card.name, "memory": card.total_memory, "float64": True}
+        )
+    if torch.backends.mps.is_available():
+        devices.append({"name": "mps", "model": "Apple GPU", "memory": None, "float64": False})
+    return devices
+
+
+def _blas(torch: Any) -> dict[str, str]:
+    import numpy
+    import scipy
+
+    libraries = {}
+    for package in (numpy, scipy):
+        build = package.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+        found = f"{build.get('name', 'unknown')} {build.get('version', '')}"
+        libraries[package.__name__] = found.strip()
+    named = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return {**libraries, "torch": named[1] if named else "unknown"}
+
+
+def _threads(torch: Any) -> dict[str, Any]:
+    import scipy.linalg  # noqa: F401 - loads the BLAS whose threads are counted
+    import threadpoolctl  # type: ignore[import-untyped]
+
+    pools = {
+        "/".join(Path(pool["filepath"]).parts[-2:]): pool["num_threads"]
+        for pool in threadpoolctl.threadpool_info()
+    }
+    return {"torch": torch.get_num_threads(), "pools": pools, "settings": thread_variables()}
+
+
+def measure(devices: list[str]) -> dict[str, Any]:
+    """Measure the two operations that take most of the time, and memory copies, on CPU and GPUs."""
     import torch
 
     names = [name for name in devices if torch.device(name).type in SIZES]
@@ -116,13 +158,7 @@ def measure(devices: list[str]) -> dict[str, Any]:
 
 
 def recommend(results: list[dict[str, Any]]) -> str:
-    """Say which dtype to use on the device that ``device="auto"`` takes.
-
-    Parameters
-    ----------
-    results : list of dict
-        As `measure` collects them.
-    """
+    """Say which dtype to use on the device that ``device="auto"`` takes, from what was measured."""
     usable = [result for result in results if "error" not in result]
     if not usable:
         return "Nothing could be measured."
@@ -137,41 +173,12 @@ def recommend(results: list[dict[str, Any]]) -> str:
 
 
 def head_seconds(syrk: float, cholesky: float) -> float:
-    """Estimate the seconds to learn a head the size of the paper's CIFAR-100 one.
-
-    n = 50,000 rows, d = 8192, c = 100 classes, half of them in the base phase and the rest in K = 25
-    phases, with new weights after each. Computing and expanding the features comes on top.
-
-    Parameters
-    ----------
-    syrk, cholesky : float
-        Measured speeds, in floating-point operations a second.
-    """
+    """Estimate the time of a CIFAR-100 head from speeds in floating-point operations a second."""
     n, d, c, K = 50_000, 8192, 100, 25
     # One triangle of Σ XᵀX takes n d² operations, a factor d³/3, the two substitutions 2 d² a class.
     # The number of classes grows evenly from c/2 to c: 3c/4 on average.
     substitutions = (K + 1) * 2 * d**2 * (3 * c / 4)
     return (n * d**2 + substitutions) / syrk + (K + 1) * (d**3 / 3) / cholesky
-
-
-def usable_cores(cgroup: Path = CGROUP) -> float:
-    """Return the cores that this process may use, by affinity and container limit."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # Version 2 of control groups has "quota period" in one file, version 1 has two files.
-    limit = _text(cgroup / "cpu.max").split() or [
-        *_text(cgroup / "cpu" / "cpu.cfs_quota_us").split(),
-        *_text(cgroup / "cpu" / "cpu.cfs_period_us").split(),
-    ]
-    if len(limit) != 2 or not limit[0].isdigit():  # "max" or -1: no limit
-        return float(cores)
-    return min(float(cores), int(limit[0]) / int(limit[1]))
-
-
-def memory_limit(cgroup: Path = CGROUP) -> int | None:
-    """Return the memory limit of the container of this process in bytes, or None."""
-    limit = _text(cgroup / "memory.max") or _text(cgroup / "memory" / "memory.limit_in_bytes")
-    # Version 1 writes "no limit" as a number of bytes that no machine has.
-    return int(limit) if limit.strip().isdigit() and int(limit) < 2**60 else None
 
 
 def _measure_device(device: torch.device, seconds: float) -> dict[str, Any]:
@@ -201,11 +208,8 @@ def _measure_dtype(device: torch.device, dtype: torch.dtype, seconds: float) -> 
         lambda: cholesky_(work, float(ROWS)), seconds, device, prepare=lambda: work.copy_(gram)
     )
     cholesky = d**3 / 3 / factorize
-    return {
-        "syrk_gflops": syrk / 1e9,
-        "cholesky_gflops": cholesky / 1e9,
-        "head_seconds": head_seconds(syrk, cholesky),
-    }
+    speeds = {"syrk_gflops": syrk / 1e9, "cholesky_gflops": cholesky / 1e9}
+    return {**speeds, "head_seconds": head_seconds(syrk, cholesky)}
 
 
 def _fastest(
@@ -237,112 +241,16 @@ def _fastest(
     return best
 
 
-def _devices(torch: Any) -> list[dict[str, Any]]:
-    found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
-    model = found.group(1) if found else platform.processor() or platform.machine()
-    devices = [{"name": "cpu", "model": model, "memory": _memory()["total"], "float64": True}]
-    for index in range(torch.cuda.device_count()):
-        card = torch.cuda.get_device_properties(index)
-        devices.append(
-            {"name": f"cuda:{index}", "model": card.name, "memory": card.total_memory, "float64": True}
-        )
-    if torch.backends.mps.is_available():
-        devices.append({"name": "mps", "model": "Apple GPU", "memory": None, "float64": False})
-    return devices
-
-
-def _blas(torch: Any) -> dict[str, str]:
-    import numpy
-    import scipy
-
-    libraries = {}
-    for package in (numpy, scipy):
-        build = package.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-        libraries[package.__name__] = (
-            f"{build.get('name', 'unknown')} {build.get('version', '')}".strip()
-        )
-    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-    return {**libraries, "torch": found.group(1) if found else "unknown"}
-
-
-def _threads(torch: Any) -> dict[str, Any]:
-    import scipy.linalg  # noqa: F401 - loads the BLAS whose threads are counted
-    import threadpoolctl  # type: ignore[import-untyped]
-
-    pools = {
-        "/".join(Path(pool["filepath"]).parts[-2:]): pool["num_threads"]
-        for pool in threadpoolctl.threadpool_info()
-    }
-    settings = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
-    return {"torch": torch.get_num_threads(), "pools": pools, "settings": settings}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def extras() -> dict[str, list[str]]:
-    """Return the optional extras of this package, and the packages that each brings."""
-    found: dict[str, list[str]] = {}
-    try:
-        lines = metadata.requires("acil") or []
-    except metadata.PackageNotFoundError:  # run from its source folder
-        lines = []
-    for line in lines:
-        package = re.match(r"([\w.-]+).*; extra == [\"'](\w+)[\"']", line)
-        if package is not None and package[2] not in FOR_DEVELOPERS:
-            found.setdefault(package[2], []).append(package[1])
-    return found
-
-
-def _extra(name: str, packages: list[str]) -> dict[str, Any]:
-    missing = [package for package in packages if _version(package) is None]
-    return {"missing": missing, "install": f'pip install "acil[{name}]"' if missing else None}
-
-
-def _memory() -> dict[str, int | None]:
-    kibibytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(Path("/proc/meminfo")), re.MULTILINE))
-    total, available = (
-        int(kibibytes[name]) * 1024 if name in kibibytes else None
-        for name in ("MemTotal", "MemAvailable")
-    )
-    return {"total": total, "available": available, "limit": memory_limit()}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def _show(report: dict[str, Any], console: Console) -> None:
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(report):
-        facts.add_row(name, escape(value))
-    console.print(facts)
+    console.print(facts_table(_facts(report)))
     if report["speed"] is None:
         return
-    columns = (
-        "device",
-        "dtype",
-        "syrk\nGFLOP/s",
-        "Cholesky\nGFLOP/s",
-        "memory copy\nGB/s",
-        "CIFAR-100 head\nseconds",
+    table = simple_table(
+        *("device", "dtype"),
+        right=("syrk\nGFLOP/s", "Cholesky\nGFLOP/s", "memory copy\nGB/s", "CIFAR-100 head\nseconds"),
     )
-    table = Table(box=box.SIMPLE)
-    for heading in columns:
-        table.add_column(heading, justify="left" if heading in ("device", "dtype") else "right")
     for result in report["speed"]["results"]:
         if "error" in result:
             table.add_row(result["device"], escape(f"not measured: {result['error']}"))

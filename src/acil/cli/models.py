@@ -15,15 +15,16 @@ from acil.cli.shared import (
     Model,
     aligned,
     counted,
+    facts_table,
     plain,
     require_free,
     shown_progress,
+    simple_table,
 )
 from acil.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 #: Classes shown to people; machines get all.
 _MOST_CLASSES = 30
@@ -114,18 +115,31 @@ def _guaranteed(release: dict[str, Any]) -> str:
 
 
 def _show(report: dict[str, Any], console: Console) -> None:
-    from rich.table import Table
+    from rich.text import Text
 
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(report):
-        facts.add_row(name, _text(value))
-    console.print(facts)
-    console.print(_classes(report))
-    console.print(_parts(report))
-    if report["embeddings"] is not None and report["embeddings"]["smaller"]:
-        console.print(_advice(report["embeddings"]))
+    console.print(facts_table(_facts(report)))
+    classes = simple_table("class", right=["samples"])
+    pairs = list(zip(report["classes"], report["counts"], strict=True))
+    for label, count in pairs[:_MOST_CLASSES]:
+        classes.add_row(Text(plain(label)), f"{count:,}")
+    if rest := pairs[_MOST_CLASSES:]:
+        classes.add_row(f"... and {len(rest)} more", f"{sum(count for _, count in rest):,}")
+    console.print(classes)
+    parts = simple_table("part", "shape", "type", right=["bytes"])
+    for name, part in sorted(report["tensors"].items()):
+        shape = " x ".join(str(length) for length in part["shape"])
+        parts.add_row(name, shape, part["dtype"], f"{part['bytes']:,}")
+    stored = sum(part["bytes"] for part in report["tensors"].values())
+    parts.add_row("header", "", "", f"{report['file_bytes'] - stored:,}")
+    parts.add_row("total", "", "", f"{report['file_bytes']:,}")
+    console.print(parts)
+    sizes = report["embeddings"]
+    if sizes is not None and sizes["smaller"]:
+        console.print(
+            f"Keeping the features of all samples themselves would take fewer bytes "
+            f"({sizes['embeddings_bytes']:,}) than these sums ({sizes['sums_bytes']:,}). The sums do "
+            "not grow with the samples."
+        )
     console.print(report["privacy"])
 
 
@@ -138,14 +152,6 @@ def _embeddings(report: dict[str, Any]) -> dict[str, Any] | None:
     return {"sums_bytes": sum(parts), "embeddings_bytes": kept, "smaller": kept < sum(parts)}
 
 
-def _advice(sizes: dict[str, Any]) -> str:
-    return (
-        f"Keeping the features of all samples themselves would take fewer bytes "
-        f"({sizes['embeddings_bytes']:,}) than these sums ({sizes['sums_bytes']:,}). The sums do not "
-        "grow with the samples."
-    )
-
-
 def _summary(images: dict[str, Any]) -> dict[str, Any]:
     """Return what is stored about images, with the number of hashes instead of the hashes."""
     groups = images.get("tracked")
@@ -155,9 +161,10 @@ def _summary(images: dict[str, Any]) -> dict[str, Any]:
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     known = counted(len(report["classes"]), "class", "classes")
-    width = f"{report['n_features']} features"
-    expanded = "projection" in report["tensors"]
-    expansion = f"{report['size']} ({report['activation']})" if expanded else "none"
+    width, expansion = f"{report['n_features']} features", "none"
+    if "projection" in report["tensors"]:
+        seed = report["parameters"]["random_state"]
+        expansion = f"{report['size']} ({report['activation']}), seed {seed}"
     relative, condition = report["gamma_relative"], report["condition"]
     gamma = "not stored"
     if report["gamma"] is not None:
@@ -177,10 +184,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("solver", report["solver"]),
         ("dtype", report["dtype"]),
         ("input", width + (", with names" if report["feature_names"] else "")),
-        (
-            "expansion",
-            f"{expansion}, seed {report['parameters']['random_state']}" if expanded else expansion,
-        ),
+        ("expansion", expansion),
         ("options", ", ".join(options) or "none"),
         ("γ", gamma),
         ("γ, relative", "not stored" if relative is None else f"{relative:.3g} of trace(gram) / d"),
@@ -200,48 +204,6 @@ def _calibrated(calibration: dict[str, Any] | None) -> str:
     measured = counted(round(calibration["samples"]), "sample")
     forgot = "; approximate, because others came or went" if calibration["approximate"] else ""
     return f"measured on {measured}, each left out{forgot}"
-
-
-def _classes(report: dict[str, Any]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    table.add_column("class", overflow="fold")
-    table.add_column("samples", justify="right")
-    pairs = list(zip(report["classes"], report["counts"], strict=True))
-    for label, count in pairs[:_MOST_CLASSES]:
-        table.add_row(_text(label), f"{count:,}")
-    if len(pairs) > _MOST_CLASSES:
-        rest = pairs[_MOST_CLASSES:]
-        table.add_row(f"... and {len(rest)} more", f"{sum(count for _, count in rest):,}")
-    return table
-
-
-def _parts(report: dict[str, Any]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    table.add_column("part")
-    table.add_column("shape")
-    table.add_column("type")
-    table.add_column("bytes", justify="right")
-    stored = 0
-    for name, part in sorted(report["tensors"].items()):
-        shape = " x ".join(str(length) for length in part["shape"])
-        table.add_row(name, shape, part["dtype"], f"{part['bytes']:,}")
-        stored += part["bytes"]
-    table.add_row("header", "", "", f"{report['file_bytes'] - stored:,}")
-    table.add_row("total", "", "", f"{report['file_bytes']:,}")
-    return table
-
-
-def _text(value: Any) -> Any:
-    """Return text for rich without control characters and markup."""
-    from rich.text import Text
-
-    return Text(plain(value))
 
 
 def merge(
@@ -392,9 +354,5 @@ def _onnx(classifier: Any, path: Path, check: Path | None) -> dict[str, Any]:
     if check is not None:
         pixels = torch.stack([embedder.decode(file) for file in list_files([check])])
     done = export_onnx(classifier.snapshot.solved(), embedder, path, pixels)
-    return {
-        "path": str(path),
-        "bytes": done.bytes,
-        "images": done.images,
-        "difference": done.difference,
-    }
+    agreement = {"images": done.images, "difference": done.difference}
+    return {"path": str(path), "bytes": done.bytes, **agreement}

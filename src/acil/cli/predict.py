@@ -210,9 +210,10 @@ def _draw(found: Any, path: Path) -> None:
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
     axes.set_title(f"accuracy {found.accuracy:.1f} %")
-    for (row, column), count in _counts(found.confusion):
+    for row, column in zip(*found.confusion.nonzero(), strict=True):
         colour = "white" if shares[row, column] > 50 else "black"
-        axes.text(column, row, str(count), ha="center", va="center", color=colour)
+        count = str(found.confusion[row, column])
+        axes.text(column, row, count, ha="center", va="center", color=colour)
     figure.colorbar(picture, label="% of true class")
     with replacing(path) as draft, warnings.catch_warnings(record=True) as said:
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
@@ -222,13 +223,6 @@ def _draw(found: Any, path: Path) -> None:
             f"{path} shows boxes where its font lacks a letter of a class name. The table has all.",
             err=True,
         )
-
-
-def _counts(confusion: Any) -> list[tuple[tuple[int, int], int]]:
-    return [
-        ((row, column), int(confusion[row, column]))
-        for row, column in zip(*confusion.nonzero(), strict=True)
-    ]
 
 
 def embed(

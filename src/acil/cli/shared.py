@@ -9,11 +9,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from acil.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Model = Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL")]
 Backbone = Annotated[
@@ -170,6 +173,32 @@ def aligned(texts: Iterable[Any]) -> list[str]:
     shown = [plain(text) for text in texts]
     width = max(map(cell_len, shown), default=0)
     return [text + " " * (width - cell_len(text)) for text in shown]
+
+
+def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
+    """Return names, in bold, and what there is to say about each, without control characters."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, Text(plain(value)))
+    return table
+
+
+def simple_table(*left: str, right: Iterable[str] = ()) -> Table:
+    """Return an empty table with these headings, of texts first and then of numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:

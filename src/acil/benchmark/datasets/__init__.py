@@ -14,7 +14,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,32 +33,25 @@ ROOT_VARIABLE = "ACIL_DATA"
 _MOST_COPIED = 1 << 30
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A module here with a function `load`, and options given to it."""
-
-    module: str
-    options: dict[str, Any] = field(default_factory=dict)
-    #: Whether the name may be followed by a colon and the place of the data.
-    takes_place: bool = False
-
-
-DATASETS = {
+#: Name → a module here with a function `load`, and options given to it.
+DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     # 8 x 8 digits that ship with scikit-learn
-    "digits": Entry("digits"),
-    "cifar100": Entry("cifar100"),
+    "digits": ("digits", {}),
+    "cifar100": ("cifar100", {}),
     # imagefolder:DIR with train/CLASS/* and val/CLASS/*
-    "imagefolder": Entry("imagefolder", {}, True),
+    "imagefolder": ("imagefolder", {}),
     # ImageNet's folder: the 100 classes of LUCIR, and the first 100
-    "imagenet100-lucir": Entry("imagefolder", {"subset": "lucir"}, True),
-    "imagenet100-podnet": Entry("imagefolder", {"subset": "podnet"}, True),
+    "imagenet100-lucir": ("imagefolder", {"subset": "lucir"}),
+    "imagenet100-podnet": ("imagefolder", {"subset": "podnet"}),
     # Where pre-trained networks are compared: folders, no base phase, recipe "pretrained"
-    "cub": Entry("imagefolder", {"n_classes": 200}, True),
-    "imagenet-r": Entry("imagefolder", {"n_classes": 200}, True),
-    "cars": Entry("imagefolder", {"n_classes": 196}, True),
+    "cub": ("imagefolder", {"n_classes": 200}),
+    "imagenet-r": ("imagefolder", {"n_classes": 200}),
+    "cars": ("imagefolder", {"n_classes": 196}),
     # features:FILE with embeddings of any network (safetensors or npz)
-    "features": Entry("features", {}, True),
+    "features": ("features", {}),
 }
+#: Modules of data that lie where the user says: the name may be followed by a colon and the place.
+_WITH_PLACE = ("imagefolder", "features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,19 +95,10 @@ def load(
 ) -> Dataset:
     """Load a data set.
 
-    Parameters
-    ----------
-    name : str
-        A key of `DATASETS`, ``"imagefolder:DIR"``, ``"features:FILE"``, or a user's own loader as
-        ``"package.module:function"``.
-    root : str or path-like, optional
-        Where the data are; by default the environment variable ACIL_DATA says.
-    skip_bad : bool
-        Leave out images that cannot be read, instead of stopping.
-    progress : callable, optional
-        Told about long work.
-    **options
-        Of the loader.
+    ``name`` is a key of `DATASETS`, ``"imagefolder:DIR"``, ``"features:FILE"``, or a user's own loader,
+    ``"package.module:function"``; ``root`` is where the data are, by default where the environment
+    variable ACIL_DATA says. ``skip_bad`` leaves out images that cannot be read, instead of stopping;
+    ``progress`` is told about long work; ``options`` are those of the loader.
 
     Examples
     --------
@@ -132,7 +116,7 @@ def load(
             raise InputError(
                 f"The data set {name!r} has no option {unknown[0]!r}. Known: {', '.join(own) or 'none'}."
             )
-        # A user's own loader need not care about these.
+        # A loader need not care about these.
         common = {option: value for option, value in common.items() if option in known}
     try:
         return loader(place or data_root(root), **common, **fixed, **options)
@@ -158,8 +142,7 @@ def prepare(
     Arguments are those of `load`; ``url`` replaces the official address, ``force`` fetches and unpacks
     again.
     """
-    entry = DATASETS.get(name)
-    fetch = None if entry is None else getattr(_module(entry), "prepare", None)
+    fetch = getattr(_module(name), "prepare", None) if name in DATASETS else None
     if fetch is not None:
         place = data_root(root)
         if place is None:
@@ -226,19 +209,19 @@ def _kept(images: ImageSet, places: Tensor) -> tuple[ImageSet, Tensor]:
     return part, places[indices]
 
 
-def _module(entry: Entry) -> Any:
-    return importlib.import_module(f"{__name__}.{entry.module}")
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{DATASETS[name][0]}")
 
 
 def _resolve(name: str) -> tuple[Callable[..., Dataset], Path | None, dict[str, Any]]:
     """Return the loader that a name means, the place that the name itself gives, and its options."""
     head, colon, tail = name.partition(":")
     if head in DATASETS:
-        entry = DATASETS[head]
-        if colon and not (entry.takes_place and tail):
+        module, options = DATASETS[head]
+        if colon and not (module in _WITH_PLACE and tail):
             raise InputError(f"{name!r} names no data set: write imagefolder:DIR or features:FILE.")
         place = Path(tail).expanduser() if colon else None
-        return _module(entry).load, place, entry.options
+        return _module(head).load, place, options
     if not colon:
         raise InputError(
             f"There is no data set {name!r}. Known: {', '.join(DATASETS)}; your own is "

@@ -32,13 +32,10 @@ _RECORD = 2 + 3 * 32 * 32
 _AGAIN = "Fetch it again: acil data prepare cifar100 --root DIR --force"
 
 
-def load(
-    root: Path | None, *, skip_bad: bool = False, progress: ProgressCallback | None = None
-) -> Dataset:
+def load(root: Path | None) -> Dataset:
     """Return CIFAR-100 with its 100 fine classes.
 
-    ``root`` is the folder that holds ``cifar-100-binary``, or that folder itself. The other arguments
-    are ignored: the files are right as a whole or not, and reading them takes seconds.
+    ``root`` is the folder that holds ``cifar-100-binary``, or that folder itself.
     """
     if root is None:
         raise InputError(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from acil.benchmark.datasets import Dataset, ProgressCallback
+from acil.benchmark.datasets import Dataset
 from acil.vision.imageset import ImageSet, content_identity
 
 #: The test images are one of this many, class by class.
@@ -17,13 +17,8 @@ _SPLIT_SEED = 0
 _BRIGHTEST = 16
 
 
-def load(
-    root: Path | None = None, *, skip_bad: bool = False, progress: ProgressCallback | None = None
-) -> Dataset:
-    """Return the digits with a fixed split: a third of each class is for testing.
-
-    The arguments are ignored: the images come with scikit-learn.
-    """
+def load(root: Path | None = None) -> Dataset:
+    """Return the digits with a fixed split: a third of each class is for testing."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from acil.benchmark.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
+from acil.benchmark.datasets import ROOT_VARIABLE, Dataset
 from acil.errors import InputError
 from acil.vision.imageset import ImageSet, content_identity
 
@@ -28,24 +28,13 @@ _SUFFIXES = (".safetensors", ".npz")
 _DAMAGE = (SafetensorError, zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError)
 
 
-def load(
-    root: Path | None, *, skip_bad: bool = False, progress: ProgressCallback | None = None
-) -> Dataset:
-    """Return the features and labels in a file.
+def load(root: Path | None) -> Dataset:
+    """Return the features and labels in a file, or in the only file of a folder.
 
-    Parameters
-    ----------
-    root : Path
-        The file: ``train_features`` and ``test_features`` of shape (n, f), ``train_labels`` and
-        ``test_labels`` of shape (n,), whole numbers or (npz only) texts. ``X_train``, ``y_train``,
-        ``X_test``, ``y_test`` are understood too. A folder with one such file will do.
-    skip_bad, progress
-        Ignored.
-
-    Notes
-    -----
-    Classes are the different training labels, sorted; their names are the labels as text. Features are
-    used as float32.
+    It has ``train_features`` and ``test_features`` of shape (n, f), used as float32, and
+    ``train_labels`` and ``test_labels`` of shape (n,), whole numbers or (npz only) texts; the names
+    ``X_train``, ``y_train``, ``X_test``, ``y_test`` are understood too. Classes are the different
+    training labels, sorted; their names are the labels as text.
     """
     path = _locate(root)
     arrays = _read(path)

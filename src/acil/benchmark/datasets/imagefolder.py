@@ -10,9 +10,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from acil.errors import ACILError, InputError
 from acil.modelfile.writing import locked, replacing
 from acil.vision.decode import decode
 from acil.vision.imageset import ImageSet
-from acil.vision.listing import SUFFIXES
+from acil.vision.listing import first_of, list_images
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 CACHE_VARIABLE = "ACIL_CACHE"
 #: Goes up when the files of the cache change.
 _VERSION = 2
-#: Names that a message lists.
+#: Reasons that a message lists.
 _SHOWN = 5
 #: Images that each thread decodes before they are written: bounds what waits in memory.
 _AHEAD = 8
@@ -85,7 +84,7 @@ def load(
         if classes:
             raise InputError(
                 f"{root / has} has {len(classes)} classes that {root / lacks} lacks: "
-                f"{_first(sorted(classes))}. Both must have the same class folders."
+                f"{first_of(sorted(classes))}. Both must have the same class folders."
             )
     if n_classes not in (None, len(names)):
         raise InputError(
@@ -142,17 +141,6 @@ def _subset(folder: Path, names: list[str], subset: Subset) -> list[str]:
     return [names[position] for position in positions]
 
 
-@dataclass(frozen=True)
-class _Source:
-    """One image file as it was when the folder was listed."""
-
-    path: Path
-    #: Path inside the data set, for keys and messages.
-    name: str
-    #: Size and time of the last change.
-    stamp: tuple[int, int]
-
-
 def _load_split(
     folder: Path,
     names: list[str],
@@ -162,53 +150,29 @@ def _load_split(
     progress: ProgressCallback | None,
 ) -> tuple[ImageSet, Tensor, tuple[str, ...]]:
     """Return the images of a split, their labels, and the names of those that were left out."""
-    sources, labels = [], []
+    paths: list[Path] = []
+    labels: list[int] = []
     for label, name in enumerate(names):
-        found = _list_images(folder / name)
-        sources += found
-        labels += [label] * len(found)
-    images, kept, bad = _decoded(sources, size, cache, folder.name, progress)
+        # The label is not used: here any folder may be a class, whatever its name.
+        found = list_images(folder / name, "class")
+        if found.ignored:
+            told = "Ignored %d entries in %s that are no images by their name."
+            logger.warning(told, len(found.ignored), folder / name)
+        paths += found.paths
+        labels += [label] * len(found.paths)
+    images, kept, bad = _decoded(paths, size, cache, folder.name, progress)
     if bad and not skip_bad:
         reasons = "; ".join(list(bad.values())[:_SHOWN])
         raise InputError(
-            f"{len(bad)} of {len(sources)} images in {folder} cannot be used: {reasons}"
+            f"{len(bad)} of {len(paths)} images in {folder} cannot be used: {reasons}"
             f"{' …' if len(bad) > _SHOWN else ''} Mend or remove them, or leave them out with "
             "--skip-bad."
         )
     if bad:
-        told = _first(bad)
-        logger.warning("Left out %d of %d images in %s: %s", len(bad), len(sources), folder, told)
+        told = first_of(list(bad))
+        logger.warning("Left out %d of %d images in %s: %s", len(bad), len(paths), folder, told)
         images = images.subset(kept)
     return images, torch.tensor(labels, dtype=torch.int64)[kept], tuple(bad)
-
-
-def _list_images(folder: Path) -> list[_Source]:
-    images, others = [], 0
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir() or path.suffix.lower() not in SUFFIXES:
-            others += 1
-            continue
-        try:
-            status = path.stat()
-            stamp = (status.st_size, status.st_mtime_ns)
-        except OSError:
-            stamp = (-1, -1)  # a link that leads nowhere: decoding will say so
-        images.append(_Source(path, "/".join(path.parts[-3:]), stamp))
-    if not images:
-        raise InputError(
-            f"The class folder {folder} holds no images ({others} other entries). Images must lie "
-            "directly in it; remove the folder if the class has none."
-        )
-    if others:
-        logger.warning("Ignored %d entries in %s that are no images by their name.", others, folder)
-    return images
-
-
-def _first(items: Iterable[str]) -> str:
-    listed = list(items)
-    return ", ".join(listed[:_SHOWN]) + (" …" if len(listed) > _SHOWN else "")
 
 
 #: All images, those that could not be decoded as zeros; which ones could; why the others could not.
@@ -216,14 +180,14 @@ _Decoded = tuple[ImageSet, Tensor, dict[str, str]]
 
 
 def _decoded(
-    sources: Sequence[_Source], size: int, folder: Path, what: str, progress: ProgressCallback | None
+    paths: Sequence[Path], size: int, folder: Path, what: str, progress: ProgressCallback | None
 ) -> _Decoded:
     """Return all images as squares of pixels, from the cache or by decoding them now."""
     digest = hashlib.sha256(f"{_VERSION} {size}".encode())
-    for source in sources:
-        digest.update(json.dumps([source.name, *source.stamp]).encode())
+    for path in paths:
+        digest.update(json.dumps([_name(path), *_stamp(path)]).encode())
     pixels = folder / f"{what}-{digest.hexdigest()[:24]}.npy"
-    shape = (len(sources), 3, size, size)
+    shape = (len(paths), 3, size, size)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = _read(pixels, shape)
@@ -232,7 +196,7 @@ def _decoded(
             with locked(pixels):
                 found = _read(pixels, shape)
                 if found is None:
-                    _write(sources, shape, pixels, what, progress)
+                    _write(paths, shape, pixels, what, progress)
                     found = _read(pixels, shape)
     except (OSError, ACILError) as error:
         raise InputError(
@@ -242,6 +206,20 @@ def _decoded(
     if found is None:
         raise InputError(f"{pixels} disappeared as soon as it was written. Choose another cache folder.")
     return found
+
+
+def _name(path: Path) -> str:
+    """Return the path of an image inside its data set, for keys and messages."""
+    return "/".join(path.parts[-3:])
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return size and time of the last change of a file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return -1, -1  # a link that leads nowhere: decoding will say so
+    return status.st_size, status.st_mtime_ns
 
 
 def _read(pixels: Path, shape: tuple[int, ...]) -> _Decoded | None:
@@ -262,7 +240,7 @@ def _read(pixels: Path, shape: tuple[int, ...]) -> _Decoded | None:
 
 
 def _write(
-    sources: Sequence[_Source],
+    paths: Sequence[Path],
     shape: tuple[int, ...],
     pixels: Path,
     what: str,
@@ -271,7 +249,7 @@ def _write(
     needed, free = int(np.prod(shape)), shutil.disk_usage(pixels.parent).free
     if needed > free:
         raise InputError(
-            f"{len(sources):,} images of {shape[-1]} x {shape[-1]} pixels need {needed:,} bytes, but "
+            f"{len(paths):,} images of {shape[-1]} x {shape[-1]} pixels need {needed:,} bytes, but "
             f"there are only {free:,} free."
         )
     kept, bad = [], {}
@@ -280,9 +258,9 @@ def _write(
     with replacing(pixels) as draft, draft.open("wb") as file:
         facts = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, facts)
-        for index, result in enumerate(_decode_all(sources, shape[-1])):
+        for index, result in enumerate(_decode_all(paths, shape[-1])):
             if isinstance(result, str):
-                bad[sources[index].name] = result
+                bad[_name(paths[index])] = result
                 file.write(blank)
             else:
                 row = result.numpy().tobytes()
@@ -290,7 +268,7 @@ def _write(
                 digest.update(row)
                 kept.append(index)
             if progress is not None:
-                progress(f"decoding {what}", index + 1, len(sources))
+                progress(f"decoding {what}", index + 1, len(paths))
     if bad:
         # Images that could not be decoded are rows, too: other rows, another identity.
         digest.update(json.dumps(kept).encode())
@@ -299,16 +277,16 @@ def _write(
         draft.write_text(json.dumps(content), encoding="utf-8")
 
 
-def _decode_all(sources: Sequence[_Source], size: int) -> Iterator[Tensor | str]:
+def _decode_all(paths: Sequence[Path], size: int) -> Iterator[Tensor | str]:
     """Yield each image, or why it cannot be decoded, in order."""
 
-    def decode_one(source: _Source) -> Tensor | str:
+    def decode_one(path: Path) -> Tensor | str:
         try:
-            return decode(source.path, size)
+            return decode(path, size)
         except (InputError, OSError) as error:
             return str(error)
 
     n_threads = min(32, os.cpu_count() or 1)
     with ThreadPoolExecutor(n_threads) as pool:
-        for start in range(0, len(sources), step := n_threads * _AHEAD):
-            yield from pool.map(decode_one, sources[start : start + step])
+        for start in range(0, len(paths), step := n_threads * _AHEAD):
+            yield from pool.map(decode_one, paths[start : start + step])

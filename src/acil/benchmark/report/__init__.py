@@ -37,27 +37,13 @@ def write_report(
 ) -> ReportFiles:
     """Write tables (Markdown, CSV, LaTeX) and plots (PNG, SVG) of what the runs recorded.
 
-    Every file is replaced as a whole; ``report.md``, which shows all others, comes last.
+    Every file is replaced as a whole; the page that shows all others, ``report.md``, comes last.
 
-    Parameters
-    ----------
-    run_dirs : sequence of path-like
-        Run directories, files of records or folders of such files; if two have the same run, the
-        later one counts.
-    out : path-like, optional
-        Directory to write to; by default ``report`` in the run directory, if there is only one.
-    plots : bool or sequence of str
-        Draw all plots, none, or these kinds (``"accuracy"``, ``"phases"``, ``"forgetting"``, ``"cost"``,
-        ``"origin"``, ``"base"``, ``"width"``, ``"memory"``).
-    title : str
-        Title of the page that shows everything.
-    page : path-like, optional
-        Write this page here instead of ``report.md``; it shows the plots of ``out``.
-
-    Raises
-    ------
-    InputError
-        If there are no records, or the report cannot be written.
+    ``run_dirs`` are run directories, files of records or folders of such files; if two have the same
+    run, the later one counts. ``out`` is the directory to write to, by default ``report`` in the only
+    run directory. ``plots`` may be a list of the kinds to draw (``"accuracy"``, ``"phases"``,
+    ``"forgetting"``, ``"cost"``, ``"origin"``, ``"base"``, ``"width"``, ``"memory"``). ``page`` is where
+    to write the page instead; it shows the plots of ``out``.
     """
     directories = [run_dirs] if isinstance(run_dirs, str | os.PathLike) else list(run_dirs)
     if not directories:

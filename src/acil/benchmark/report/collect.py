@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key, latest
+from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key
 from acil.benchmark.report.rows import Cell, Comparison, Row, Run, differing, label, sort_key
 from acil.errors import InputError
 
@@ -136,17 +136,23 @@ def _results(run: Run) -> str:
 
 
 def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
-    grouped: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for record in latest(records):
+    """Group records by run; of two for the same phase, or two summaries, the later one counts."""
+    grouped: dict[tuple[Any, ...], dict[tuple[str, int | None], Record]] = {}
+    for record in records:
         if record["kind"] != "environment":
-            grouped.setdefault(key(record), []).append(record)
+            found = grouped.setdefault(key(record), {})
+            place = (record["kind"], record.get("phase"))
+            # Behind all others, where the last record is looked for.
+            found.pop(place, None)
+            found[place] = record
     runs = {}
     for name, found in grouped.items():
-        phases = sorted((r for r in found if r["kind"] == "phase"), key=lambda r: r["phase"])
-        summary = next((r for r in found if r["kind"] == "summary"), None)
+        ordered = list(found.values())
+        last = ordered[-1]
+        phases = sorted((r for r in ordered if r["kind"] == "phase"), key=lambda r: r["phase"])
         # A run resumed after a failure has records behind it.
-        failure = found[-1] if found[-1]["kind"] == "failure" else None
-        runs[name] = Run(found[0], tuple(phases), summary, failure)
+        failure = last if last["kind"] == "failure" else None
+        runs[name] = Run(ordered[0], tuple(phases), found.get(("summary", None)), failure)
     return runs
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acil.benchmark.config import METHOD_SETTINGS
 from acil.benchmark.plan import MEMORY_RULE
 from acil.benchmark.published import PAPER_NOTES
 from acil.benchmark.report.collect import BASE, Collection, is_shown_by
@@ -34,8 +35,6 @@ SECTIONS: dict[str, tuple[str, Callable[[Comparison], Table]]] = {
     "width": ("Expansion size", width_table),
     "memory": ("Accuracy against memory", memory_table),
 }
-#: Settings with a flag of their own; all others are given with --set.
-_FLAGS = ("expansion_size", "gamma", "solver", "dtype")
 #: Settings that follow from others.
 _FOLLOWING = ("base", "classes", "taps", "backbone", "data.identity", "data.skipped")
 #: Settings that a suite varies itself.
@@ -262,7 +261,7 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
     for name, value in row.settings.items():
         if name in _FOLLOWING or name in varied or _is_default(comparison.recipe, name, value):
             continue
-        if name in _FLAGS:
+        if name in METHOD_SETTINGS:
             flags += [f"--{name.replace('_', '-')}", _written(value)]
         else:
             dotted = name if name.startswith(("recipe.", "data.")) else f"settings.{name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,6 +24,7 @@ from matplotlib.ticker import (
 )
 
 from acil.benchmark.plan import MEMORY_RULE
+from acil.benchmark.records import MEMORY_PARTS
 from acil.benchmark.report.collect import BASE
 from acil.benchmark.report.render import nbytes
 from acil.benchmark.report.rows import Cell, Comparison, Stat
@@ -70,8 +71,6 @@ _AGAINST_BASE: dict[str, Callable[[Cell], Stat | None]] = {
     "accuracy of phase 0, A_0 (%)": lambda cell: cell.at_phase(0, "accuracy"),
     "forgetting F (percentage points)": lambda cell: cell.over_seeds("forgetting"),
 }
-#: Space above and below the lines, as a part of their range.
-_MARGIN = 0.06
 
 
 def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, Figure]]:
@@ -94,17 +93,17 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, Figure]]:
 def accuracy_plot(comparison: Comparison) -> Figure:
     """Draw accuracy against classes seen, one panel for each K (the paper's Figure 2)."""
     figure, axes = panels("Accuracy over the phases", comparison, len(comparison.phases), 4.4, 3.2)
+    share(axes, "y")
     handles: dict[str, Any] = {}
     for k, panel in zip(comparison.phases, axes, strict=True):
         for position, row in enumerate(comparison.rows):
             if k in row.cells and row.cells[k].has_phases:
                 points = [(classes, mean) for _, classes, mean in row.cells[k].curve("accuracy")]
-                handles.setdefault(row.label, _curve(panel, position, points))
+                handles.setdefault(row.label, _line(panel, position, points, band=True))
         panel.set_title(f"K = {k}")
         panel.set_xlabel("classes seen")
         panel.set_ylabel("accuracy, all classes seen (%)")
         panel.xaxis.set_major_locator(_whole_numbers())
-    _share_limits(axes, "ylim")
     legend_below(figure, handles)
     return figure
 
@@ -119,11 +118,8 @@ def phases_plot(comparison: Comparison) -> Figure | None:
         found = [(k, cell.over_seeds("average_accuracy")) for k, cell in sorted(row.cells.items())]
         points = [(k, mean) for k, mean in found if mean]
         if points:
-            handles[row.label] = _error_bars(panel, position, points)
-    panel.set_xscale("log")
-    panel.xaxis.set_major_locator(FixedLocator(comparison.phases))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+            handles[row.label] = _line(panel, position, points)
+    _log_ticks(panel, 10, comparison.phases)
     panel.set_xlabel("phases K (logarithmic)")
     panel.set_ylabel("average accuracy Ā (%)")
     legend_below(figure, handles)
@@ -148,15 +144,12 @@ def width_plot(comparison: Comparison) -> Figure | None:
     handles: dict[str, Any] = {}
     for position, (name, points) in enumerate(sorted(lines.items())):
         label = f"{name[0]}, K = {name[1]}"
-        handles[label] = _curve(panel, position, sorted(points.items()))
+        handles[label] = _line(panel, position, sorted(points.items()), band=True)
         if name in without:
             style = {"color": line_style(position)["color"], "linestyle": _DOTTED}
             level = [without[name].mean] * 2
             (handles[f"{label}, no expansion"],) = panel.plot([sizes[0], sizes[-1]], level, **style)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(FixedLocator(_thinned(sizes)))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    _log_ticks(panel, 2, _thinned(sizes))
     panel.set_xlabel("expansion size d (features, logarithmic)")
     panel.set_ylabel("average accuracy Ā (%)")
     legend_below(figure, handles)
@@ -232,13 +225,17 @@ def origin_plot(comparison: Comparison, k: int) -> Figure | None:
 
 def cost_plot(comparison: Comparison) -> Figure:
     """Draw seconds (above) and bytes (below) of each phase, one column of panels for each K."""
+
+    def memory(record: Mapping[str, Any]) -> float:
+        return float(sum(record["memory"][part] for part in MEMORY_PARTS))
+
     n = len(comparison.phases)
     figure, axes = panels("Time and memory of each phase", comparison, 2 * n, 3.3, 2.7, (2, n))
     for column, k in enumerate(comparison.phases):
         above, below = axes[column], axes[n + column]
         cells = {i: row.cells[k] for i, row in enumerate(comparison.rows) if k in row.cells}
         _phases(above, {i: cell.curve("seconds") for i, cell in cells.items()})
-        _phases(below, {i: cell.curve(_all_memory) for i, cell in cells.items()})
+        _phases(below, {i: cell.curve(memory) for i, cell in cells.items()})
         above.set_title(f"K = {k}")
         below.set_xlabel("phase")
     axes[0].set_ylabel("time of the phase (s)")
@@ -267,21 +264,16 @@ def base_plot(comparison: Comparison) -> Figure | None:
     figure, axes = panels(
         "Accuracy against the size of the base", comparison, len(_AGAINST_BASE), 3.9, 2.7
     )
+    share(axes[:-1], "y")
     handles: dict[str, Any] = {}
     for (name, value), panel in zip(_AGAINST_BASE.items(), axes, strict=True):
         for position, (line, cells) in enumerate(lines.items()):
             points = [(size, mean) for size, cell in sorted(cells.items()) if (mean := value(cell))]
             if points:
-                handles.setdefault(line, _error_bars(panel, position, points))
+                handles.setdefault(line, _line(panel, position, points))
         panel.set_ylabel(name)
         panel.set_xlabel("classes in phase 0")
         panel.xaxis.set_major_locator(_whole_numbers())
-    # One scale for the accuracies, so that they compare.
-    limits = [panel.dataLim.intervaly for panel in axes[:-1] if panel.lines]
-    low, high = min(ends[0] for ends in limits), max(ends[1] for ends in limits)
-    margin = max(_MARGIN * (high - low), 1.0)
-    for panel in axes[:-1]:
-        panel.set_ylim(low - margin, high + margin)
     axes[-1].set_ylim(bottom=min(0.0, axes[-1].get_ylim()[0]))
     legend_below(figure, handles)
     return figure
@@ -308,13 +300,14 @@ def memory_plot(comparison: Comparison) -> Figure | None:
     figure, axes = panels(
         "Average accuracy against what is kept", comparison, len(comparison.phases), 4.6, 3.4
     )
+    share(axes, "xy")
     handles: dict[str, Any] = {}
     for k, panel in zip(comparison.phases, axes, strict=True):
         for position, (name, by_phases) in enumerate(lines.items()):
             points = sorted(by_phases.get(k, []), key=lambda point: point[0])
             shown = [point for point in points if point[0]]
             if shown:
-                handles.setdefault(name, _error_bars(panel, position, shown))
+                handles.setdefault(name, _line(panel, position, shown))
             elif points:
                 style = {"color": line_style(position)["color"], "linestyle": _DOTTED}
                 handles.setdefault(name, panel.axhline(points[0][1].mean, **style))
@@ -322,8 +315,7 @@ def memory_plot(comparison: Comparison) -> Figure | None:
         panel.set_xscale("log")
         panel.set_xlabel("samples and statistics kept (bytes, logarithmic)")
         panel.set_ylabel("average accuracy Ā (%)")
-    low, high = _share_limits(axes, "xlim")
-    _share_limits(axes, "ylim")
+    low, high = axes[0].get_xlim()
     for panel in axes:
         # Within one decade, powers of ten alone would leave the axis without a number.
         steps = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
@@ -375,6 +367,13 @@ def panels(
     return figure, [figure.add_subplot(rows, columns, position + 1) for position in range(n)]
 
 
+def share(axes: list[Axes], which: str) -> None:
+    """Give panels one scale along these axes, so that they compare."""
+    for panel in axes[1:]:
+        for name in which:
+            getattr(panel, f"share{name}")(axes[0])
+
+
 def legend_below(figure: Figure, handles: Mapping[str, Any]) -> None:
     """Put a legend below all panels, in as many columns as fit, and make room for it."""
     # matplotlib leaves out names that begin with an underscore.
@@ -416,19 +415,13 @@ def _whole_numbers() -> MaxNLocator:
     return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
 
 
-def _share_limits(axes: list[Axes], name: str) -> tuple[float, float]:
-    """Give panels one scale, so that they compare; return its ends."""
-    found = [getattr(panel, f"get_{name}")() for panel in axes]
-    ends = min(low for low, _ in found), max(high for _, high in found)
-    for panel in axes:
-        getattr(panel, f"set_{name}")(*ends)
-    return ends
-
-
-def _curve(panel: Axes, position: int, points: list[tuple[int, Stat]]) -> Any:
-    """Draw a line through means, with a band if there is any spread."""
+def _line(panel: Axes, position: int, points: list[tuple[int, Stat]], band: bool = False) -> Any:
+    """Draw a line through means and, if there is any spread, a band around it or error bars."""
     xs, means, spread = zip(*((x, mean.mean, mean.std or 0.0) for x, mean in points), strict=True)
     style = line_style(position)
+    if not band:
+        style |= {"linewidth": 1.2, "markersize": 5, "capsize": 2, "elinewidth": 0.9}
+        return panel.errorbar(xs, means, yerr=spread if any(spread) else None, **style)
     step = math.ceil(len(xs) / _MOST_MARKERS)
     # Each line starts its markers elsewhere, so that close lines stay readable.
     every = (position % step, step)
@@ -439,11 +432,12 @@ def _curve(panel: Axes, position: int, points: list[tuple[int, Stat]]) -> Any:
     return line
 
 
-def _error_bars(panel: Axes, position: int, points: list[tuple[int, Stat]]) -> Any:
-    """Draw a line through means, with error bars if there is any spread."""
-    xs, means, spread = zip(*((x, mean.mean, mean.std or 0.0) for x, mean in points), strict=True)
-    bars = {"linewidth": 1.2, "markersize": 5, "capsize": 2, "elinewidth": 0.9, **line_style(position)}
-    return panel.errorbar(xs, means, yerr=spread if any(spread) else None, **bars)
+def _log_ticks(panel: Axes, base: int, ticks: Sequence[int]) -> None:
+    """Give a panel a logarithmic axis of whole numbers, with these ticks and no others."""
+    panel.set_xscale("log", base=base)
+    panel.xaxis.set_major_locator(FixedLocator(ticks))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def _origins(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -501,10 +495,6 @@ def _share_amounts(axes: list[Axes], written: Callable[[float], str]) -> None:
         else:
             panel.set_ylim(0, high * 1.1)
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
-
-
-def _all_memory(record: Mapping[str, Any]) -> float:
-    return float(sum(record["memory"][part] for part in ("samples", "statistics", "weights")))
 
 
 _ONE_PLOT = {BASE: base_plot, "width": width_plot, "memory": memory_plot}

@@ -44,8 +44,6 @@ class Table:
     #: One value for each column; None if there is none.
     rows: Sequence[Sequence[Value]]
     notes: Sequence[str] = ()
-    #: Key of the column whose changes divide the rows in LaTeX.
-    group: str | None = None
     #: What all rows have in common: additional columns in CSV.
     about: dict[str, str | int | None] = field(default_factory=dict)
 
@@ -112,7 +110,8 @@ def to_latex(table: Table) -> str:
     r"""Return a table for LaTeX, with the rules of the package booktabs."""
     shown = table.shown()
     columns = [table.columns[position] for position in shown]
-    group = next((i for i, column in enumerate(table.columns) if column.key == table.group), None)
+    # Where K changes, a rule divides the rows.
+    group = next((i for i, column in enumerate(table.columns) if column.key == "phases"), None)
     align = "".join("l" if column.kind == "text" else "r" for column in columns)
     lines = [
         "% needs \\usepackage{booktabs}",

@@ -19,7 +19,6 @@ class Stat:
 
     mean: float
     std: float | None
-    n: int
 
 
 @dataclass(frozen=True)
@@ -150,9 +149,7 @@ class Comparison:
     @property
     def is_published_protocol(self) -> bool:
         """Say whether the classes are split as in the paper, so that its numbers compare."""
-        protocol = PROTOCOLS.get(protocol_name(self.dataset))
-        ours = (self.base_classes, self.classes)
-        return protocol is not None and (protocol.base_classes, protocol.classes) == ours
+        return PROTOCOLS.get(protocol_name(self.dataset)) == (self.base_classes, self.classes)
 
     def label_without(self, row: Row, setting: str) -> str:
         """Return the label of a row without one of its settings: the name of a line in a plot."""
@@ -165,7 +162,7 @@ def stat(values: Iterable[float | None]) -> Stat | None:
     found = [value for value in values if value is not None]
     if not found:
         return None
-    return Stat(fmean(found), stdev(found) if len(found) > 1 else None, len(found))
+    return Stat(fmean(found), stdev(found) if len(found) > 1 else None)
 
 
 def differing(variants: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from acil.benchmark.published import Published, ablation, elsewhere, protocol_name, published
 from acil.benchmark.report.collect import BASE
@@ -78,8 +79,7 @@ def main_table(comparison: Comparison) -> Table:
                 *(cell.worst("joint_difference"), cell.worst("condition"), cell.peak()),
             ]
         )
-    notes = (*_notes(comparison), *_published_notes(comparison))
-    return _table("main", "Comparison", comparison, columns, rows, notes)
+    return _table("main", "Comparison", comparison, columns, rows, _published_notes(comparison))
 
 
 def base_table(comparison: Comparison) -> Table:
@@ -98,7 +98,6 @@ def base_table(comparison: Comparison) -> Table:
         for k, row, cell in comparison.cells()
     ]
     notes = (
-        *_notes(comparison),
         "A_0: accuracy after phase 0, on the base classes alone.",
         "All other numbers of these runs are in main.csv.",
     )
@@ -135,9 +134,8 @@ def ablation_table(comparison: Comparison) -> Table:
                 cell.over_seeds("forgetting"),
             ]
         )
-    notes = (*_notes(comparison), *dict.fromkeys(remarks))
     title = "Ablation of expansion and regularization"
-    return _table("ablation", title, comparison, columns, rows, notes)
+    return _table("ablation", title, comparison, columns, rows, list(dict.fromkeys(remarks)))
 
 
 def width_table(comparison: Comparison) -> Table:
@@ -159,8 +157,7 @@ def width_table(comparison: Comparison) -> Table:
                 cell.seconds(lambda phase: phase > 0),
             ]
         )
-    title = "Accuracy against expansion size"
-    return _table("width", title, comparison, columns, rows, _notes(comparison))
+    return _table("width", "Accuracy against expansion size", comparison, columns, rows)
 
 
 def memory_table(comparison: Comparison) -> Table:
@@ -176,10 +173,7 @@ def memory_table(comparison: Comparison) -> Table:
         for k, row, cell in comparison.cells()
     ]
     rows.sort(key=lambda row: (row[0], row[6] is not None, row[6] or 0))
-    notes = (
-        *_notes(comparison),
-        "Kept in all: samples and statistics after the last phase, without the network's weights.",
-    )
+    notes = ["Kept in all: samples and statistics after the last phase, without the network's weights."]
     return _table("memory", "Accuracy against memory", comparison, columns, rows, notes)
 
 
@@ -233,12 +227,12 @@ def _table(
     name: str,
     subject: str,
     comparison: Comparison,
-    columns: tuple[Column, ...],
+    columns: Sequence[Column],
     rows: list[list[Value]],
-    notes: tuple[str, ...],
+    notes: Sequence[str] = (),
 ) -> Table:
-    title = f"{subject} on {described(comparison)}"
-    return Table(name, title, columns, rows, notes, "phases", comparison.about)
+    every = (*_spread_notes(comparison), *failure_notes(comparison), *notes)
+    return Table(name, f"{subject} on {described(comparison)}", columns, rows, every, comparison.about)
 
 
 def _average(cell: Cell) -> Stat | str | None:
@@ -262,10 +256,6 @@ def _published(comparison: Comparison, row: Row, k: int) -> Published | None:
     if not comparison.is_published_protocol:
         return None
     return published(protocol_name(comparison.dataset), row.method, k, comparison.recipe)
-
-
-def _notes(comparison: Comparison) -> tuple[str, ...]:
-    return (*_spread_notes(comparison), *failure_notes(comparison))
 
 
 def _spread_notes(comparison: Comparison) -> tuple[str, ...]:
