@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,10 @@ def _is_intel() -> bool:
     return facts.exists() and "GenuineIntel" in facts.read_text(encoding="utf-8")[:1000]
 
 
-#: Which library works on CPU tensors. torch brings MKL, which is the faster one on Intel; elsewhere
-#: SciPy's OpenBLAS is. Never both in turn: the threads of one library wait for work for a while after
-#: each call, in the way of the other's.
-USE_SCIPY = not (torch.backends.mkl.is_available() and _is_intel())  # type: ignore[no-untyped-call]
+#: Width from which SciPy's OpenBLAS works on CPU tensors instead of torch's MKL. On processors that are
+#: not Intel's it is the faster one there. Below, its threads and those of torch are in each other's way,
+#: and on a busy machine it takes up to ten times as long.
+SCIPY_FROM = math.inf if torch.backends.mkl.is_available() and _is_intel() else 4096  # type: ignore[no-untyped-call]
 
 #: Columns of one panel: wide enough for full speed, narrow enough that the half of the diagonal blocks
 #: that is computed for nothing stays small.
@@ -41,7 +42,7 @@ def panels(d: int, width: int | None = None) -> Iterator[tuple[int, int]]:
 
 
 def _uses_scipy(matrix: Tensor) -> bool:
-    return USE_SCIPY and matrix.device.type == "cpu" and matrix.is_contiguous()
+    return len(matrix) >= SCIPY_FROM and matrix.device.type == "cpu" and matrix.is_contiguous()
 
 
 def _in_place(routine: Callable[..., Any], matrix: Tensor) -> Any:
