@@ -46,6 +46,7 @@ def test_tables_in_a_file_and_dotted_keys_mean_the_same():
     ("values", "told"),
     [
         ({"data": 64}, "data must be a table"),
+        ({"resolved": 3}, "resolved must be a table"),
         ({"jobs": 0}, "jobs must be at least 1"),
         ({"jobs": "many"}, "jobs must be a whole number"),
         ({"data.": 1}, "no setting 'data.'"),

@@ -88,13 +88,14 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             result[_GROUPS[group]][rest] = parse_value(value)
         elif name in METHOD_SETTINGS:
             result["settings"][name] = parse_value(value)
-        elif name in _GROUPS.values():
+        elif name in (*_GROUPS.values(), "resolved"):
             if not isinstance(value, Mapping):
                 raise InputError(f"{name} must be a table of values, got {value!r}.")
-            result[name].update({key: parse_value(item) for key, item in value.items()})
+            if name != "resolved":
+                result[name].update({key: parse_value(item) for key, item in value.items()})
         elif name in known:
             result[name] = _converted(name, value)
-        elif name != "resolved":
+        else:
             raise InputError(
                 f"There is no setting {name!r}. Known: {', '.join(sorted(known))}, "
                 f"{', '.join(METHOD_SETTINGS)}, settings.NAME, recipe.KEY and data.NAME."
