@@ -11,7 +11,6 @@ from PIL import Image
 from acil import ACILClassifier, ImageClassifier
 from acil.vision import FeatureExtractor, ImageSet, build, content_identity
 from acil.vision.base import normalise
-from acil.vision.decode import decode
 from acil.vision.embedder import TorchEmbedder
 from benchmarks.problem import GAMMA, Problem
 from benchmarks.timing import alternating, run_python
@@ -94,7 +93,7 @@ def _one_image(repeats: int) -> list[dict[str, Any]]:
 
     def bare() -> None:
         for _ in range(repeats):
-            pixels = decode(buffers[0], network.preprocessing.size, network.mode, network.crop)
+            pixels = network.decode(buffers[0])
             network.embed(pixels[None])
 
     def ours() -> None:
