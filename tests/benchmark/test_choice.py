@@ -52,15 +52,18 @@ def test_too_few_classes_or_images_are_refused():
         make_split(labels_of(8, 1), 8, 0, 0.1)
 
 
-def test_curve_is_that_of_ridge_regression_on_all_classes_so_far():
+@pytest.mark.parametrize("views", [1, 2])
+def test_curve_is_that_of_ridge_regression_on_all_classes_so_far(views):
     split = make_split(labels_of(8, 30), 8, 0, 0.2)
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(8, 5, generator=generator)
     features = centres[split.labels] + 0.8 * torch.randn(240, 5, generator=generator)
-    found = curves(features, split, None, (0.1,), torch.device("cpu"))["0.1"]
+    rows = [features, features.flip(1)][:views]
+    found = curves(features, rows, split, None, (0.1,), torch.device("cpu"))["0.1"]
     for end, accuracy in zip(split.ends, found, strict=True):
         known = split.labels < end
-        X, y = features[known & ~split.held_out].double().numpy(), split.labels[known & ~split.held_out]
+        X = torch.cat([view[known & ~split.held_out] for view in rows]).double().numpy()
+        y = split.labels[known & ~split.held_out].repeat(views)
         gamma = 0.1 * np.square(X).sum() / 5
         ridge = Ridge(alpha=gamma, fit_intercept=False).fit(X, np.eye(end)[y])
         judged = known & split.held_out

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 
 from acil.benchmark.config import make_config
 from acil.benchmark.records import Records
 from acil.benchmark.runner import run
 from acil.errors import InputError
+from acil.methods import Context, Phase
+from acil.methods.acil import ACIL
 from acil.methods.frozen_features import Standardize, own_rows
+from acil.training.recipes import recipe
 from acil.vision.backbones import build, save_backbone
 from acil.vision.cache import FeatureCache
-from acil.vision.extract import FeatureExtractor
+from acil.vision.extract import FeatureExtractor, FeatureSettings
 from acil.vision.imageset import ImageSet, content_identity
 
 
@@ -92,3 +98,20 @@ def test_images_of_another_share_are_refused(images):
     extractor = FeatureExtractor(backbone, cache=FeatureCache(None), share=(1, 2))
     with pytest.raises(InputError, match="share 1 of 2"):
         extractor.features(images.subset(torch.tensor([1, 2])))
+
+
+def test_views_are_rows_of_training_and_an_image_is_classified_as_it_is(images):
+    settings = FeatureSettings(mirror=True, rows=True, standardize=True)
+    chosen = dataclasses.replace(recipe("digits"), features=settings, expansion_size=None, gamma=0.5)
+    backbone = build("smallcnn", torch.Generator().manual_seed(0))
+    labels = torch.arange(len(images)) % 3
+    method = ACIL(Context(chosen, 0, torch.device("cpu"), 3, backbone=backbone))
+    method.learn(Phase(0, (0, 1, 2), images, labels, 0))
+    plain, mirrored = FeatureExtractor(backbone, settings).training_rows(images)
+    standardize = Standardize(plain)
+    X = torch.cat([standardize(plain), standardize(mirrored)])
+    expected = Ridge(alpha=0.5, fit_intercept=False).fit(X.double(), np.eye(3)[labels.repeat(2)])
+    scores = expected.predict(standardize(plain).double())
+    np.testing.assert_allclose(method.classifier.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
+    assert method.predict(images).tolist() == scores.argmax(1).tolist()
+    assert method.compare_with_joint(images, labels, images)["joint_difference"] < 1e-9

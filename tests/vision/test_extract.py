@@ -63,6 +63,16 @@ def ramp() -> ImageSet:
         (FeatureSettings(length=6.0), [[0, 6], [16 * 6 / 617**0.5, 19 * 6 / 617**0.5]]),
         # Mirrored first: scaling before would give other numbers
         (FeatureSettings(mirror=True, length=2.0), [[2**0.5, 2**0.5], [2**0.5, 2**0.5]]),
+        # Upper corners as they are, moved up, down (black), left and right
+        (
+            FeatureSettings(shift=1),
+            [
+                [(0 + 4 + 0 + 1 + 0) / 5, (3 + 7 + 0 + 0 + 2) / 5],
+                [(16 + 20 + 17) / 5, (19 + 23 + 18) / 5],
+            ],
+        ),
+        # Views are rows of training, see below
+        (FeatureSettings(mirror=True, shift=1, rows=True), [[0, 3], [16, 19]]),
     ],
 )
 def test_known_answers(ramp, settings, expected):
@@ -74,6 +84,22 @@ def test_known_answers(ramp, settings, expected):
     torch.testing.assert_close(features, expected)
     assert extractor.num_features == features.shape[1]
     assert features.device.type == "cpu"
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_each_view_is_a_row_of_training_or_all_are_averaged(ramp, cached):
+    cache = FeatureCache(None) if cached else None
+    images = ramp.subset(torch.tensor([1]))
+    expected = {False: [[16, 19], [20, 23], [0, 0], [17, 0], [0, 18]]}
+    expected[True] = [row[::-1] for row in [[16, 19], [20, 23], [0, 0], [0, 18], [17, 0]]]
+    settings = FeatureSettings(mirror=True, shift=1, rows=True)
+    rows = FeatureExtractor(corner(), settings, cache=cache).training_rows(images)
+    found = torch.cat(rows)
+    assert found.tolist() == expected[False] + expected[True]
+    averaging = FeatureExtractor(corner(), FeatureSettings(mirror=True, shift=1), cache=cache)
+    (average,) = averaging.training_rows(images)
+    assert torch.equal(average, averaging.features(images))
+    torch.testing.assert_close(average, found.mean(0, keepdim=True))
 
 
 def test_parts_are_concatenated_in_the_order_named_and_scaled_one_by_one():
@@ -308,6 +334,7 @@ def test_identity_follows_weights_settings_and_preprocessing():
     assert FeatureExtractor(build("smallcnn")).identity == seen[0]
     settings = [FeatureSettings(mirror=True), FeatureSettings(length=8.0), FeatureSettings(["stage1"])]
     settings += [FeatureSettings(["stage2"]), FeatureSettings(["stage2"], grid=2)]
+    settings += [FeatureSettings(shift=1), FeatureSettings(shift=2), FeatureSettings(rows=True)]
     seen += [FeatureExtractor(backbone, chosen).identity for chosen in settings]
     needed = backbone.preprocessing
     backbone.preprocessing = Preprocessing(needed.mean, (0.5,), needed.size)

@@ -235,9 +235,10 @@ class Search:
         for name in waiting:
             judged = self.recipes[name]
             extractor = FeatureExtractor(backbone, judged.features, self.torch_device, cache=cache)
-            features = extractor.features(self.images)
+            features, rows = extractor.features(self.images), extractor.training_rows(self.images)
             if judged.features.standardize:
-                features = Standardize(features[split.trained])(features)
+                standardize = Standardize(features[split.trained])
+                features, rows = standardize(features), [standardize(view) for view in rows]
             width, gammas = judged.expansion_size, self.gammas
             self.records.append(
                 {
@@ -251,7 +252,7 @@ class Search:
                     "base": self.n_classes,
                     "split": split.number,
                     "ends": list(split.ends),
-                    "accuracy": curves(features, split, width, gammas, self.torch_device),
+                    "accuracy": curves(features, rows, split, width, gammas, self.torch_device),
                     "network": f"{stored.parent.name}/{stored.name}",
                     "network_inputs": self._inputs(chosen, split.number),
                     "training_seconds": round(seconds, 1),
@@ -296,19 +297,25 @@ class Search:
 
 
 def curves(
-    features: Tensor, split: Split, width: int | None, gammas: Sequence[float], device: torch.device
+    features: Tensor,
+    rows: Sequence[Tensor],
+    split: Split,
+    width: int | None,
+    gammas: Sequence[float],
+    device: torch.device,
 ) -> dict[str, list[float]]:
     """Return the accuracy on held-out images after each phase, in percent, for each γ.
 
-    Features have shape (n, d); width is that of the random expansion; γ is relative to trace(gram)/d of
-    the phase.
+    Features have shape (n, d), and so have the rows of each view that the head learns; width is that of
+    the random expansion; γ is relative to trace(gram)/d of the phase.
     """
     head = ACILClassifier(expansion_size=width, gamma=1.0, device=str(device))
     found: dict[str, list[float]] = {f"{gamma:g}": [] for gamma in gammas}
     seen = 0
     for end in split.ends:
         new = (split.labels >= seen) & (split.labels < end) & ~split.held_out
-        head.partial_fit(features[new], split.labels[new])
+        for view in rows:
+            head.partial_fit(view[new], split.labels[new])
         seen = end
         judged = (split.labels < end) & split.held_out
         for gamma, accuracies in zip(gammas, found.values(), strict=True):

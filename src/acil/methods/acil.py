@@ -65,7 +65,7 @@ class ACIL(FrozenMethod):
         # In another order of rows: with the same one, a run of a single phase would differ by nothing.
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_JOINT_ORDER))
         images, labels = own_images(images.subset(order), labels[order], group)
-        learn(joint, self.features(images), labels, group)
+        learn(joint, *self.training_rows(images, labels), group)
         test, _ = own_images(test, torch.empty(len(test)), group)
         squares = [0.0, 0.0]
         if len(test):

@@ -46,12 +46,12 @@ class FrozenMethod(Method):
         self.resume(phase)
         group = self.context.group
         images, labels = own_images(phase.images, phase.labels, group)
-        features = self.features(images)
-        if (group is None and len(labels) == 0) or len(features) != len(labels):
+        if (group is None and len(labels) == 0) or len(images) != len(labels):
             raise InputError(
-                f"Phase {phase.index} has {len(features)} images and {len(labels)} labels. Give at "
+                f"Phase {phase.index} has {len(images)} images and {len(labels)} labels. Give at "
                 "least one image, and one label for each."
             )
+        features, labels = self.training_rows(images, labels)
         _require_finite(features, f"phase {phase.index}")
         self._learn(features, dataclasses.replace(phase, images=images, labels=labels))
 
@@ -93,6 +93,13 @@ class FrozenMethod(Method):
         """
         found = images.features(self.extractor)
         return found if self.standardize is None else self.standardize(found)
+
+    def training_rows(self, images: ImageSet, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows that a head learns, and their labels: one for each image, or for each view."""
+        found = images.training_rows(self.extractor)
+        if self.standardize is not None:
+            found = [self.standardize(rows) for rows in found]
+        return (found[0] if len(found) == 1 else torch.cat(found)), labels.repeat(len(found))
 
     def _predict_images(self, images: ImageSet) -> Tensor:
         if self.context.group is not None and len(images) == 0:

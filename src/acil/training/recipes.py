@@ -218,4 +218,7 @@ def to_dict(chosen: Recipe) -> dict[str, Any]:
     if chosen.training.auxiliary == Auxiliary():
         # Runs and networks of earlier versions are found by a hash of these values.
         del values["training"]["auxiliary"]
+    for name in FeatureSettings.LATER:
+        if not getattr(chosen.features, name):
+            del values["features"][name]
     return values

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,14 @@ _MAX_MARGIN = 256 / 224
 _BATCHES = {"cpu": (2**16, 8, 256), "other": (2**23, 32, 1024)}
 
 
+class View(NamedTuple):
+    """An image, mirrored and then moved by pixels."""
+
+    mirrored: bool
+    down: int
+    right: int
+
+
 @dataclass(frozen=True)
 class FeatureSettings:
     """Which features of a backbone are used.
@@ -38,9 +46,14 @@ class FeatureSettings:
     grid : int
         The map of each tap is averaged over grid x grid fields and flattened.
     mirror : bool
-        Whether each part is the average over the image and its mirror image.
+        Whether each part is the average over two views, the image and its mirror image.
+    shift : int
+        Also average over each view moved by so many pixels up, down, left and right, black at the edge.
+    rows : bool
+        Average nothing: each view of a training image is a row of its own, and an image to be classified
+        is seen as it is.
     length : float or None
-        Euclidean norm that each part is scaled to, after mirroring. A part of zeros stays so.
+        Euclidean norm that each part is scaled to, after averaging. A part of zeros stays so.
     standardize : bool
         Whether methods on frozen features centre each dimension, and scale it to the same deviation, by
         what the base phase has. The extractor itself leaves this to them: it knows no phase.
@@ -51,6 +64,10 @@ class FeatureSettings:
     mirror: bool = False
     length: float | None = None
     standardize: bool = False
+    shift: int = 0
+    rows: bool = False
+    #: Left out where they are not used: caches and networks of earlier versions are found by a hash.
+    LATER: ClassVar[tuple[str, ...]] = ("shift", "rows")
 
     def __post_init__(self) -> None:
         # Settings read from TOML or JSON have a list here.
@@ -61,6 +78,15 @@ class FeatureSettings:
             raise InputError(f"grid must be at least 1. Got {self.grid}.")
         if self.length is not None and not 0 < self.length < float("inf"):
             raise InputError(f"length must be a positive number or None. Got {self.length}.")
+        if self.shift < 0:
+            raise InputError(f"shift must be at least 0 pixels. Got {self.shift}.")
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The views of an image, itself first."""
+        s = self.shift
+        moves = ((0, 0), (-s, 0), (s, 0), (0, -s), (0, s)) if s else ((0, 0),)
+        return tuple(View(flip, *move) for flip in (False, True)[: 1 + self.mirror] for move in moves)
 
 
 class FeatureExtractor:
@@ -135,15 +161,15 @@ class FeatureExtractor:
     @property
     def identity(self) -> str:
         """Hash of backbone, settings and preprocessing, as they are now."""
-        facts = [
-            fingerprint(self.backbone),
-            asdict(self.settings),
-            self.backbone.preprocessing.to_dict(),
-        ]
+        settings = asdict(self.settings)
+        for name in FeatureSettings.LATER:
+            if not settings[name]:
+                del settings[name]
+        facts = [fingerprint(self.backbone), settings, self.backbone.preprocessing.to_dict()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def features(self, images: ImageSet) -> Tensor:
-        """Return the features of images.
+        """Return the features of images: of all their views together, or of the images as they are.
 
         Parameters
         ----------
@@ -156,6 +182,16 @@ class FeatureExtractor:
         Tensor of shape (n, num_features), float32, on the CPU
             Shared with the cache: not to be changed in place.
         """
+        views = self.settings.views
+        return self._features(images, views[:1] if self.settings.rows else views)
+
+    def training_rows(self, images: ImageSet) -> list[Tensor]:
+        """Return what a head learns of images, each as `features`: one tensor, or one for each view."""
+        if not self.settings.rows:
+            return [self.features(images)]
+        return [self._features(images, (view,)) for view in self.settings.views]
+
+    def _features(self, images: ImageSet, views: Sequence[View]) -> Tensor:
         needed = self.backbone.preprocessing
         fits = images.has_pixels and images.shape[0] == len(needed.mean)
         fits = fits and needed.size <= min(images.shape[1:])
@@ -167,11 +203,13 @@ class FeatureExtractor:
                 "Load them in that shape, or use a backbone built for theirs."
             )
         if self.cache is None or len(images) == 0:
-            return self._extract(images)
+            return self._extract(images, views)
         key = f"{images.identity}:{self.identity}:{self.device.type}:{self.batch_size}"
+        if views[0] != self.settings.views[0]:
+            key += f":{tuple(views[0])}"
         whole = images.whole
         if self.share is None:
-            found = self.cache.get(key, lambda: self._extract(whole))
+            found = self.cache.get(key, lambda: self._extract(whole, views))
             return found if images.indices is None else found[images.indices]
         rank, size = self.share
         places = torch.arange(len(whole)) if images.indices is None else images.indices
@@ -181,9 +219,9 @@ class FeatureExtractor:
                 "Ask the process that has them."
             )
         own = whole.subset(torch.arange(rank, len(whole), size))
-        return self.cache.get(f"{key}:{rank}/{size}", lambda: self._extract(own))[places // size]
+        return self.cache.get(f"{key}:{rank}/{size}", lambda: self._extract(own, views))[places // size]
 
-    def _extract(self, images: ImageSet) -> Tensor:
+    def _extract(self, images: ImageSet, views: Sequence[View]) -> Tensor:
         found = torch.empty(len(images), self.num_features)
         with exact_inference(self.backbone, self.device):
             for start in range(0, len(images), self.batch_size):
@@ -191,23 +229,28 @@ class FeatureExtractor:
                 batch = images.batch(start, stop)
                 repeated = batch[-1:].expand(self.batch_size - len(batch), -1, -1, -1)
                 full = torch.cat([batch, repeated])
-                found[start:stop] = self._row_features(full)[: stop - start]
+                found[start:stop] = self._row_features(full, views)[: stop - start]
                 if self.progress is not None:
                     self.progress(stop, len(images))
         return found
 
-    def _row_features(self, pixels: Tensor) -> Tensor:
+    def _row_features(self, pixels: Tensor, views: Sequence[View]) -> Tensor:
         needed = self.backbone.preprocessing
         top, left = (round((side - needed.size) / 2) for side in pixels.shape[2:])
         centre = pixels[:, :, top : top + needed.size, left : left + needed.size].to(self.device)
-        x = normalise(centre.contiguous(memory_format=self._format), needed)
-        parts = self._parts(x)
-        if self.settings.mirror:
-            mirrored = x.flip(3).contiguous(memory_format=self._format)
-            parts = [(a + b) / 2 for a, b in zip(parts, self._parts(mirrored), strict=True)]
+        seen = [self._parts(self._input(centre, view)) for view in views]
+        parts = [sum(same[1:], start=same[0]) / len(views) for same in zip(*seen, strict=True)]
         if self.settings.length is not None:
             parts = [self.settings.length * functional.normalize(part) for part in parts]
         return torch.cat(parts, dim=1)
+
+    def _input(self, pixels: Tensor, view: View) -> Tensor:
+        """Return what the network takes of one view of images."""
+        if view.mirrored:
+            pixels = pixels.flip(3)
+        if view.down or view.right:
+            pixels = functional.pad(pixels, (view.right, -view.right, view.down, -view.down))
+        return normalise(pixels.contiguous(memory_format=self._format), self.backbone.preprocessing)
 
     def _parts(self, x: Tensor) -> list[Tensor]:
         taps, modules = self.settings.taps, self.backbone.taps()
@@ -240,7 +283,7 @@ class FeatureExtractor:
         needed = self.backbone.preprocessing
         blank = torch.zeros(1, len(needed.mean), needed.size, needed.size, dtype=torch.uint8)
         with exact_inference(self.backbone, self.device):
-            return self._row_features(blank).shape[1]
+            return self._row_features(blank, self.settings.views[:1]).shape[1]
 
 
 def _pool(output: object, name: str, grid: int) -> Tensor:

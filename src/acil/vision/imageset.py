@@ -120,11 +120,20 @@ class ImageSet:
         extractor : FeatureExtractor or None
             Not used by a set of vectors.
         """
-        if not self.has_pixels:
-            return self._content if self.indices is None else self._content[self.indices]
-        if extractor is None:
-            raise InputError("Images need an extractor to become features. Give a backbone.")
-        return extractor.features(self)
+        return self._vectors() if not self.has_pixels else _required(extractor).features(self)
+
+    def training_rows(self, extractor: FeatureExtractor | None) -> list[Tensor]:
+        """Return what a head learns of the images, see `FeatureExtractor.training_rows`."""
+        return [self._vectors()] if not self.has_pixels else _required(extractor).training_rows(self)
+
+    def _vectors(self) -> Tensor:
+        return self._content if self.indices is None else self._content[self.indices]
+
+
+def _required(extractor: FeatureExtractor | None) -> FeatureExtractor:
+    if extractor is None:
+        raise InputError("Images need an extractor to become features. Give a backbone.")
+    return extractor
 
 
 def content_identity(content: Tensor) -> str:
