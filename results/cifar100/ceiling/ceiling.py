@@ -43,7 +43,8 @@ def main() -> None:
     chosen, device = recipe(arguments.recipe), torch.device(arguments.device)
     settings = chosen.training
     if arguments.epochs is not None:
-        settings = dataclasses.replace(settings, epochs=arguments.epochs, warmup=0)
+        warmup = min(settings.warmup, arguments.epochs - 1)
+        settings = dataclasses.replace(settings, epochs=arguments.epochs, warmup=warmup)
     data = load("cifar100", None)
     chosen_train = torch.nonzero(data.train_labels < arguments.classes).flatten()
     chosen_test = torch.nonzero(data.test_labels < arguments.classes).flatten()

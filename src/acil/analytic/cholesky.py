@@ -144,9 +144,8 @@ class Factor:
         # C⁻¹ Uᵀ join V, and R_k Xᵀ = L⁻ᵀ (C⁻¹ Uᵀ)ᵀ C⁻¹.
         C, status = torch.linalg.cholesky_ex(S)
         leverage = Z.square().sum(dim=0).max()
-        both: Tensor = torch.linalg.solve_triangular(
-            C, torch.cat([U.mT, residual.to(Z)], dim=1), upper=False
-        )
+        right = torch.cat([U.mT, residual.to(Z)], dim=1)
+        both = solve_lower(C, right) if self._inverses is None else BlockInverses(C).solve(right)
         V, inner = both[:, : len(self.L)], both[:, len(self.L) :]
         new = Factor.__new__(Factor)
         new.__dict__.update(self.__dict__)
