@@ -33,15 +33,16 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 
 def spread(values: list[float]) -> str:
-    return f"{mean(values):.2f} ± {stdev(values):.2f}"
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
-MEASURED = [row for row in rows(PAGE, "## ACIL by recipe") if not row[0].startswith("*")]
+#: Published rows are in italics.
+MEASURED = [row for row in rows(PAGE, "## ACIL by recipe") if not re.match(r"\*[^*]", row[0])]
 
 
 @pytest.mark.parametrize(("recipe", "order", "averages", "last", "forgetting"), MEASURED)
 def test_acil_by_recipe(recipe, order, averages, last, forgetting):
-    folder = re.sub(r"\W", "", recipe.split(",")[0]) + (
+    folder = re.sub(r"[^\w-]", "", recipe.split(",")[0]) + (
         "-no-mirror" if "without mirror" in recipe else ""
     )
     found = summaries(f"{folder}/{order}-*.jsonl", method="acil")
@@ -70,7 +71,7 @@ METHODS = [row for row in rows(PAGE, "## Other methods, recipe `paper`") if "the
 
 @pytest.mark.parametrize(("name", "seeds", "averages"), [(row[0], row[1], row[3]) for row in METHODS])
 def test_other_methods(name, seeds, averages):
-    (method, *_) = re.findall(r"`([\w-]+)", name)
+    (method, *_) = re.findall(r"`([\w+-]+)", name)
     # Memory rules of the suite "memory" are records of their own.
     files = ["paper/seed1993-*.jsonl"] if method == "acil" else ["compare/*.jsonl"]
     found = summaries(*files, method=method, recipe="paper", order="seed1993", suite="main")
