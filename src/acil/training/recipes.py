@@ -107,9 +107,9 @@ _BEST = replace(
     training=replace(_STRONG.training, epochs=600, auxiliary=Auxiliary(copies=1)),
 )
 
-#: The networks of best with ten views of each image, itself and its mirror image, each as it is and moved
-#: by two pixels: averaged; or all of them rows of training, and an image is classified as it is. γ is 0.1
-#: and 0.03 of trace(gram)/d. Chosen in the same way, see results/cifar100/best/choice.
+#: The networks of best with ten views of each image, itself and its mirror image, each as it is and
+#: moved by two pixels: averaged; or all of them rows of training, and an image is classified as it is. γ
+#: is 0.1 and 0.03 of trace(gram)/d. Chosen in the same way, see results/cifar100/best/choice.
 _BEST_VIEWS = replace(
     _BEST, name="best-views", features=replace(_BEST.features, shift=2), gamma=0.1 * 37_500 * 640 / 2
 )
