@@ -4,7 +4,7 @@ import pytest
 from synthetic_records import compared, run_records
 
 from acil.benchmark.published import PAPER_NOTES, ablation, elsewhere, published
-from acil.benchmark.report.tables import main_table
+from acil.benchmark.report.tables import suite_table
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,11 @@ def test_ablation_is_the_papers_and_what_was_not_published_is_none():
 def test_both_subsets_of_imagenet_stand_beside_the_papers_row(name, tmp_path):
     records = run_records(dataset=name, recipe="imagenet")
     comparison = compared(tmp_path, records)
-    (row,) = main_table(comparison).rows
+    (row,) = suite_table("main", comparison).rows
     assert 74.81 in row
-    assert any("mix the two ImageNet-100 subsets" in note for note in main_table(comparison).notes)
+    assert any(
+        "mix the two ImageNet-100 subsets" in note for note in suite_table("main", comparison).notes
+    )
 
 
 def test_a_recipe_that_follows_another_source_is_compared_with_that():

@@ -53,7 +53,7 @@ def test_report_has_every_table_and_plot(run, report):
     tables = {f"{t}.{f}" for t in ("main", "ablation", "width", "memory") for f in ("md", "csv", "tex")}
     plots = {
         f"{plot}-cifar100-natural-paper-50of100.{f}"
-        for plot in ("accuracy", "forgetting", "cost", "origin-k5", "width", "memory")
+        for plot in ("accuracy", "origin-k5", "width", "memory")
         for f in ("png", "svg")
     }
     assert names == tables | plots | {"report.md"}
@@ -71,7 +71,7 @@ def test_page_elsewhere_shows_the_chosen_plots_where_they_are(run, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert text.startswith("# Results")
     assert "(results/accuracy-cifar100-natural-paper-50of100.png)" in text
-    assert "forgetting-" not in text
+    assert "origin-" not in text
 
 
 def test_report_shows_every_picture_whole_and_large_enough(run, report):
@@ -122,7 +122,7 @@ def test_rows_without_phases_are_in_tables_and_do_not_stop_the_plots(tmp_path):
     # The classes of a run without phases are unknown: it has a table of its own.
     report = write_report(write_run(tmp_path / "run", records))
     assert report.markdown.count("**Comparison") == 2
-    assert len(report.plots) == 4
+    assert len(report.plots) == 2
 
 
 def test_several_runs_need_a_place_for_their_report(run, tmp_path):
@@ -132,6 +132,8 @@ def test_several_runs_need_a_place_for_their_report(run, tmp_path):
     assert "more than once with the same results: 13; each counts once" in report.markdown
     with pytest.raises(InputError, match="nothing to report on"):
         write_report([])
+    with pytest.raises(InputError, match=r"kinds accuracy, phases.* Got cost"):
+        write_report(run, plots=["cost"])
 
 
 def test_failed_writing_keeps_the_old_report(tmp_path, monkeypatch):

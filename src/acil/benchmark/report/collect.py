@@ -218,8 +218,9 @@ def _sizes(comparisons: Sequence[Comparison]) -> tuple[Row, ...]:
     """Return a row for each base size of each method and its settings, if there are enough sizes."""
     found = [(c.base_classes or 0, row) for c in comparisons for row in c.rows]
     networks = {str(row.settings[_NETWORK]) for _, row in found if not _is_from_file(row)}
-    # Method and settings → K → size → cell; separately for networks from files and others
-    lines: dict[tuple[str, str], tuple[dict[str, Any], dict[int, dict[int, dict[bool, Cell]]]]] = {}
+    variants: dict[str, dict[str, Any]] = {}
+    # Method, settings and K → size → whether networks are from files → seed → run
+    grouped: dict[tuple[str, str, int], dict[int, dict[bool, dict[int, Run]]]] = {}
     for size, row in found:
         from_file = _is_from_file(row)
         settings = {k: v for k, v in row.settings.items() if k not in (BASE, _NETWORK)}
@@ -228,27 +229,23 @@ def _sizes(comparisons: Sequence[Comparison]) -> tuple[Row, ...]:
         elif len(networks) == 1:
             # A file does not name its architecture: take the only one there is.
             settings[_NETWORK] = next(iter(networks))
-        by_phases = lines.setdefault((row.method, canonical(settings)), (settings, {}))[1]
+        variants[canonical(settings)] = settings
         for k, cell in row.cells.items():
-            kinds = by_phases.setdefault(k, {}).setdefault(size, {})
-            kinds[from_file] = _joined(kinds[from_file], cell) if from_file in kinds else cell
-    rows = []
-    for (method, _), (settings, by_phases) in lines.items():
-        cells: dict[int, dict[int, Cell]] = {}
-        for k, sizes in by_phases.items():
-            if len(sizes) >= LEAST_SIZES:
-                for size, kinds in sizes.items():
-                    cells.setdefault(size, {})[k] = max(kinds.values(), key=lambda c: len(c.runs))
-        rows += [Row(method, {**settings, BASE: size}, "", by_k) for size, by_k in cells.items()]
-    return _labelled(rows)
-
-
-def _joined(first: Cell, second: Cell) -> Cell:
-    """Put the seeds of two cells together; if they share one, return the larger cell."""
-    seeds = [{run.identity["seed"] for run in cell.tried} for cell in (first, second)]
-    if seeds[0] & seeds[1]:
-        return second if len(second.runs) > len(first.runs) else first
-    return _cell([*first.tried, *second.tried])
+            sizes = grouped.setdefault((row.method, canonical(settings), k), {})
+            runs = sizes.setdefault(size, {}).setdefault(from_file, {})
+            runs |= {run.identity["seed"]: run for run in cell.tried}
+    cells: dict[tuple[str, str, int], dict[int, Cell]] = {}
+    for (method, variant, k), sizes in grouped.items():
+        for size, ways in sizes.items() if len(sizes) >= LEAST_SIZES else ():
+            found_cells = [_cell(runs.values()) for runs in ways.values()]
+            chosen = max(found_cells, key=lambda cell: len(cell.runs))
+            cells.setdefault((method, variant, size), {})[k] = chosen
+    return _labelled(
+        [
+            Row(method, {**variants[variant], BASE: size}, "", by_phases)
+            for (method, variant, size), by_phases in cells.items()
+        ]
+    )
 
 
 def _is_from_file(row: Row) -> bool:
