@@ -27,7 +27,7 @@ class Published:
 
 
 #: Classes of phase 0 and in all, under which published numbers may stand beside ours.
-PROTOCOLS = {"cifar100": (50, 100), "imagenet-subset": (50, 100), "imagenet-full": (500, 1000)}
+PROTOCOLS = {"cifar100": (50, 100), "imagenet-subset": (50, 100)}
 #: Data sets of ours that are among those of the paper: its rows mix both subsets.
 _SUBSETS = ("imagenet100-lucir", "imagenet100-podnet")
 #: The phases K of each column, in the order of the rows below.
@@ -57,16 +57,6 @@ _AVERAGE_ACCURACY: dict[str, dict[str, tuple[float, ...]]] = {
         "podnet+aanets+rmm": (79.50, 78.11, 75.01),
         "acil": (74.81, 74.76, 74.59, 74.13),
     },
-    "imagenet-full": {
-        "lwf-exemplars": (51.50, 46.89, 43.14),
-        "bic": (62.65, 58.72, 53.47),
-        "icarl": (51.50, 46.89, 43.14),
-        "lucir": (64.45, 61.57, 56.56),
-        "podnet": (66.95, 64.13, 59.17),
-        "lucir+mnemonics": (66.15, 63.12, 63.08),
-        "podnet+aanets": (67.73, 64.85, 61.78),
-        "acil": (65.34, 64.84, 64.63, 64.35),
-    },
 }
 # Main table, lower panel: F at K = 5, 10, 25, 50.
 _FORGETTING: dict[str, dict[str, tuple[float, ...]]] = {
@@ -86,14 +76,6 @@ _FORGETTING: dict[str, dict[str, tuple[float, ...]]] = {
         "lucir+mnemonics": (10.20, 9.88, 11.76),
         "acil": (3.91, 3.40, 3.20, 3.43),
     },
-    "imagenet-full": {
-        "lwf-exemplars": (48.70, 47.94, 49.84),
-        "icarl": (26.03, 33.76, 38.80),
-        "bic": (25.06, 28.34, 33.17),
-        "lucir": (24.08, 27.29, 30.30),
-        "lucir+mnemonics": (13.63, 13.45, 14.40),
-        "acil": (2.75, 3.45, 3.31, 3.40),
-    },
 }
 # Known errors and traps: (data set or None, method, K or None) → note; None stands for all.
 _NOTES: dict[tuple[str | None, str, int | None], str] = {
@@ -101,7 +83,6 @@ _NOTES: dict[tuple[str | None, str, int | None], str] = {
         "The paper calls this row LwF. It is very probably LwF with 20 exemplars per class: without, "
         "it is near 41 on CIFAR-100 at K = 5."
     ),
-    ("imagenet-full", "lwf-exemplars", None): "The row repeats that of iCaRL: probably an error.",
     ("cifar100", "icarl", 5): "The paper's F at K = 5 (57.12) repeats its Ā: an error.",
     (None, "podnet+aanets+rmm", None): (
         "Strict memory: old exemplars and new data share one budget, unlike in the other rows."
@@ -111,7 +92,6 @@ _NOTES: dict[tuple[str | None, str, int | None], str] = {
     ),
     ("cifar100", "acil", None): "Consistent with the natural class order and one seed; width 8,000.",
     ("imagenet-subset", "acil", None): "Width 15,000.",
-    ("imagenet-full", "acil", None): "Width 15,000.",
 }
 _SUBSET_NOTE = (
     "The paper's rows mix the two ImageNet-100 subsets (`podnet`, `lucir`), which share 9 classes."
@@ -177,8 +157,8 @@ def protocol_name(dataset: str) -> str:
 def published(dataset: str, method: str, phases: int, recipe: str | None = None) -> Published | None:
     """Return what the paper's main table, or the source of a recipe, has for a method at K, or None.
 
-    Data sets are ``cifar100``, ``imagenet-subset`` and ``imagenet-full``. A recipe that follows another
-    source is compared with that.
+    Data sets are ``cifar100`` and ``imagenet-subset``. A recipe that follows another source is compared
+    with that.
 
     Examples
     --------
