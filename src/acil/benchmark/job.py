@@ -7,7 +7,7 @@ import logging
 import resource
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,24 +84,19 @@ def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
     return None
 
 
-def together(prepared: PreparedRun) -> AbstractContextManager[None]:
-    """Return a block that the processes of a group succeed or fail in together."""
-    return nullcontext() if prepared.group is None else prepared.group.together()
-
-
 def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> None:
     """Learn and test every phase that has not been recorded yet.
 
     A process of a group that is not rank 0 has no directory: it makes the same calls and leaves the
     files to rank 0.
     """
-    with together(prepared):
+    with prepared.group.together():
         base_folder = None if directory is None else directory.base_folder
         method = resolve(job.method)(context(prepared, job, base_folder))
         recorder = None if directory is None else Recorder(prepared, job, directory)
         learnt = _restore(prepared, job, method, None if recorder is None else recorder.state.load())
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
-        with together(prepared):
+        with prepared.group.together():
             started = time.perf_counter()
             with _base_training(prepared, job, directory, index):
                 method.learn(phase_of(prepared, job, index, n_seen))
@@ -117,7 +112,7 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
         if prepared.progress is not None:
             prepared.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, accuracy))
         logger.info("%s, phase %d: %d classes seen", job.title, index, n_seen)
-    with together(prepared):
+    with prepared.group.together():
         data, joint = prepared.data, {}
         if prepared.config.joint_check:
             joint = method.compare_with_joint(data.train, data.train_labels, data.test)
@@ -142,12 +137,10 @@ def _restore(
 
     In a group, what rank 0 has found counts.
     """
-    if prepared.group is not None:
-        content = share(None if found is None else {**found[1], _PHASE: found[0]}, prepared.group)
-        found = None if content is None else (content.pop(_PHASE), content)
-    if found is None:
+    content = share(None if found is None else {**found[1], _PHASE: found[0]}, prepared.group)
+    if content is None:
         return -1
-    learnt, content = found
+    learnt = int(content.pop(_PHASE))
     method.load_state_dict(content)
     method.resume(phase_of(prepared, job, 0, ends(job.grouping)[0]))
     return learnt

@@ -55,8 +55,8 @@ class PreparedRun:
     classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
     progress: ProgressListener | None
-    #: Processes that do the jobs together.
-    group: Group | None = None
+    #: Processes that do the jobs together; mostly this one alone.
+    group: Group
 
     @property
     def n_classes(self) -> int:
@@ -114,8 +114,9 @@ def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | No
     if data.train.has_pixels:
         _check_fit(data, chosen, backbone, device)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
+    given = (backbone, name, classifier)
     return PreparedRun(
-        config, chosen, data, content, base, device, backbone, name, classifier, cache, progress
+        config, chosen, data, content, base, device, *given, cache, progress, Group(device)
     )
 
 
@@ -240,7 +241,7 @@ def context(prepared: PreparedRun, job: Job, base_folder: Callable[[str], Path] 
         cache=prepared.cache,
         checkpoint=None if base_folder is None else base_folder(digest(identity)),
         progress=prepared.progress,
-        group=prepared.group,
+        group=prepared.group if prepared.group.size > 1 else None,
         phase_sizes=phase_sizes(prepared, job),
     )
 
