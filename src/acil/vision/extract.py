@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -76,8 +76,6 @@ class FeatureExtractor:
         Images that run together; by default what suits the device and the size of images.
     cache : FeatureCache, optional
         Keeps the features of whole splits. Without one, just the images asked for are extracted.
-    progress : callable, optional
-        Called as ``progress(done, total)`` after each batch.
     share : (int, int), optional
         (rank, size): with a cache, extract and keep only every size-th image of a split, beginning
         with number ``rank``. The others belong to other processes, and asking for them is an error.
@@ -106,7 +104,6 @@ class FeatureExtractor:
         device: str | torch.device = "cpu",
         batch_size: int | None = None,
         cache: FeatureCache | None = None,
-        progress: Callable[[int, int], None] | None = None,
         share: tuple[int, int] | None = None,
     ) -> None:
         self.settings = settings or FeatureSettings()
@@ -124,7 +121,6 @@ class FeatureExtractor:
         suitable = max(least, min(most, pixels // backbone.preprocessing.size**2))
         self.batch_size = batch_size or suitable
         self.cache = cache
-        self.progress = progress
         self.share = share
         self._format = torch.contiguous_format if self.device.type == "cpu" else torch.channels_last
         self.backbone = backbone.to(self.device)
@@ -192,8 +188,6 @@ class FeatureExtractor:
                 repeated = batch[-1:].expand(self.batch_size - len(batch), -1, -1, -1)
                 full = torch.cat([batch, repeated])
                 found[start:stop] = self._row_features(full)[: stop - start]
-                if self.progress is not None:
-                    self.progress(stop, len(images))
         return found
 
     def _row_features(self, pixels: Tensor) -> Tensor:
