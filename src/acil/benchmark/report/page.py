@@ -241,7 +241,8 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
         flags += ["--base", str(base)]
     # A network that was given has its fingerprint behind the name.
     names = {str(run.identity["settings"].get("backbone", "")) for run in _tried([row])}
-    files = {name.partition("@")[0].rpartition("/")[2] for name in names if _is_given(name)}
+    given = [name for name in names if "@" in name or ".safetensors" in name]
+    files = {name.partition("@")[0].rpartition("/")[2] for name in given}
     if files:
         flags += ["--backbone", next(iter(files)) if len(files) == 1 else "FILE"]
     varied = _VARIED.get(suite, ()) if _is_of([row], suite) else ()
@@ -263,10 +264,6 @@ def _tried(rows: Sequence[Row]) -> list[Run]:
 def _is_of(rows: Sequence[Row], suite: str) -> bool:
     """Say whether rows were run for a suite; the page about memory shows others, too."""
     return all(run.identity["suite"] == suite for run in _tried(rows))
-
-
-def _is_given(network: str) -> bool:
-    return "@" in network or ".safetensors" in network
 
 
 def _is_default(recipe: str, name: str, value: Any) -> bool:

@@ -120,12 +120,6 @@ class Comparison:
     rows: tuple[Row, ...]
 
     @property
-    def about(self) -> dict[str, str | int | None]:
-        """Return what all rows have in common."""
-        names = ("dataset", "order", "recipe", "base_classes", "classes")
-        return {name: getattr(self, name) for name in names}
-
-    @property
     def phases(self) -> tuple[int, ...]:
         """Return every K of any row."""
         return tuple(sorted({k for row in self.rows for k in row.cells}))

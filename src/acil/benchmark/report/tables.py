@@ -117,9 +117,9 @@ def suite_table(suite: str, comparison: Comparison) -> Table:
             key=lambda row: (row["phases"], row["kept_bytes"] is not None, row["kept_bytes"] or 0)
         )
     rows = [[values.get(column.key) for column in columns] for values in found]
-    # What has a column is no fact about the whole table.
-    keys = [column.key for column in columns]
-    about = {name: value for name, value in comparison.about.items() if name not in keys}
+    # What all rows have in common, unless it has a column
+    facts = {"dataset", "order", "recipe", "base_classes", "classes"} - {c.key for c in columns}
+    about = {name: value for name, value in vars(comparison).items() if name in facts}
     notes = [*_spread_notes(comparison), *failure_notes(comparison), *_NOTES.get(suite, ())]
     if suite in ("main", "ablation"):
         notes += _published_notes(suite, comparison)
