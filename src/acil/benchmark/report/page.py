@@ -13,7 +13,7 @@ from typing import Any
 from acil.benchmark.config import METHOD_SETTINGS
 from acil.benchmark.plan import MEMORY_RULE
 from acil.benchmark.published import PAPER_NOTES
-from acil.benchmark.report.collect import BASE, Collection, is_shown_by
+from acil.benchmark.report.collect import BASE, Collection
 from acil.benchmark.report.render import Table, escape_markdown, to_csv, to_latex, to_markdown
 from acil.benchmark.report.rows import Comparison, Row, Run, differing, label
 from acil.benchmark.report.tables import described, overview_table, suite_table
@@ -117,8 +117,14 @@ def slugs(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
 
 
 def repeats_base(suite: str, comparison: Comparison, collection: Collection) -> bool:
-    """Say whether the table against the size of the base shows a comparison already."""
-    return suite in ("main", "memory") and is_shown_by(comparison, collection.suites[BASE])
+    """Say whether the table against the size of the base shows a comparison already.
+
+    A comparison with published numbers, or with several cells, has more to show.
+    """
+    cells = [cell for _, _, cell in comparison.cells()]
+    if suite not in ("main", "memory") or comparison.is_published_protocol or len(cells) != 1:
+        return False
+    return any(cells[0] == shown for other in collection.suites[BASE] for _, _, shown in other.cells())
 
 
 def _tables(suite: str, comparison: Comparison) -> list[Table]:
