@@ -82,10 +82,16 @@ class PreparedRun:
         }
 
 
-def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | None) -> PreparedRun:
+def prepare(
+    config: RunConfig,
+    out: Path | None = None,
+    progress: ProgressListener | None = None,
+    group: Group | None = None,
+) -> PreparedRun:
     """Load data and network, and check that they fit the protocol.
 
-    The run directory keeps extracted features; without one they are kept in memory.
+    The run directory keeps extracted features; without one they are kept in memory. A process computes
+    where its group says.
     """
     data = load(config.dataset, config.root, skip_bad=config.skip_bad, **config.data)
     content = _content(config, data)
@@ -100,7 +106,7 @@ def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | No
         default_base = len(order) // 2
     base = default_base if config.base is None else config.base
     chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
-    device = resolve_device(config.device, "float64")
+    device = resolve_device(config.device, "float64") if group is None else group.device
     backbone = name = classifier = None
     if _is_named(spec := config.backbone or chosen.backbone):
         backbone, name = _named_backbone(spec, device)
@@ -116,7 +122,7 @@ def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | No
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
     given = (backbone, name, classifier)
     return PreparedRun(
-        config, chosen, data, content, base, device, *given, cache, progress, Group(device)
+        config, chosen, data, content, base, device, *given, cache, progress, group or Group(device)
     )
 
 

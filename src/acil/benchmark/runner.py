@@ -23,7 +23,7 @@ from typing import Any
 
 from acil.benchmark.config import RunConfig
 from acil.benchmark.estimate import check_memory, longest_first
-from acil.benchmark.job import Failure, PhaseDone, attempt
+from acil.benchmark.job import Failure, attempt
 from acil.benchmark.plan import Job
 from acil.benchmark.prepare import (
     PreparedRun,
@@ -39,8 +39,6 @@ from acil.benchmark.rundir import RunDirectory, environment_record, open_run
 from acil.distributed import Group
 from acil.errors import ACILError, InputError, ModelFileError
 from acil.methods import resolve
-
-__all__ = ["PhaseDone", "RunFailedError", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +69,13 @@ def run(
         directory: RunDirectory | None = None
         left: list[int] = []
         with group.together():
-            prepared = _prepare(config, out, group, progress)
+            if config.jobs > 1 and group.size > 1:
+                raise InputError(
+                    f"jobs = {config.jobs} processes side by side and {group.size} that work together "
+                    "exclude each other. Leave out --jobs, or start without torchrun."
+                )
+            folder, listener = (out, progress) if group.leads else (None, None)
+            prepared = prepare(config, folder, listener, group)
             jobs = planned(prepared)
             check_memory(prepared, jobs)
             if group.leads:
@@ -89,19 +93,6 @@ def run(
             failures = [found for job in waiting if (found := _attempt(prepared, job, directory))]
     _raise_for(failures, len(jobs))
     return out
-
-
-def _prepare(
-    config: RunConfig, out: Path, group: Group, progress: ProgressListener | None
-) -> PreparedRun:
-    if config.jobs > 1 and group.size > 1:
-        raise InputError(
-            f"jobs = {config.jobs} processes side by side and {group.size} that work together exclude "
-            "each other. Leave out --jobs, or start without torchrun."
-        )
-    own = dataclasses.replace(config, device=str(group.device))
-    prepared = prepare(own, out if group.leads else None, progress if group.leads else None)
-    return dataclasses.replace(prepared, config=config, group=group)
 
 
 def _unfinished(prepared: PreparedRun, jobs: Sequence[Job], directory: RunDirectory) -> list[int]:
