@@ -1,6 +1,5 @@
 """A report is written whole, the same every time, and says what is missing."""
 
-import errno
 import os
 import sys
 import xml.etree.ElementTree as ET
@@ -25,8 +24,7 @@ from acil.benchmark.report.collect import collect
 from acil.benchmark.report.page import commands, seconds_taken
 from acil.benchmark.rundir import environment_record
 from acil.cli import app
-from acil.errors import ACILError, InputError
-from acil.modelfile import writing
+from acil.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -134,29 +132,6 @@ def test_several_runs_need_a_place_for_their_report(run, tmp_path):
         write_report([])
     with pytest.raises(InputError, match=r"kinds accuracy, phases.* Got cost"):
         write_report(run, plots=["cost"])
-
-
-def test_failed_writing_keeps_the_old_report(tmp_path, monkeypatch):
-    run = write_run(tmp_path / "run", run_records())
-    write_report(run, plots=False)
-    before = {path.name: path.read_bytes() for path in (run / "report").iterdir()}
-    write_run(run, run_records(method="mine"))
-
-    def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(writing.os, "fsync", fail)
-    with pytest.raises(ACILError, match="No space left"):
-        write_report(run, plots=False)
-    assert {path.name: path.read_bytes() for path in (run / "report").iterdir()} == before
-
-
-def test_report_in_the_place_of_a_file_is_a_clear_error(tmp_path):
-    run = write_run(tmp_path / "run", run_records())
-    (run / "report").write_text("mine")
-    with pytest.raises(ACILError, match="Cannot write"):
-        write_report(run, plots=False)
-    assert (run / "report").read_text() == "mine"
 
 
 def test_environment_record_is_valid_and_names_nobody(tmp_path):

@@ -24,21 +24,16 @@ _SHOWN = 4
 class Preprocessing:
     """How pixels become the input of a network.
 
-    Attributes
-    ----------
-    mean, std : tuple of float
-        Of each channel, for pixels from 0 to 1.
-    size : int
-        Height and width of an image in pixels.
-
     Examples
     --------
     >>> Preprocessing.from_dict({"mean": [0.5], "std": [0.25], "size": 8})
     Preprocessing(mean=(0.5,), std=(0.25,), size=8)
     """
 
+    #: Of each channel, for pixels from 0 to 1.
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    #: Height and width of an image in pixels.
     size: int
 
     def __post_init__(self) -> None:

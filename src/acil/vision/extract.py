@@ -28,28 +28,19 @@ _BATCHES = {"cpu": (2**16, 8, 256), "other": (2**23, 32, 1024)}
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Which features of a backbone are used.
+    """Which features of a backbone are used."""
 
-    Attributes
-    ----------
-    taps : tuple of str
-        Places of the backbone (`Backbone.taps`). Without any, its own output is the only part;
-        otherwise each tap is one part, and parts are concatenated.
-    grid : int
-        The map of each tap is averaged over grid x grid fields and flattened.
-    mirror : bool
-        Whether each part is the average over the image and its mirror image.
-    length : float or None
-        Euclidean norm that each part is scaled to, after mirroring. A part of zeros stays so.
-    standardize : bool
-        Whether methods on frozen features centre each dimension, and scale it to the same deviation, by
-        what the base phase has. The extractor itself leaves this to them: it knows no phase.
-    """
-
+    #: Places of the backbone (`Backbone.taps`). Without any, its own output is the only part; otherwise
+    #: each tap is one part, and parts are concatenated.
     taps: tuple[str, ...] = ()
+    #: The map of each tap is averaged over grid x grid fields and flattened.
     grid: int = 1
+    #: Whether each part is the average over the image and its mirror image.
     mirror: bool = False
+    #: Euclidean norm that each part is scaled to, after mirroring. A part of zeros stays so.
     length: float | None = None
+    #: Whether methods on frozen features centre each dimension, and scale it to the same deviation, by
+    #: what the base phase has. The extractor leaves this to them: it knows no phase.
     standardize: bool = False
 
     def __post_init__(self) -> None:

@@ -253,15 +253,10 @@ def grid(n: int) -> tuple[int, int]:
 
 
 def panels(
-    subject: str,
-    comparison: Comparison,
-    n: int,
-    width: float,
-    height: float,
-    shape: tuple[int, int] | None = None,
+    subject: str, comparison: Comparison, n: int, width: float, height: float
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with a title and n panels of this width and height, in inches."""
-    rows, columns = shape or grid(n)
+    rows, columns = grid(n)
     # A single panel would be too narrow for the title.
     size = (max(width * columns, 6.4), height * rows + 0.7)
     figure = Figure(figsize=size, layout="constrained")
