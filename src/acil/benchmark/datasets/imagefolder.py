@@ -188,14 +188,12 @@ def _decoded(
     shape = (len(paths), 3, size, size)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = _read(pixels, shape)
-        if found is None:
-            # A second run on the same folder waits here, and then finds the file.
-            with locked(pixels):
+        # A second run on the same folder waits here, and then finds the file.
+        with locked(pixels):
+            found = _read(pixels, shape)
+            if found is None:
+                _write(paths, shape, pixels, what, progress)
                 found = _read(pixels, shape)
-                if found is None:
-                    _write(paths, shape, pixels, what, progress)
-                    found = _read(pixels, shape)
     except (OSError, ACILError) as error:
         raise InputError(
             f"Cannot keep decoded images in {folder}: {error} Choose another folder with the option "

@@ -7,6 +7,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import matplotlib.style
@@ -33,21 +34,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", ":", "-.")
 _DOTTED = (0, (1, 2))
-_STYLE = {
-    "svg.hashsalt": "acil",
-    "svg.fonttype": "path",
-    # A dollar in the name of a method or data set is no formula.
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "figure.titlesize": 10,
-}
 _LABEL_CHARACTERS = 34
 _INCHES_PER_CHARACTER = 0.075
 _LEGEND_HANDLE = 0.6
@@ -231,7 +217,7 @@ def memory_plot(comparison: Comparison) -> Figure | None:
 
 def styled() -> AbstractContextManager[None]:
     """Draw with our style, whatever the user's matplotlib settings are."""
-    return matplotlib.style.context(["default", _STYLE])
+    return matplotlib.style.context(["default", Path(__file__).with_suffix(".mplstyle")])
 
 
 def line_style(position: int) -> dict[str, Any]:
