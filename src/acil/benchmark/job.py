@@ -6,7 +6,7 @@ import json
 import logging
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,8 +107,7 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
             accuracy = metrics.accuracy(predictions, answers)
             if recorder is not None:
                 recorder.phase(n_seen, predictions, answers, method.memory(), seconds)
-                if recorder.state.due():
-                    recorder.state.save(index, method.state_dict())
+                recorder.state.save_if_due(index, method.state_dict)
         if prepared.progress is not None:
             prepared.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, accuracy))
         logger.info("%s, phase %d: %d classes seen", job.title, index, n_seen)
@@ -238,8 +237,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last = self._asked = time.monotonic()
-        self._taken = 0.0
+        self._due = time.monotonic() + STATE_SECONDS
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """Return the last phase learnt and the state after it; None if there is none that is whole."""
@@ -252,17 +250,15 @@ class StateFile:
             return None
         return int(values["phase"]), {**state, **values["state"]}
 
-    def due(self) -> bool:
-        """Say whether it is time to write again."""
-        self._asked = time.monotonic()
-        return self._asked - self._last >= STATE_SECONDS * max(1.0, self._taken / _LONG)
-
-    def save(self, phase: int, state: Mapping[str, Any]) -> None:
-        """Write the state after a phase."""
+    def save_if_due(self, phase: int, gather: Callable[[], Mapping[str, Any]]) -> None:
+        """Write the state after a phase, if it is time to write again."""
+        started = time.monotonic()
+        if started < self._due:
+            return
+        state = gather()
         tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
         others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         text = json.dumps({"phase": phase, "state": others})
         write_tensors(self.path, tensors, {"acil_state": text})
-        self._last = time.monotonic()
-        # Gathering the state, after the question, counts too.
-        self._taken = self._last - self._asked
+        ended = time.monotonic()
+        self._due = ended + STATE_SECONDS * max(1.0, (ended - started) / _LONG)

@@ -25,11 +25,10 @@ from acil.vision.decode import decode
 from acil.vision.embedder import decode_all
 from acil.vision.imageset import ImageSet
 from acil.vision.listing import first_of, list_images
+from acil.vision.networks import CACHE_VARIABLE
 
 logger = logging.getLogger(__name__)
 
-#: Environment variable that names the folder for decoded images.
-CACHE_VARIABLE = "ACIL_CACHE"
 #: Goes up when the files of the cache change.
 _VERSION = 2
 #: Reasons that a message lists.
