@@ -14,9 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,34 +30,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.problem import GAMMA
 from benchmarks.published import PublishedRecursion
-from benchmarks.timing import fastest, seconds
+from benchmarks.synthetic import Stream
+from benchmarks.timing import fastest, run_python, seconds
 
 FEATURES, BATCHES = 64, (256, 1024, 4096)
 
 
-class Problem:
-    """Synthetic features of 100 classes: one Gaussian cloud each, rectified like a network's."""
+class Problem(Stream):
+    """Features of 100 classes: a base of 50, then 25 phases of two."""
 
     def __init__(self, width: int, per_class: int) -> None:
-        self.width, self.per_class = width, per_class
-        self.generator = torch.Generator().manual_seed(0)
-        self.centres = torch.randn(100, FEATURES, generator=self.generator)
+        super().__init__(FEATURES, 50, 25, 2, per_class)
+        self.width = width
         self.expansion = Expansion.draw(FEATURES, width, "relu", seed=0)
-
-    def phases(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield features and labels of the base phase, then of 25 phases."""
-        generator = torch.Generator().manual_seed(1)
-        for start, stop in [(0, 50), *((c, c + 2) for c in range(50, 100, 2))]:
-            labels = torch.arange(start, stop).repeat_interleave(self.per_class)
-            noise = torch.randn(len(labels), FEATURES, generator=generator)
-            order = torch.randperm(len(labels), generator=generator)
-            yield torch.relu(self.centres[labels] + noise)[order], labels[order]
-
-    def held_out(self) -> Tensor:
-        """Return features that no phase contains."""
-        generator = torch.Generator().manual_seed(2)
-        labels = torch.arange(100).repeat_interleave(5)
-        return torch.relu(self.centres[labels] + torch.randn(500, FEATURES, generator=generator))
 
 
 class Head:
@@ -84,7 +68,7 @@ def published(problem: Problem, batch: int) -> PublishedRecursion:
 def published_estimates(problem: Problem) -> dict[int, float]:
     """Return the seconds that the published recursion should take here, by batch size."""
     estimates = {}
-    base, phase = 50 * problem.per_class, 2 * problem.per_class
+    base, phase = 50 * problem.rows_each, 2 * problem.rows_each
     for batch in [size for size in BATCHES if size <= base] or BATCHES[:1]:
         learner = published(problem, batch)
         learner.grow(100)
@@ -117,8 +101,7 @@ def anew_seconds(clf: ACILClassifier) -> float:
 
 def extra_memory(width: int, dtype: str) -> float:
     """Return the peak memory of learning and solving beyond the sums, in units of d² · 8 bytes."""
-    command = [sys.executable, __file__, "--memory-child", str(width), dtype]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return float(run_python("benchmarks.head", "--memory-child", str(width), dtype, module=True))
 
 
 def memory_child(width: int, dtype: str) -> None:
@@ -146,7 +129,7 @@ def status(field: str) -> int:
 def learnt_in_turns(problem: Problem, learners: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return the seconds of each phase; learners take turns, so that all meet the same machine."""
     times: dict[str, list[float]] = {name: [] for name in learners}
-    for phase in problem.phases():
+    for phase in problem:
         for name, learner in learners.items():
             times[name].append(seconds(lambda learner=learner, phase=phase: learner.learn(*phase)))
     return times
@@ -181,7 +164,7 @@ def measure(problem: Problem, rounds: int = 2) -> dict[str, Any]:
     single = single_sample(problem, ours.clf)
     return {
         "width": problem.width,
-        "per_class": problem.per_class,
+        "per_class": problem.rows_each,
         "condition": ours.clf.condition_,
         "heads": table,
         "published": {"batch": batch, "seconds": taken[theirs], "estimates": estimates},

@@ -10,32 +10,35 @@
 A phase is learnt by ``partial_fit``, and its weights are used to score some rows. The bare calls of the
 same phase follow at once, so that both see the same machine: XᵀX added to a triangle, and a Cholesky
 factorization, in buffers that are there already. Code of the libraries is loaded before, by a short run.
-On a CPU that others use, too, let it run in one thread (OMP_NUM_THREADS=1) and take ``--cpu-time``.
+On a CPU that others use, too, take ``--cpu-time``, which counts one thread's time.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
 import json
 import platform
 import resource
-import time
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from published import PublishedRecursion
-from stages import synchronize, timed_parts
-from synthetic import Stream
 from torch import Tensor
 
 from acil import ACILClassifier
 from acil.analytic import blocked
 from acil.analytic.blocked import BlockInverses
 from acil.analytic.linalg import add_gram_, cholesky_in_place_, solve_lower
+
+# Run as a script, Python looks for modules in this folder, not in the one above.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.published import PublishedRecursion
+from benchmarks.stages import timed_parts
+from benchmarks.synthetic import Stream
+from benchmarks.timing import clock_name, count_cpu_time, seconds
 
 BATCHES = (256, 1024, 4096)
 #: Features, base classes, phases, classes of a phase, rows of a class; width; γ. That of CIFAR-100
@@ -47,26 +50,6 @@ PRESETS = {
 }
 #: Widths of the preset "wide": what 139 GiB, and what 24 GiB can hold.
 WIDE = {"cuda": 65536, "cpu": 32768}
-
-
-#: What tells the time; `time.process_time` with --cpu-time.
-clock: Callable[[], float] = time.perf_counter
-
-
-def seconds_of(action: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds that an action takes, with all that it has queued on a GPU.
-
-    As with `timeit`, Python collects no garbage meanwhile.
-    """
-    synchronize(device)
-    gc.disable()
-    try:
-        started = clock()
-        action()
-        synchronize(device)
-        return clock() - started
-    finally:
-        gc.enable()
 
 
 class Bare:
@@ -93,9 +76,9 @@ class Bare:
             for size in sizes:
                 self._product(self.rows[:size])
 
-        taken = seconds_of(products, self.device)
+        taken = seconds(products, self.device)
         self.factor.copy_(self.gram)
-        return taken, seconds_of(lambda: cholesky_in_place_(self.factor), self.device)
+        return taken, seconds(lambda: cholesky_in_place_(self.factor), self.device)
 
     def _product(self, rows: Tensor) -> None:
         if self.device.type == "cpu":
@@ -129,7 +112,7 @@ def run_head(
             clf.partial_fit(features, labels)
             clf.decision_function(probe)
 
-        row = {"rows": len(labels), "head": seconds_of(learn, device)}
+        row = {"rows": len(labels), "head": seconds(learn, device)}
         if bare:
             limit = limit or Bare(width, clf._state.model.block_rows, device)
             row["gram"], row["factor"] = limit.phase(len(labels))
@@ -156,7 +139,7 @@ def run_published(
             learner = PublishedRecursion(expansion, gamma, batch, device)
             taken[batch] = 0.0
             for phase in stream:
-                taken[batch] += seconds_of(lambda p=phase, own=learner: own.learn(*p), device)
+                taken[batch] += seconds(lambda p=phase, own=learner: own.learn(*p), device)
         return {"whole": True, "batches": taken, "seconds": min(taken.values())}
     estimates = {}
     for batch in BATCHES:
@@ -172,7 +155,7 @@ def run_published(
         for size, count in counts.items():
             X = torch.rand(size, width, dtype=torch.float64, device=device)
             Y = torch.zeros(size, stream.n_classes, dtype=torch.float64, device=device)
-            one = seconds_of(lambda x=X, y=Y, own=learner: own.step(x, y), device)
+            one = seconds(lambda x=X, y=Y, own=learner: own.step(x, y), device)
             estimates[batch] += one * count
     return {"whole": False, "batches": estimates, "seconds": min(estimates.values())}
 
@@ -190,9 +173,9 @@ def block_table(width: int, blocks: list[int], device: torch.device) -> dict[str
         inverses = BlockInverses(lower, block)
         return inverses.solve_transposed(inverses.solve(right))
 
-    taken = {"library": min(seconds_of(library, device) for _ in range(4))}
+    taken = {"library": min(seconds(library, device) for _ in range(4))}
     for block in blocks:
-        taken[str(block)] = min(seconds_of(lambda b=block: blockwise(b), device) for _ in range(4))
+        taken[str(block)] = min(seconds(lambda b=block: blockwise(b), device) for _ in range(4))
     return taken
 
 
@@ -222,8 +205,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--cpu-time", action="store_true", help="count time of this process alone")
     parser.add_argument("--out", type=Path, help="write the figures to this file, as JSON")
     options = parser.parse_args(argv)
-    global clock
-    clock = time.process_time if options.cpu_time else time.perf_counter
+    if options.cpu_time:
+        count_cpu_time()
     device = torch.device(options.device)
     sizes, width, gamma = PRESETS[options.preset]
     width = options.width or width or WIDE[device.type]
@@ -239,7 +222,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         "preset": options.preset,
         "machine": f"{torch.get_num_threads()} threads, torch {torch.__version__}, {platform.machine()}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "clock": clock.__name__,
+        "clock": clock_name(),
         "settings": {"width": width, "gamma": gamma, "rows": sum(stream.sizes), "phases": phases},
     }
     if options.blocks:

@@ -10,9 +10,10 @@ import torch
 from acil import ACILClassifier, save
 from acil.vision import FeatureExtractor, ImageSet, build, content_identity
 from benchmarks.costmodel import Size, sum_bytes
+from benchmarks.head import extra_memory
 from benchmarks.network import reduction_seconds
 from benchmarks.problem import GAMMA, Problem
-from benchmarks.timing import fastest, run_python, seconds
+from benchmarks.timing import fastest, seconds
 
 #: Classes of the sums that travel, see `benchmarks.network`.
 _TRAVELLING = 100
@@ -52,8 +53,7 @@ class Steps:
     def memory(self, d: int) -> float:
         """Return the peak bytes of learning and solving."""
         if self.device == "cpu":
-            printed = run_python("benchmarks.head", "--memory-child", str(d), "float64", module=True)
-            return (1 + float(printed)) * 8 * d * d
+            return (1 + extra_memory(d, "float64")) * 8 * d * d
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +19,11 @@ from acil.analytic import Sums
 from acil.analytic.linalg import panels
 from acil.distributed import Group, all_reduce_
 
-ROOT = Path(__file__).parents[1]
+# Run as a script, Python looks for modules in this folder, not in the one above.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.timing import run_python
+
 _CLASSES = 100
 _ROUNDS = 6
 
@@ -30,15 +32,9 @@ def reduction_seconds(processes: int, widths: Sequence[int]) -> list[float]:
     """Return the seconds of one reduction for each width, in so many processes."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "out.json"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={processes}", __file__, "--child", str(target)]
-        command += ["--widths", ",".join(map(str, widths))]
-        paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        environment |= {"GLOO_SOCKET_IFNAME": "lo"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+        launcher = ("torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
+        mine = (__file__, "--child", str(target), "--widths", ",".join(map(str, widths)))
+        run_python(*launcher, *mine, module=True, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
         return list(json.loads(target.read_text(encoding="utf-8")))
 
 

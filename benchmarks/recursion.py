@@ -17,7 +17,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     """Return the rows of `benchmarks/head.py`: whole runs, at the recursion's best batch size."""
     problem = head.Problem(256, 10) if quick else head.Problem(4096, 500)
     figures = head.measure(problem)
-    shared = {"width": problem.width, "rows": 100 * problem.per_class}
+    shared = {"width": problem.width, "rows": 100 * problem.rows_each}
     return [
         {"head": name, **shared, "seconds": row["seconds"], "ratio": row["speed_up"]}
         | {"difference": row["difference"], "condition": figures["condition"]}

@@ -13,6 +13,7 @@ import torch
 
 from acil.analytic import Expansion, Ridge, cholesky, sums
 from acil.validation import Rows
+from benchmarks.timing import synchronize
 
 #: Part → where its functions are looked up, and under which name.
 _PARTS: dict[str, list[tuple[Any, str]]] = {
@@ -26,12 +27,6 @@ _PARTS: dict[str, list[tuple[Any, str]]] = {
     "correction by rows": [(cholesky.Factor, "updated")],
     "condition number": [(Ridge, "_condition")],
 }
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the work that is queued on a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @contextmanager

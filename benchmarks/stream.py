@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from published import PublishedRecursion
-from stages import synchronize
-from synthetic import Stream
 
 from acil import ACILClassifier
+
+# Run as a script, Python looks for modules in this folder, not in the one above.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.published import PublishedRecursion
+from benchmarks.synthetic import Stream
+from benchmarks.timing import synchronize
 
 SIZES = (1, 10, 100)
 FEATURES, CLASSES, GAMMA = 64, 20, 1e3

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stream:
     """A base phase and the phases after it, made anew each time they are asked for.
 

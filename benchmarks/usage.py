@@ -12,6 +12,7 @@ from acil import ACILClassifier, ImageClassifier
 from acil.vision import FeatureExtractor, ImageSet, build, content_identity
 from acil.vision.base import normalise
 from acil.vision.embedder import TorchEmbedder
+from benchmarks.head import extra_memory
 from benchmarks.problem import GAMMA, Problem
 from benchmarks.timing import alternating, run_python
 
@@ -114,8 +115,8 @@ def measure_memory(quick: bool) -> list[dict[str, Any]]:
     found = []
     for width in (1024,) if quick else (2048, 4096, 8192):
         for dtype in ("float64",) if quick else ("float64", "mixed"):
-            printed = run_python("benchmarks.head", "--memory-child", str(width), dtype, module=True)
-            found.append({"width": width, "head": f"gram, {dtype}", "ratio": 1 + float(printed)})
+            ratio = 1 + extra_memory(width, dtype)
+            found.append({"width": width, "head": f"gram, {dtype}", "ratio": ratio})
             found[-1]["gigabytes"] = found[-1]["ratio"] * width**2 * 8 / 1e9
     return found
 

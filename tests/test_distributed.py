@@ -372,18 +372,6 @@ def test_a_rank_that_does_not_answer_within_the_time_out_is_lost():
     assert "did not answer" in str(error)
 
 
-def first_in_the_chain_dies(group):
-    if group.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    group.exchange()
-
-
-def test_all_ranks_hear_of_one_that_dies():
-    first, killed, *others = together(4, first_in_the_chain_dies, timeout=60.0)
-    assert killed == signal.SIGKILL
-    assert all(isinstance(error, ProcessLostError) for error in (first, *others))
-
-
 def several_groups(group):
     with Group.join(device="cpu") as inner:
         return group.exchange(group.rank) + inner.exchange(inner.rank + 10)

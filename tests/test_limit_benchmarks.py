@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,13 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
+def run(tmp_path):
     """Run a benchmark as a script's main, and return what it wrote."""
 
     def call(name, *arguments):
-        before = set(sys.modules)
-        monkeypatch.syspath_prepend(str(BENCHMARKS))
         out = tmp_path / f"{name}.json"
-        try:
-            main = runpy.run_path(str(BENCHMARKS / f"{name}.py"))["main"]
-            result = main([*arguments, "--out", str(out)])
-        finally:
-            # Other tests may have modules of the same names.
-            for module in set(sys.modules) - before:
-                if module in {"published", "stages", "synthetic"}:
-                    del sys.modules[module]
+        main = runpy.run_path(str(BENCHMARKS / f"{name}.py"))["main"]
+        result = main([*arguments, "--out", str(out)])
         assert json.loads(out.read_text()) == json.loads(json.dumps(result))
         return result
 

@@ -48,7 +48,7 @@ def test_other_names_and_text_labels_are_understood(tmp_path):
     arrays = {SHORT.get(name, name): value for name, value in ARRAYS.items()}
     arrays |= {"y_train": np.array(list("cabcab")), "test_labels": np.array(["c", "b", "a"])}
     np.savez(tmp_path / "f.npz", **arrays)
-    dataset = load("features", tmp_path)
+    dataset = load("features", tmp_path / "f.npz")
     assert dataset.class_names == ("a", "b", "c")
     assert dataset.test_labels.tolist() == [2, 1, 0]
     np.savez(tmp_path / "f.npz", **arrays | {"y_train": np.array([*"cabab", "long name"])})
@@ -124,14 +124,9 @@ def test_place_must_be_one_file(tmp_path, monkeypatch):
     monkeypatch.delenv("ACIL_DATA", raising=False)
     with pytest.raises(InputError, match="features:FILE"):
         load("features")
-    with pytest.raises(InputError, match="0 files"):
-        load("features", tmp_path)
-    write(tmp_path, ".npz")
-    write(tmp_path, ".safetensors")
-    with pytest.raises(InputError, match="2 files"):
-        load("features", tmp_path)
-    with pytest.raises(InputError, match=r"must end with \.safetensors or \.npz"):
-        load("features", tmp_path / "x.pt")
+    for place in (tmp_path, tmp_path / "x.pt"):
+        with pytest.raises(InputError, match=r"must end with \.safetensors or \.npz"):
+            load("features", place)
 
 
 def test_array_file_that_is_no_archive_is_refused(tmp_path):

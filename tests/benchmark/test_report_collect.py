@@ -21,7 +21,7 @@ from acil.benchmark.report.page import commands
 from acil.benchmark.report.plots import base_plot, styled
 from acil.benchmark.report.render import to_csv, to_markdown
 from acil.benchmark.report.rows import Stat, stat
-from acil.benchmark.report.tables import base_table
+from acil.benchmark.report.tables import suite_table
 from acil.cli import app
 
 
@@ -194,8 +194,8 @@ def report(run):
 
 def test_three_sizes_make_a_table_at_the_k_that_all_have(tmp_path):
     (comparison,) = base_of(tmp_path, sized_records())
-    assert to_markdown(base_table(comparison)) == TABLE
-    rows = list(csv.DictReader(io.StringIO(to_csv([base_table(comparison)]))))
+    assert to_markdown(suite_table("base", comparison)) == TABLE
+    rows = list(csv.DictReader(io.StringIO(to_csv([suite_table("base", comparison)]))))
     assert [row["base_classes"] for row in rows] == ["10", "50", "90"]
     assert [float(row["average_accuracy"]) for row in rows] == [40.0, 66.5, 69.0]
     assert {(row["classes"], row["order"]) for row in rows} == {("100", "natural")}
@@ -272,7 +272,9 @@ def test_sizes_of_the_table_have_no_section_and_no_plots_of_their_own(run, repor
     assert f"]({PLOT})" in page
     assert page.count("**Comparison on") == page.count("**Accuracy against memory on") == 1
     assert not [path for path in report.plots if "10of100" in path.name or "90of100" in path.name]
-    assert [path for path in report.plots if path.name.startswith("cost-cifar100-natural-paper-50of100")]
+    assert [
+        path for path in report.plots if path.name.startswith("origin-k5-cifar100-natural-paper-50of100")
+    ]
     assert TABLE in report.markdown
     assert "10 of 100 classes" not in report.markdown
     # What is left out of the page is still in the files.

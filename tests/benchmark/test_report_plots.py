@@ -8,8 +8,6 @@ from synthetic_records import compared, run_records, write_run
 from acil.benchmark.report.collect import collect
 from acil.benchmark.report.plots import (
     accuracy_plot,
-    cost_plot,
-    forgetting_plot,
     grid,
     legend_below,
     line_style,
@@ -20,7 +18,7 @@ from acil.benchmark.report.plots import (
     styled,
     width_plot,
 )
-from acil.benchmark.report.tables import memory_table
+from acil.benchmark.report.tables import suite_table
 
 LONG = "somebody.s.package.with.a.long_name.$x$.indeed:MethodNamedAtLength"
 
@@ -45,8 +43,6 @@ def drawn(suites):
         figures = {
             "accuracy": accuracy_plot(main),
             "phases": phases_plot(main),
-            "forgetting": forgetting_plot(main),
-            "cost": cost_plot(main),
             "origin": origin_plot(main, 5),
             "width": width_plot(width),
         }
@@ -65,11 +61,6 @@ def beside_the_panels(legend, figure):
 LABELS = {
     "accuracy": [("classes seen", "accuracy, all classes seen (%)")] * 2,
     "phases": [("phases K (logarithmic)", "average accuracy Ā (%)")],
-    "forgetting": [("", "forgetting F (percentage points)")],
-    "cost": [
-        *(("", "time of the phase (s)"), ("", "")),
-        *(("phase", "memory, weights included"), ("phase", "")),
-    ],
     "origin": [("phase in which the classes came", "tested after phase")] * 3 + [("", "accuracy (%)")],
     "width": [("expansion size d (features, logarithmic)", "average accuracy Ā (%)")],
 }
@@ -115,34 +106,22 @@ def test_heat_map_is_empty_above_the_diagonal(drawn):
     assert not matrix.mask[5].any()
 
 
-def test_coinciding_lines_share_their_length(drawn):
-    lines = drawn["cost"].axes[2].lines
-    assert len(lines) == 3
-    offsets = {line._unscaled_dash_pattern[0] for line in lines}
-    assert len(offsets) == 3
-
-
 @pytest.mark.parametrize(
     ("draw", "records", "suite"),
     [
         (phases_plot, [*run_records(method="acil"), *run_records(method="icarl")], "main"),
         (width_plot, run_records(suite="width"), "width"),
-        (forgetting_plot, run_records(extra={"forgetting": None}), "main"),
         (memory_plot, run_records(), "memory"),
     ],
-    ids=["one K", "one width", "no forgetting", "one point"],
+    ids=["one K", "one width", "one point"],
 )
 def test_too_little_makes_no_plot(tmp_path, draw, records, suite):
     assert draw(compared(tmp_path, records, suite)) is None
 
 
 def test_one_method_and_one_seed_have_neither_band_nor_error_bar(tmp_path):
-    main = compared(tmp_path, run_records())
     with styled():
-        assert not accuracy_plot(main).axes[0].collections
-        assert not forgetting_plot(main).axes[0].collections
-        # Nothing that spans so little is put on a logarithmic axis, where it would have no tick.
-        assert {axes.get_yscale() for axes in cost_plot(main).axes} == {"linear"}
+        assert not accuracy_plot(compared(tmp_path, run_records())).axes[0].collections
 
 
 def test_legend_of_many_long_names_stays_inside(suites):
@@ -199,6 +178,6 @@ def test_memory_table_sorts_samples_and_statistics_together(tmp_path):
         *run_records(method="icarl", settings={"memory_rule": "20 per class"}, memory=few),
     ]
     comparison = compared(tmp_path, records, "memory")
-    table = memory_table(comparison)
+    table = suite_table("memory", comparison)
     assert [row[1] for row in table.rows] == ["icarl", "acil"]
     assert [row[6] for row in table.rows] == [5_000, 9_000]

@@ -23,15 +23,7 @@ from acil.benchmark.report.render import (
     to_markdown,
 )
 from acil.benchmark.report.rows import Run, Stat, plain
-from acil.benchmark.report.tables import (
-    ablation_table,
-    failure_notes,
-    main_table,
-    memory_table,
-    overview_table,
-    reason,
-    width_table,
-)
+from acil.benchmark.report.tables import failure_notes, overview_table, reason, suite_table
 from acil.errors import SingularMatrixError
 
 REPLAY = {"samples": 6_144_000, "statistics": 0, "weights": 2_000_000}
@@ -69,12 +61,12 @@ def test_main_table_is_known_to_the_letter(tmp_path):
         *run_records(seed=0, average=57.5, method="icarl", memory=REPLAY, settings={}),
         *run_records(seed=1, average=57.7, method="icarl", memory=REPLAY, settings={}),
     ]
-    table = main_table(compared(tmp_path, records))
+    table = suite_table("main", compared(tmp_path, records))
     assert to_markdown(table) == MAIN
 
 
 def test_one_seed_has_no_deviation_and_other_classes_no_published_value(tmp_path):
-    table = main_table(compared(tmp_path, run_records(base=10, classes=20)))
+    table = suite_table("main", compared(tmp_path, run_records(base=10, classes=20)))
     assert to_markdown(table) == SMALL
 
 
@@ -93,7 +85,7 @@ def test_overview_has_a_column_for_each_k_and_gaps_where_runs_are_missing(tmp_pa
 
 def test_different_numbers_of_seeds_are_said(tmp_path):
     records = [*run_records(seed=0), *run_records(seed=1), *run_records(method="mine")]
-    table = main_table(compared(tmp_path, records))
+    table = suite_table("main", compared(tmp_path, records))
     assert "1 to 2 seeds" in table.title
     lines = to_markdown(table).splitlines()
     assert lines[2].startswith("| Method | Seeds |")
@@ -106,7 +98,7 @@ def test_ablation_shows_other_settings_that_differ(tmp_path):
         for dtype in ("float32", "float64")
         for record in run_records(suite="ablation", settings={"gamma": "auto", "dtype": dtype})
     ]
-    lines = to_markdown(ablation_table(compared(tmp_path, records, "ablation"))).splitlines()
+    lines = to_markdown(suite_table("ablation", compared(tmp_path, records, "ablation"))).splitlines()
     assert lines[2].startswith("| Expansion |    γ | dtype   |")
     assert lines[4].startswith("| yes       | auto | float32 |")
 
@@ -117,13 +109,13 @@ def test_width_table_goes_by_size(tmp_path):
         for width in (16384, 512, None)
         for record in run_records(suite="width", settings={"expansion_size": width})
     ]
-    lines = to_markdown(width_table(compared(tmp_path, records, "width"))).splitlines()
+    lines = to_markdown(suite_table("width", compared(tmp_path, records, "width"))).splitlines()
     assert [line.split("|")[1].strip() for line in lines[4:7]] == ["none", "512", "16384"]
 
 
 def test_csv_has_unrounded_numbers_and_all_columns(tmp_path):
     records = [*run_records(seed=0, average=66.123456), *run_records(seed=1, average=66.0)]
-    text = to_csv([main_table(compared(tmp_path, records))])
+    text = to_csv([suite_table("main", compared(tmp_path, records))])
     (row,) = csv.DictReader(io.StringIO(text))
     assert float(row["average_accuracy"]) == pytest.approx(66.061728, abs=1e-12)
     assert float(row["average_accuracy_std"]) == pytest.approx(0.0872966, abs=1e-7)
@@ -249,7 +241,7 @@ def ablation(tmp_path):
 
 
 def test_ablation_has_rows_for_what_failed_beside_the_papers(ablation):
-    lines = to_markdown(ablation_table(ablation)).splitlines()
+    lines = to_markdown(suite_table("ablation", ablation)).splitlines()
     assert "K = 5, 1 to 3 seeds)" in lines[0]
     assert lines[2:] == [
         "| Expansion |   γ | dtype   | Seeds | Failed |        Ā (%) | Published Ā | Difference |      A_K (%) |       F (%) |",  # noqa: E501
@@ -269,7 +261,7 @@ def test_ablation_has_rows_for_what_failed_beside_the_papers(ablation):
 
 
 def test_formats_for_machines_and_papers_have_the_row(ablation):
-    table = ablation_table(ablation)
+    table = suite_table("ablation", ablation)
     rows = list(csv.DictReader(io.StringIO(to_csv([table]))))
     assert [row["average_accuracy"] for row in rows] == ["", "", "53.0", "", "66.0"]
     assert [row["failed"] for row in rows] == ["1", "1", "", "3", ""]
@@ -306,14 +298,18 @@ def test_every_table_and_plot_stands_a_method_that_failed(tmp_path):
     folder = write_run(tmp_path / "run", records)
     found = collect([folder]).suites
     (main,), (memory,) = found["main"], found["memory"]
-    for table, column in ((overview_table(main), 1), (main_table(main), 4), (memory_table(memory), 8)):
+    for table, column in (
+        (overview_table(main), 1),
+        (suite_table("main", main), 4),
+        (suite_table("memory", memory), 8),
+    ):
         (row,) = {row[column] for row in table.rows if "lucir" in row}
         assert row == "diverged"
     assert not any("diverged:" in note for note in overview_table(main).notes)
-    assert sum("Training diverged" in note for note in main_table(main).notes) == 1
+    assert sum("Training diverged" in note for note in suite_table("main", main).notes) == 1
     report = write_report(folder)
     # Plots show what there are numbers of: the failed run is in no legend.
-    assert len(report.plots) == 5
+    assert len(report.plots) == 3
     assert [row.method for row in main.finished.rows] == ["acil"]
 
 
@@ -339,7 +335,7 @@ def test_seeds_that_failed_are_told_from_those_averaged(tmp_path, errors, notes)
         *(failure_record(error, seed=seed, settings=chosen) for seed, error in enumerate(errors, 2)),
     ]
     comparison = compared(tmp_path, records)
-    (row,) = main_table(comparison).rows
+    (row,) = suite_table("main", comparison).rows
     assert (row[2:4], row[4].mean) == ([2 + len(errors), len(errors)], 61.0)
     assert failure_notes(comparison) == [
         "Failed: seeds without a result; means are over the others.",

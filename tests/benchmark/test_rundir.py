@@ -18,28 +18,33 @@ def clock(monkeypatch):
     return clock
 
 
-def write(file, clock, seconds):
-    """Ask and write, which takes some seconds."""
-    assert file.due()
-    clock.now += seconds
-    file.save(0, {"number": 1, "tensor": torch.ones(2)})
+def written(file, clock, seconds):
+    """Offer a state, which takes some seconds to gather and write; say whether it was taken."""
+    before = clock.now
+
+    def gather():
+        clock.now += seconds
+        return {"number": 1, "tensor": torch.ones(2)}
+
+    file.save_if_due(0, gather)
+    return clock.now > before
 
 
 @pytest.mark.parametrize(("seconds", "pause"), [(0.1, 60.0), (5.0, 60.0), (12.0, 120.0), (60.0, 600.0)])
 def test_writing_takes_a_tenth_of_the_time_at_most(tmp_path, clock, seconds, pause):
     file = StateFile(tmp_path / "state.safetensors")
-    assert not file.due()
+    assert not written(file, clock, seconds)
+    assert file.load() is None
     clock.now += 61
-    write(file, clock, seconds)
+    assert written(file, clock, seconds)
+    assert file.load()[0] == 0
     clock.now += pause - 0.01
-    assert not file.due()
+    assert not written(file, clock, seconds)
     clock.now += 0.02
-    assert file.due()
+    assert written(file, clock, seconds)
 
 
 def test_zero_seconds_mean_after_every_phase(tmp_path, clock, monkeypatch):
     monkeypatch.setattr(job, "STATE_SECONDS", 0.0)
     file = StateFile(tmp_path / "state.safetensors")
-    for _ in range(3):
-        write(file, clock, 100.0)
-    assert file.load()[0] == 0
+    assert all(written(file, clock, 100.0) for _ in range(3))

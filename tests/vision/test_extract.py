@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from acil.errors import InputError
-from acil.vision.backbones import Preprocessing, build, normalise
+from acil.vision.backbones import Backbone, Preprocessing, build, normalise
 from acil.vision.base import WrappedBackbone
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor, FeatureSettings, full_float32
@@ -21,11 +21,12 @@ def random_images(n: int, shape: tuple[int, ...], seed: int = 0) -> ImageSet:
     return ImageSet(pixels, None, content_identity(pixels))
 
 
-class Corner(nn.Module):
+class Corner(Backbone):
     """Returns the two upper corners of an image; its map is the image itself, doubled in place after."""
 
     def __init__(self) -> None:
-        super().__init__()
+        # Pixels of 0 and 255 become 0 and 255: a mean of 0 and a deviation of 1/255.
+        super().__init__("corner", 2, Preprocessing((0.0,), (1 / 255,), 4))
         self.map = nn.Identity()
         self.unused = nn.Identity()
         self.frozen = nn.Dropout(0.5)
@@ -35,10 +36,8 @@ class Corner(nn.Module):
         y *= 2
         return self.frozen(torch.stack([x[:, 0, 0, 0], x[:, 0, 0, -1]], dim=1))
 
-
-def corner(taps=("map", "unused", "frozen")) -> WrappedBackbone:
-    # Pixels of 0 and 255 become 0 and 255: a mean of 0 and a deviation of 1/255.
-    return WrappedBackbone(Corner(), "corner", 2, Preprocessing((0.0,), (1 / 255,), 4), taps)
+    def taps(self):
+        return {name: getattr(self, name) for name in ("map", "unused", "frozen")}
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def ramp() -> ImageSet:
     ],
 )
 def test_known_answers(ramp, settings, expected):
-    extractor = FeatureExtractor(corner(), settings)
+    extractor = FeatureExtractor(Corner(), settings)
     features = extractor.features(ramp)
     expected = torch.tensor(expected, dtype=torch.float32)
     # Also what is scaled to a length stays zero.
@@ -144,13 +143,11 @@ def test_same_bits_whatever_the_split(name, settings, n):
             assert torch.equal(extractor.features(images.subset(places)), whole[places]), size
 
 
-def test_every_batch_is_full_and_progress_is_reported():
-    backbone, seen, steps = corner(), [], []
+def test_every_batch_is_full():
+    backbone, seen = Corner(), []
     backbone.register_forward_pre_hook(lambda _module, inputs: seen.append(len(inputs[0])))
-    extractor = FeatureExtractor(backbone, batch_size=8, progress=lambda *step: steps.append(step))
-    extractor.features(random_images(20, (1, 4, 4)))
+    FeatureExtractor(backbone, batch_size=8).features(random_images(20, (1, 4, 4)))
     assert seen == [8, 8, 8]
-    assert steps == [(8, 20), (16, 20), (20, 20)]
 
 
 def test_batch_suits_the_size_of_images():
@@ -208,8 +205,8 @@ def test_images_of_another_shape_are_refused(shape):
     [
         (build("resnet32"), ["stage9.0"], "no tap 'stage9.0'. Choose among stem, stage1.0"),
         (build("resnet32"), ["stage3.0"], "8 x 8 places, fewer than grid=9"),
-        (corner(), ["frozen"], r"'frozen' must give a map .* Got \(1, 2\)"),
-        (corner(), ["unused"], "'unused' is not used by the forward pass"),
+        (Corner(), ["frozen"], r"'frozen' must give a map .* Got \(1, 2\)"),
+        (Corner(), ["unused"], "'unused' is not used by the forward pass"),
     ],
 )
 def test_taps_that_cannot_be_used_are_refused_at_once(backbone, taps, message):
@@ -233,9 +230,9 @@ def test_settings_that_make_no_sense_are_refused(values):
 
 
 def test_weights_gradients_and_mode_of_each_module_are_left_alone(ramp):
-    backbone = corner()
+    backbone = Corner()
     backbone.train()
-    backbone.module.map.eval()
+    backbone.map.eval()
     smallcnn = build("smallcnn").train()
     running = smallcnn.stage1[1].running_mean.clone()
     for network, images in ((backbone, ramp), (smallcnn, random_images(9, (1, 8, 8)))):
@@ -283,19 +280,17 @@ def fast_and_loose():
 
 
 def test_everything_is_put_back_after_an_error(ramp, fast_and_loose):
-    failing = Failing()
-    failing.train()
-    backbone = WrappedBackbone(failing, "failing", 2, Preprocessing((0.0,), (1.0,), 4), ("map",))
+    failing = Failing().train()
     with torch.autocast("cpu"):
-        extractor = FeatureExtractor(backbone, FeatureSettings(taps=("map",)), batch_size=1)
+        extractor = FeatureExtractor(failing, FeatureSettings(taps=("map",)), batch_size=1)
         flags = precision_flags()
         with pytest.raises(RuntimeError, match="out of memory"):
             extractor.features(ramp)
         assert precision_flags() == flags
     assert failing.flags == ["ieee"] * 4 + [False, True, False]
     assert flags[0] != "ieee"
-    assert hooks_of(backbone) == 0
-    assert all(module.training for module in backbone.modules())
+    assert hooks_of(failing) == 0
+    assert all(module.training for module in failing.modules())
 
 
 def test_autocast_and_reduced_precision_outside_change_nothing(fast_and_loose):

@@ -128,7 +128,3 @@ def test_identity_does_not_depend_on_memory_layout_or_chunks(monkeypatch, chunk)
     monkeypatch.setattr(imageset, "_CHUNK_BYTES", chunk)
     assert content_identity(content) == expected
     assert content_identity(content.contiguous(memory_format=torch.channels_last)) == expected
-
-
-def test_repr_says_how_many_of_how_many():
-    assert repr(images_of(4).subset(torch.tensor([1]))) == "ImageSet(1 of 4 images (3, 2, 2), identity)"

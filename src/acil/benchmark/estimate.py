@@ -86,7 +86,7 @@ def needed_bytes(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
     largest = sorted((head_bytes(prepared, job) for job in jobs), reverse=True)[: prepared.config.jobs]
     extra = _PROCESS_BYTES if prepared.device.type == "cpu" else 0
     # Processes of a group share this machine's memory, and its GPUs if these are fewer.
-    beside = 1 if prepared.group is None else prepared.group.local_size
+    beside = prepared.group.local_size
     if beside > 1 and prepared.device.type == "cuda":
         beside = math.ceil(beside / torch.cuda.device_count())
     return (sum(largest) + extra * len(largest)) * beside
@@ -100,7 +100,7 @@ def check_memory(prepared: PreparedRun, jobs: Sequence[Job]) -> None:
     widest = max(head_width(prepared, job) for job in jobs if head_bytes(prepared, job))
     cures = ["a smaller --expansion-size"]
     cures += ["fewer --jobs"] if prepared.config.jobs > 1 else []
-    cures += ["fewer processes"] if prepared.group is not None else []
+    cures += ["fewer processes"] if prepared.group.size > 1 else []
     cures += ["--set joint_check=false"] if prepared.config.joint_check else []
     raise MemoryTooSmallError(
         f"A head of width {widest} needs about {needed / 2**30:.1f} GiB, but {prepared.device} has "

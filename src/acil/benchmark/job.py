@@ -6,8 +6,8 @@ import json
 import logging
 import resource
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,24 +84,19 @@ def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
     return None
 
 
-def together(prepared: PreparedRun) -> AbstractContextManager[None]:
-    """Return a block that the processes of a group succeed or fail in together."""
-    return nullcontext() if prepared.group is None else prepared.group.together()
-
-
 def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> None:
     """Learn and test every phase that has not been recorded yet.
 
     A process of a group that is not rank 0 has no directory: it makes the same calls and leaves the
     files to rank 0.
     """
-    with together(prepared):
+    with prepared.group.together():
         base_folder = None if directory is None else directory.base_folder
         method = resolve(job.method)(context(prepared, job, base_folder))
         recorder = None if directory is None else Recorder(prepared, job, directory)
         learnt = _restore(prepared, job, method, None if recorder is None else recorder.state.load())
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
-        with together(prepared):
+        with prepared.group.together():
             started = time.perf_counter()
             with _base_training(prepared, job, directory, index):
                 method.learn(phase_of(prepared, job, index, n_seen))
@@ -112,12 +107,11 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
             accuracy = metrics.accuracy(predictions, answers)
             if recorder is not None:
                 recorder.phase(n_seen, predictions, answers, method.memory(), seconds)
-                if recorder.state.due():
-                    recorder.state.save(index, method.state_dict())
+                recorder.state.save_if_due(index, method.state_dict)
         if prepared.progress is not None:
             prepared.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, accuracy))
         logger.info("%s, phase %d: %d classes seen", job.title, index, n_seen)
-    with together(prepared):
+    with prepared.group.together():
         data, joint = prepared.data, {}
         if prepared.config.joint_check:
             joint = method.compare_with_joint(data.train, data.train_labels, data.test)
@@ -142,12 +136,10 @@ def _restore(
 
     In a group, what rank 0 has found counts.
     """
-    if prepared.group is not None:
-        content = share(None if found is None else {**found[1], _PHASE: found[0]}, prepared.group)
-        found = None if content is None else (content.pop(_PHASE), content)
-    if found is None:
+    content = share(None if found is None else {**found[1], _PHASE: found[0]}, prepared.group)
+    if content is None:
         return -1
-    learnt, content = found
+    learnt = int(content.pop(_PHASE))
     method.load_state_dict(content)
     method.resume(phase_of(prepared, job, 0, ends(job.grouping)[0]))
     return learnt
@@ -245,8 +237,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last = self._asked = time.monotonic()
-        self._taken = 0.0
+        self._due = time.monotonic() + STATE_SECONDS
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """Return the last phase learnt and the state after it; None if there is none that is whole."""
@@ -259,17 +250,15 @@ class StateFile:
             return None
         return int(values["phase"]), {**state, **values["state"]}
 
-    def due(self) -> bool:
-        """Say whether it is time to write again."""
-        self._asked = time.monotonic()
-        return self._asked - self._last >= STATE_SECONDS * max(1.0, self._taken / _LONG)
-
-    def save(self, phase: int, state: Mapping[str, Any]) -> None:
-        """Write the state after a phase."""
+    def save_if_due(self, phase: int, gather: Callable[[], Mapping[str, Any]]) -> None:
+        """Write the state after a phase, if it is time to write again."""
+        started = time.monotonic()
+        if started < self._due:
+            return
+        state = gather()
         tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
         others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         text = json.dumps({"phase": phase, "state": others})
         write_tensors(self.path, tensors, {"acil_state": text})
-        self._last = time.monotonic()
-        # Gathering the state, after the question, counts too.
-        self._taken = self._last - self._asked
+        ended = time.monotonic()
+        self._due = ended + STATE_SECONDS * max(1.0, (ended - started) / _LONG)

@@ -55,8 +55,8 @@ class PreparedRun:
     classifier: Mapping[str, Tensor] | None
     cache: FeatureCache
     progress: ProgressListener | None
-    #: Processes that do the jobs together.
-    group: Group | None = None
+    #: Processes that do the jobs together; mostly this one alone.
+    group: Group
 
     @property
     def n_classes(self) -> int:
@@ -82,10 +82,16 @@ class PreparedRun:
         }
 
 
-def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | None) -> PreparedRun:
+def prepare(
+    config: RunConfig,
+    out: Path | None = None,
+    progress: ProgressListener | None = None,
+    group: Group | None = None,
+) -> PreparedRun:
     """Load data and network, and check that they fit the protocol.
 
-    The run directory keeps extracted features; without one they are kept in memory.
+    The run directory keeps extracted features; without one they are kept in memory. A process computes
+    where its group says.
     """
     data = load(config.dataset, config.root, skip_bad=config.skip_bad, **config.data)
     content = _content(config, data)
@@ -100,7 +106,7 @@ def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | No
         default_base = len(order) // 2
     base = default_base if config.base is None else config.base
     chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
-    device = resolve_device(config.device, "float64")
+    device = resolve_device(config.device, "float64") if group is None else group.device
     backbone = name = classifier = None
     if _is_named(spec := config.backbone or chosen.backbone):
         backbone, name = _named_backbone(spec, device)
@@ -114,8 +120,9 @@ def prepare(config: RunConfig, out: Path | None, progress: ProgressListener | No
     if data.train.has_pixels:
         _check_fit(data, chosen, backbone, device)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
+    given = (backbone, name, classifier)
     return PreparedRun(
-        config, chosen, data, content, base, device, backbone, name, classifier, cache, progress
+        config, chosen, data, content, base, device, *given, cache, progress, group or Group(device)
     )
 
 
@@ -240,7 +247,7 @@ def context(prepared: PreparedRun, job: Job, base_folder: Callable[[str], Path] 
         cache=prepared.cache,
         checkpoint=None if base_folder is None else base_folder(digest(identity)),
         progress=prepared.progress,
-        group=prepared.group,
+        group=prepared.group if prepared.group.size > 1 else None,
         phase_sizes=phase_sizes(prepared, job),
     )
 

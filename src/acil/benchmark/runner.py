@@ -23,7 +23,7 @@ from typing import Any
 
 from acil.benchmark.config import RunConfig
 from acil.benchmark.estimate import check_memory, longest_first
-from acil.benchmark.job import Failure, PhaseDone, attempt, together
+from acil.benchmark.job import Failure, attempt
 from acil.benchmark.plan import Job
 from acil.benchmark.prepare import (
     PreparedRun,
@@ -36,11 +36,9 @@ from acil.benchmark.prepare import (
 )
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory, environment_record, open_run
-from acil.distributed import Group, launched
+from acil.distributed import Group
 from acil.errors import ACILError, InputError, ModelFileError
 from acil.methods import resolve
-
-__all__ = ["PhaseDone", "RunFailedError", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,24 +65,27 @@ def run(
     `RunFailedError` is raised in the end; under `torchrun`, on rank 0.
     """
     with ExitStack() as stack:
-        group = stack.enter_context(Group.join(config.device)) if launched() else None
+        group = stack.enter_context(Group.join(config.device))
         directory: RunDirectory | None = None
         left: list[int] = []
-        with ExitStack() as start:
-            if group is not None:
-                start.enter_context(group.together())
-            prepared = _prepare(config, out, group, progress)
+        with group.together():
+            if config.jobs > 1 and group.size > 1:
+                raise InputError(
+                    f"jobs = {config.jobs} processes side by side and {group.size} that work together "
+                    "exclude each other. Leave out --jobs, or start without torchrun."
+                )
+            folder, listener = (out, progress) if group.leads else (None, None)
+            prepared = prepare(config, folder, listener, group)
             jobs = planned(prepared)
             check_memory(prepared, jobs)
-            if group is None or group.leads:
+            if group.leads:
                 directory = stack.enter_context(open_run(out, config, prepared.resolved, resume, force))
-                processes = {} if group is None else {"processes": group.size}
+                processes = {"processes": group.size} if group.size > 1 else {}
                 directory.records.append({**environment_record(prepared.device), **processes})
                 left = _unfinished(prepared, jobs, directory)
                 if skipped := left_out(prepared):
                     logger.warning("%s", told_left_out(skipped))
-        if group is not None:
-            left = group.exchange(left)[0]
+        left = group.exchange(left)[0]
         waiting = [jobs[i] for i in left]
         if config.jobs > 1 and len(waiting) > 1:
             failures = _run_side_by_side(prepared, waiting, out)
@@ -92,21 +93,6 @@ def run(
             failures = [found for job in waiting if (found := _attempt(prepared, job, directory))]
     _raise_for(failures, len(jobs))
     return out
-
-
-def _prepare(
-    config: RunConfig, out: Path, group: Group | None, progress: ProgressListener | None
-) -> PreparedRun:
-    if group is None:
-        return prepare(config, out, progress)
-    if config.jobs > 1:
-        raise InputError(
-            f"jobs = {config.jobs} processes side by side and {group.size} that work together exclude "
-            "each other. Leave out --jobs, or start without torchrun."
-        )
-    own = dataclasses.replace(config, device=str(group.device))
-    prepared = prepare(own, out if group.leads else None, progress if group.leads else None)
-    return dataclasses.replace(prepared, config=config, group=group)
 
 
 def _unfinished(prepared: PreparedRun, jobs: Sequence[Job], directory: RunDirectory) -> list[int]:
@@ -121,13 +107,13 @@ def _unfinished(prepared: PreparedRun, jobs: Sequence[Job], directory: RunDirect
 
 def _attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:
     """Run a job with all processes of a group, or on rank 0 alone if its method cannot be shared out."""
-    if prepared.group is None or resolve(job.method).takes_shards(job.settings):
+    if prepared.group.size == 1 or resolve(job.method).takes_shards(job.settings):
         return attempt(prepared, job, directory)
-    with together(prepared):
+    with prepared.group.together():
         if directory is None:
             return None
         logger.warning("%s runs on rank 0 alone: it cannot be shared out.", job.title)
-        return attempt(dataclasses.replace(prepared, group=None), job, directory)
+        return attempt(dataclasses.replace(prepared, group=Group(prepared.device)), job, directory)
 
 
 def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:

@@ -334,8 +334,7 @@ def report(
     plots: Annotated[
         str,
         typer.Option(
-            help="Kinds of plots: all, none, or accuracy,phases,forgetting,cost,origin,base,width,"
-            "memory (any of them)."
+            help="Kinds of plots: all, none, or accuracy,phases,origin,base,width,memory (any of them)."
         ),
     ] = "all",
     page: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -24,21 +24,16 @@ _SHOWN = 4
 class Preprocessing:
     """How pixels become the input of a network.
 
-    Attributes
-    ----------
-    mean, std : tuple of float
-        Of each channel, for pixels from 0 to 1.
-    size : int
-        Height and width of an image in pixels.
-
     Examples
     --------
     >>> Preprocessing.from_dict({"mean": [0.5], "std": [0.25], "size": 8})
     Preprocessing(mean=(0.5,), std=(0.25,), size=8)
     """
 
+    #: Of each channel, for pixels from 0 to 1.
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    #: Height and width of an image in pixels.
     size: int
 
     def __post_init__(self) -> None:
@@ -214,8 +209,6 @@ class WrappedBackbone(Backbone):
         Part of the identity of the features, such as ``"timm/vit_small_patch16_224"``.
     num_features : int
     preprocessing : Preprocessing
-    taps : sequence of str, default=()
-        Submodules, by their dotted names, whose output maps may be tapped, from input to output.
 
     Examples
     --------
@@ -227,32 +220,16 @@ class WrappedBackbone(Backbone):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        name: str,
-        num_features: int,
-        preprocessing: Preprocessing,
-        taps: Sequence[str] = (),
+        self, module: nn.Module, name: str, num_features: int, preprocessing: Preprocessing
     ) -> None:
-        known = dict(module.named_modules())
         # Layers without parameters change the features, too, but are not in the weights.
-        layers = "\n".join(f"{path} {type(layer).__qualname__}" for path, layer in known.items())
+        modules = module.named_modules()
+        layers = "\n".join(f"{path} {type(layer).__qualname__}" for path, layer in modules)
         options = {"layers": hashlib.sha256(layers.encode()).hexdigest()}
         super().__init__(name, num_features, preprocessing, options)
-        unknown = [tap for tap in taps if tap not in known]
-        if unknown:
-            raise InputError(
-                f"{type(module).__name__} has no submodule {unknown[0]!r} to tap. "
-                "Choose one of the names in module.named_modules()."
-            )
         self.module = module
-        self._taps = tuple(taps)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the module returns."""
         features: Tensor = self.module(x)
         return features
-
-    def taps(self) -> dict[str, nn.Module]:
-        """Return the chosen submodules."""
-        return {name: self.module.get_submodule(name) for name in self._taps}

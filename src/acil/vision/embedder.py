@@ -7,7 +7,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -202,7 +202,7 @@ def embed_files(
     features, digests, kept, bad = [], [], [], {}
     waiting: list[Tensor] = []
     n = len(sources)
-    for index, result in enumerate(_decoded(sources, embedder)):
+    for index, result in enumerate(decode_all(sources, embedder.decode, embedder.batch_size)):
         if isinstance(result, InputError):
             path = isinstance(sources[index], str | os.PathLike)
             bad[index] = str(result) if path else f"Image {index + 1}: {result}"
@@ -225,23 +225,27 @@ def embed_files(
     return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
 
 
-def _decoded(sources: Sequence[Source], embedder: Embedder) -> Iterator[Tensor | InputError]:
-    """Yield each image or what is wrong with it, in order, with a bounded number decoded ahead."""
-    n_threads = worker_threads()
-    n_ahead = max(n_threads * _AHEAD, embedder.batch_size)
-    pending: deque[Future[Tensor | InputError]] = deque()
+def decode_all(
+    sources: Iterable[Source], read: Callable[[Any], Tensor], ahead: int = 0
+) -> Iterator[Tensor | InputError]:
+    """Read images in threads; yield each or what is wrong with it, in order.
 
-    def read(source: Source) -> Tensor | InputError:
+    At most ``ahead`` are read before they are asked for, or a few for each thread.
+    """
+
+    def attempt(source: Source) -> Tensor | InputError:
         try:
-            return embedder.decode(source)
+            return read(source)
         except InputError as error:
             return error
 
+    n_threads = worker_threads()
+    pending: deque[Future[Tensor | InputError]] = deque()
     with ThreadPoolExecutor(n_threads) as pool:
         try:
             for source in sources:
-                pending.append(pool.submit(read, source))
-                if len(pending) >= n_ahead:
+                pending.append(pool.submit(attempt, source))
+                if len(pending) >= max(n_threads * _AHEAD, ahead):
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

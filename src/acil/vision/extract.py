@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -36,35 +36,24 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Which features of a backbone are used.
+    """Which features of a backbone are used."""
 
-    Attributes
-    ----------
-    taps : tuple of str
-        Places of the backbone (`Backbone.taps`). Without any, its own output is the only part;
-        otherwise each tap is one part, and parts are concatenated.
-    grid : int
-        The map of each tap is averaged over grid x grid fields and flattened.
-    mirror : bool
-        Whether each part is the average over two views, the image and its mirror image.
-    shift : int
-        Also average over each view moved by so many pixels up, down, left and right, black at the edge.
-    rows : bool
-        Average nothing: each view of a training image is a row of its own, and an image to be classified
-        is seen as it is.
-    length : float or None
-        Euclidean norm that each part is scaled to, after averaging. A part of zeros stays so.
-    standardize : bool
-        Whether methods on frozen features centre each dimension, and scale it to the same deviation, by
-        what the base phase has. The extractor itself leaves this to them: it knows no phase.
-    """
-
+    #: Places of the backbone (`Backbone.taps`). Without any, its own output is the only part; otherwise
+    #: each tap is one part, and parts are concatenated.
     taps: tuple[str, ...] = ()
+    #: The map of each tap is averaged over grid x grid fields and flattened.
     grid: int = 1
+    #: Whether each part is the average over two views, the image and its mirror image.
     mirror: bool = False
+    #: Euclidean norm that each part is scaled to, after averaging. A part of zeros stays so.
     length: float | None = None
+    #: Whether methods on frozen features centre each dimension, and scale it to the same deviation, by
+    #: what the base phase has. The extractor leaves this to them: it knows no phase.
     standardize: bool = False
+    #: Also average over each view moved by so many pixels up, down, left and right, black at the edge.
     shift: int = 0
+    #: Average nothing: each view of a training image is a row of its own, and an image to be classified is
+    #: seen as it is.
     rows: bool = False
     #: Left out where they are not used: caches and networks of earlier versions are found by a hash.
     LATER: ClassVar[tuple[str, ...]] = ("shift", "rows")
@@ -102,8 +91,6 @@ class FeatureExtractor:
         Images that run together; by default what suits the device and the size of images.
     cache : FeatureCache, optional
         Keeps the features of whole splits. Without one, just the images asked for are extracted.
-    progress : callable, optional
-        Called as ``progress(done, total)`` after each batch.
     share : (int, int), optional
         (rank, size): with a cache, extract and keep only every size-th image of a split, beginning
         with number ``rank``. The others belong to other processes, and asking for them is an error.
@@ -132,7 +119,6 @@ class FeatureExtractor:
         device: str | torch.device = "cpu",
         batch_size: int | None = None,
         cache: FeatureCache | None = None,
-        progress: Callable[[int, int], None] | None = None,
         share: tuple[int, int] | None = None,
     ) -> None:
         self.settings = settings or FeatureSettings()
@@ -150,7 +136,6 @@ class FeatureExtractor:
         suitable = max(least, min(most, pixels // backbone.preprocessing.size**2))
         self.batch_size = batch_size or suitable
         self.cache = cache
-        self.progress = progress
         self.share = share
         self._format = torch.contiguous_format if self.device.type == "cpu" else torch.channels_last
         self.backbone = backbone.to(self.device)
@@ -230,8 +215,6 @@ class FeatureExtractor:
                 repeated = batch[-1:].expand(self.batch_size - len(batch), -1, -1, -1)
                 full = torch.cat([batch, repeated])
                 found[start:stop] = self._row_features(full, views)[: stop - start]
-                if self.progress is not None:
-                    self.progress(stop, len(images))
         return found
 
     def _row_features(self, pixels: Tensor, views: Sequence[View]) -> Tensor:

@@ -69,10 +69,6 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self._content if self.indices is None else self.indices)
 
-    def __repr__(self) -> str:
-        kind = "images" if self.has_pixels else "vectors"
-        return f"ImageSet({len(self)} of {len(self._content)} {kind} {self.shape}, {self.identity[:12]})"
-
     @property
     def whole(self) -> ImageSet:
         """The split that this is a part of."""
@@ -84,17 +80,13 @@ class ImageSet:
         chosen = torch.as_tensor(indices)
         if chosen.numel() == 0:
             chosen = torch.empty(0, dtype=torch.int64)
-        if chosen.ndim != 1 or chosen.dtype not in _INTEGERS:
+        whole_numbers = chosen.ndim == 1 and chosen.dtype in _INTEGERS
+        if not whole_numbers or not bool(((chosen >= 0) & (chosen < len(self))).all()):
             raise InputError(
-                "Indices of images must be a one-dimensional tensor of integers. "
-                f"Got {chosen.dtype} of shape {tuple(chosen.shape)}."
+                f"Indices of images must be whole numbers from 0 to {len(self) - 1}, in a tensor of one "
+                f"dimension. Got {chosen.dtype} of shape {tuple(chosen.shape)}: {chosen.tolist()[:5]} …"
             )
         chosen = chosen.to(device="cpu", dtype=torch.int64)
-        if not bool(((chosen >= 0) & (chosen < len(self))).all()):
-            raise InputError(
-                f"Indices must be from 0 to {len(self) - 1} in a set of {len(self)} images. "
-                f"Got {int(chosen.min())} to {int(chosen.max())}."
-            )
         part = self.whole
         part.indices = chosen.clone() if self.indices is None else self.indices[chosen]
         return part

@@ -29,14 +29,21 @@ _DAMAGE = (SafetensorError, zipfile.BadZipFile, ValueError, EOFError, AttributeE
 
 
 def load(root: Path | None) -> Dataset:
-    """Return the features and labels in a file, or in the only file of a folder.
+    """Return the features and labels in a file.
 
     It has ``train_features`` and ``test_features`` of shape (n, f), used as float32, and
     ``train_labels`` and ``test_labels`` of shape (n,), whole numbers or (npz only) texts; the names
     ``X_train``, ``y_train``, ``X_test``, ``y_test`` are understood too. Classes are the different
     training labels, sorted; their names are the labels as text.
     """
-    path = _locate(root)
+    if root is None:
+        raise InputError(
+            "Which file holds the features? Write features:FILE, give --root FILE or set "
+            f"{ROOT_VARIABLE}."
+        )
+    path = root
+    if path.suffix not in _SUFFIXES:
+        raise InputError(f"A file of features must end with {' or '.join(_SUFFIXES)}, got {path}.")
     arrays = _read(path)
     train = _features(path, "train_features", arrays)
     test = _features(path, "test_features", arrays)
@@ -64,25 +71,6 @@ def load(root: Path | None) -> Dataset:
         default_recipe="features",
         default_base=len(classes) // 2,
     )
-
-
-def _locate(root: Path | None) -> Path:
-    if root is None:
-        raise InputError(
-            "Which file holds the features? Write features:FILE, give --root FILE or set "
-            f"{ROOT_VARIABLE}."
-        )
-    if root.is_dir():
-        found = sorted(path for path in root.iterdir() if path.suffix in _SUFFIXES)
-        if len(found) != 1:
-            raise InputError(
-                f"{root} holds {len(found)} files of features ({' or '.join(_SUFFIXES)}); name one: "
-                "features:FILE."
-            )
-        return found[0]
-    if root.suffix not in _SUFFIXES:
-        raise InputError(f"A file of features must end with {' or '.join(_SUFFIXES)}, got {root}.")
-    return root
 
 
 def _read(path: Path) -> dict[str, Any]:

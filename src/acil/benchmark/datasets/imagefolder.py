@@ -10,8 +10,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,19 +22,17 @@ from acil.benchmark.orders import IMAGENET_CLASSES, Subset, imagenet_subset
 from acil.errors import ACILError, InputError
 from acil.modelfile.writing import locked, replacing
 from acil.vision.decode import decode
+from acil.vision.embedder import decode_all
 from acil.vision.imageset import ImageSet
 from acil.vision.listing import first_of, list_images
+from acil.vision.networks import CACHE_VARIABLE
 
 logger = logging.getLogger(__name__)
 
-#: Environment variable that names the folder for decoded images.
-CACHE_VARIABLE = "ACIL_CACHE"
 #: Goes up when the files of the cache change.
 _VERSION = 2
 #: Reasons that a message lists.
 _SHOWN = 5
-#: Images that each thread decodes before they are written: bounds what waits in memory.
-_AHEAD = 8
 
 
 def load(
@@ -190,14 +187,12 @@ def _decoded(
     shape = (len(paths), 3, size, size)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = _read(pixels, shape)
-        if found is None:
-            # A second run on the same folder waits here, and then finds the file.
-            with locked(pixels):
+        # A second run on the same folder waits here, and then finds the file.
+        with locked(pixels):
+            found = _read(pixels, shape)
+            if found is None:
+                _write(paths, shape, pixels, what, progress)
                 found = _read(pixels, shape)
-                if found is None:
-                    _write(paths, shape, pixels, what, progress)
-                    found = _read(pixels, shape)
     except (OSError, ACILError) as error:
         raise InputError(
             f"Cannot keep decoded images in {folder}: {error} Choose another folder with the option "
@@ -258,9 +253,9 @@ def _write(
     with replacing(pixels) as draft, draft.open("wb") as file:
         facts = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, facts)
-        for index, result in enumerate(_decode_all(paths, shape[-1])):
-            if isinstance(result, str):
-                bad[_name(paths[index])] = result
+        for index, result in enumerate(decode_all(paths, lambda path: decode(path, shape[-1]))):
+            if isinstance(result, InputError):
+                bad[_name(paths[index])] = str(result)
                 file.write(blank)
             else:
                 row = result.numpy().tobytes()
@@ -275,18 +270,3 @@ def _write(
     with replacing(pixels.with_suffix(".json")) as draft:
         content = {"identity": digest.hexdigest(), "kept": kept, "bad": bad}
         draft.write_text(json.dumps(content), encoding="utf-8")
-
-
-def _decode_all(paths: Sequence[Path], size: int) -> Iterator[Tensor | str]:
-    """Yield each image, or why it cannot be decoded, in order."""
-
-    def decode_one(path: Path) -> Tensor | str:
-        try:
-            return decode(path, size)
-        except (InputError, OSError) as error:
-            return str(error)
-
-    n_threads = min(32, os.cpu_count() or 1)
-    with ThreadPoolExecutor(n_threads) as pool:
-        for start in range(0, len(paths), step := n_threads * _AHEAD):
-            yield from pool.map(decode_one, paths[start : start + step])

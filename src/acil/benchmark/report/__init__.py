@@ -15,6 +15,8 @@ from acil.modelfile.writing import replacing
 
 #: Name of a report's directory inside a run's.
 FOLDER = "report"
+#: Kinds of plots.
+PLOTS = ("accuracy", "phases", "origin", BASE, "width", "memory")
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,18 @@ def write_report(
 
     ``run_dirs`` are run directories, files of records or folders of such files; if two have the same
     run, the later one counts. ``out`` is the directory to write to, by default ``report`` in the only
-    run directory. ``plots`` may be a list of the kinds to draw (``"accuracy"``, ``"phases"``,
-    ``"forgetting"``, ``"cost"``, ``"origin"``, ``"base"``, ``"width"``, ``"memory"``). ``page`` is where
-    to write the page instead; it shows the plots of ``out``.
+    run directory. ``plots`` may be a list of the kinds to draw (`PLOTS`). ``page`` is where to write the
+    page instead; it shows the plots of ``out``.
     """
     directories = [run_dirs] if isinstance(run_dirs, str | os.PathLike) else list(run_dirs)
     if not directories:
         raise InputError("There is nothing to report on. Give at least one run directory.")
     if out is None and len(directories) > 1:
         raise InputError(f"These are {len(directories)} runs. Say where to write their report.")
+    kinds = PLOTS if isinstance(plots, bool) else tuple(plots)
+    if not set(kinds) <= set(PLOTS):
+        raise InputError(f"Plots are of the kinds {', '.join(PLOTS)}. Got {', '.join(kinds)}.")
     collection = collect(directories)
-    kinds = None if isinstance(plots, bool) else tuple(plots)
     images = _draw(collection, kinds) if plots else []
     files = {name: text.encode() for name, text in table_files(collection).items()}
     for image in images:
@@ -70,7 +73,7 @@ def write_report(
     )
 
 
-def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
+def _draw(collection: Collection, kinds: tuple[str, ...]) -> list[Image]:
     # matplotlib is slow to import, and tables do not need it.
     from acil.benchmark.report.plots import figures, image_bytes, styled
 
@@ -78,12 +81,12 @@ def _draw(collection: Collection, kinds: tuple[str, ...] | None) -> list[Image]:
     with styled():
         for suite, comparisons in collection.suites.items():
             for slug, comparison in slugs(comparisons).items():
-                if (kinds is None or BASE in kinds) and repeats_base(suite, comparison, collection):
+                if BASE in kinds and repeats_base(suite, comparison, collection):
                     continue
                 for name, figure in figures(suite, comparison):
-                    caption = figure.get_suptitle().splitlines()[0]
-                    if kinds is not None and name.partition("-")[0] not in kinds:
+                    if name.partition("-")[0] not in kinds:
                         continue
+                    caption = figure.get_suptitle().splitlines()[0]
                     files = {f"{name}-{slug}.{kind}": data for kind, data in image_bytes(figure).items()}
                     images.append(Image(suite, slug, caption, files))
     return images

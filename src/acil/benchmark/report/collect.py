@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +103,6 @@ def against_base(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     return tuple(comparison for comparison in found if comparison.rows)
 
 
-def is_shown_by(comparison: Comparison, others: Sequence[Comparison]) -> bool:
-    """Say whether one of `against_base` has the only cell of a comparison.
-
-    A comparison with published numbers, or with several cells, has more to show.
-    """
-    if comparison.is_published_protocol or len(list(comparison.cells())) != 1:
-        return False
-    ((_, _, cell),) = comparison.cells()
-    return any(cell == shown for other in others for _, _, shown in other.cells())
-
-
 def _files(path: Path) -> list[Path]:
     """Return the files of records under a path."""
     if path.is_file():
@@ -166,41 +155,43 @@ def _comparisons(runs: list[Run]) -> tuple[Comparison, ...]:
         name = (what["dataset"], what["order"], what["recipe"], base, total)
         grouped.setdefault(name, []).append(run)
     order = sorted(grouped, key=lambda name: tuple(sort_key(part) for part in name))
-    return tuple(Comparison(*name, _rows(grouped[name])) for name in order)
+    return tuple(Comparison(*name, _rows(_with_settings(grouped[name]))) for name in order)
 
 
-def _rows(runs: list[Run]) -> tuple[Row, ...]:
+def _with_settings(runs: list[Run]) -> Iterator[tuple[dict[str, Any], Run]]:
+    """Yield runs with the settings that tell their rows apart."""
     by_method: dict[str, list[Run]] = {}
     for run in runs:
         by_method.setdefault(run.identity["method"], []).append(run)
-    rows = []
-    for method, found in by_method.items():
+    for found in by_method.values():
         ignored = _NETWORK if _each_seed_has_its_network(found) else None
-        variants: dict[str, tuple[dict[str, Any], dict[int, dict[int, Run]]]] = {}
         for run in found:
-            settings = {k: v for k, v in run.identity["settings"].items() if k != ignored}
-            cells = variants.setdefault(canonical(settings), (settings, {}))[1]
-            cells.setdefault(run.identity["phases"], {})[run.identity["seed"]] = run
-        for settings, by_phases in variants.values():
-            rows.append(Row(method, settings, "", {k: _cell(c.values()) for k, c in by_phases.items()}))
-    return _labelled(rows)
+            yield {k: v for k, v in run.identity["settings"].items() if k != ignored}, run
 
 
-def _cell(runs: Any) -> Cell:
-    ordered = sorted(runs, key=lambda run: run.identity["seed"])
+def _rows(runs: Iterable[tuple[dict[str, Any], Run]]) -> tuple[Row, ...]:
+    """Return a row for each method and settings, named and sorted by what differs."""
+    variants: dict[tuple[str, str], dict[str, Any]] = {}
+    grouped: dict[tuple[str, str], dict[int, dict[int, Run]]] = {}
+    for settings, run in runs:
+        name = (run.identity["method"], canonical(settings))
+        variants.setdefault(name, settings)
+        by_seed = grouped.setdefault(name, {}).setdefault(run.identity["phases"], {})
+        by_seed[run.identity["seed"]] = run
+    rows = []
+    for name, by_phases in grouped.items():
+        method, settings = name[0], variants[name]
+        names = differing([variants[other] for other in variants if other[0] == method])
+        values = [sort_key(settings.get(name)) for name in sorted(names, key=lambda n: n == BASE)]
+        cells = {k: _cell(by_seed) for k, by_seed in by_phases.items()}
+        rows.append(((method, values), Row(method, settings, label(method, settings, names), cells)))
+    return tuple(row for _, row in sorted(rows, key=lambda pair: pair[0]))
+
+
+def _cell(by_seed: Mapping[int, Run]) -> Cell:
+    ordered = [by_seed[seed] for seed in sorted(by_seed)]
     done = tuple(run for run in ordered if run.summary is not None)
     return Cell(done, tuple(run for run in ordered if run.summary is None))
-
-
-def _labelled(rows: list[Row]) -> tuple[Row, ...]:
-    """Name rows by the settings that tell them apart, and sort them by these, the base size last."""
-    result = []
-    for row in rows:
-        names = differing([other.settings for other in rows if other.method == row.method])
-        values = [sort_key(row.settings.get(name)) for name in sorted(names, key=lambda n: n == BASE)]
-        named = replace(row, label=label(row.method, row.settings, names))
-        result.append(((row.method, values), named))
-    return tuple(row for _, row in sorted(result, key=lambda pair: pair[0]))
 
 
 def _each_seed_has_its_network(runs: list[Run]) -> bool:
@@ -218,8 +209,9 @@ def _sizes(comparisons: Sequence[Comparison]) -> tuple[Row, ...]:
     """Return a row for each base size of each method and its settings, if there are enough sizes."""
     found = [(c.base_classes or 0, row) for c in comparisons for row in c.rows]
     networks = {str(row.settings[_NETWORK]) for _, row in found if not _is_from_file(row)}
-    # Method and settings → K → size → cell; separately for networks from files and others
-    lines: dict[tuple[str, str], tuple[dict[str, Any], dict[int, dict[int, dict[bool, Cell]]]]] = {}
+    variants: dict[str, dict[str, Any]] = {}
+    # Method, settings and K → size → whether networks are from files → seed → run
+    grouped: dict[tuple[str, str, int], dict[int, dict[bool, dict[int, Run]]]] = {}
     for size, row in found:
         from_file = _is_from_file(row)
         settings = {k: v for k, v in row.settings.items() if k not in (BASE, _NETWORK)}
@@ -228,27 +220,17 @@ def _sizes(comparisons: Sequence[Comparison]) -> tuple[Row, ...]:
         elif len(networks) == 1:
             # A file does not name its architecture: take the only one there is.
             settings[_NETWORK] = next(iter(networks))
-        by_phases = lines.setdefault((row.method, canonical(settings)), (settings, {}))[1]
+        variants[canonical(settings)] = settings
         for k, cell in row.cells.items():
-            kinds = by_phases.setdefault(k, {}).setdefault(size, {})
-            kinds[from_file] = _joined(kinds[from_file], cell) if from_file in kinds else cell
-    rows = []
-    for (method, _), (settings, by_phases) in lines.items():
-        cells: dict[int, dict[int, Cell]] = {}
-        for k, sizes in by_phases.items():
-            if len(sizes) >= LEAST_SIZES:
-                for size, kinds in sizes.items():
-                    cells.setdefault(size, {})[k] = max(kinds.values(), key=lambda c: len(c.runs))
-        rows += [Row(method, {**settings, BASE: size}, "", by_k) for size, by_k in cells.items()]
-    return _labelled(rows)
-
-
-def _joined(first: Cell, second: Cell) -> Cell:
-    """Put the seeds of two cells together; if they share one, return the larger cell."""
-    seeds = [{run.identity["seed"] for run in cell.tried} for cell in (first, second)]
-    if seeds[0] & seeds[1]:
-        return second if len(second.runs) > len(first.runs) else first
-    return _cell([*first.tried, *second.tried])
+            sizes = grouped.setdefault((row.method, canonical(settings), k), {})
+            runs = sizes.setdefault(size, {}).setdefault(from_file, {})
+            runs |= {run.identity["seed"]: run for run in cell.tried}
+    chosen: list[tuple[dict[str, Any], Run]] = []
+    for (_, variant, _), sizes in grouped.items():
+        for size, ways in sizes.items() if len(sizes) >= LEAST_SIZES else ():
+            most = max(ways.values(), key=lambda runs: sum(r.summary is not None for r in runs.values()))
+            chosen += [({**variants[variant], BASE: size}, run) for run in most.values()]
+    return _rows(chosen)
 
 
 def _is_from_file(row: Row) -> bool:

@@ -6,34 +6,26 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from acil.benchmark.config import METHOD_SETTINGS
 from acil.benchmark.plan import MEMORY_RULE
 from acil.benchmark.published import PAPER_NOTES
-from acil.benchmark.report.collect import BASE, Collection, is_shown_by
+from acil.benchmark.report.collect import BASE, Collection
 from acil.benchmark.report.render import Table, escape_markdown, to_csv, to_latex, to_markdown
 from acil.benchmark.report.rows import Comparison, Row, Run, differing, label
-from acil.benchmark.report.tables import (
-    ablation_table,
-    base_table,
-    described,
-    main_table,
-    memory_table,
-    overview_table,
-    width_table,
-)
+from acil.benchmark.report.tables import described, overview_table, suite_table
 from acil.training.recipes import RECIPES
 
-#: Suite → its heading and the table that has all its numbers.
-SECTIONS: dict[str, tuple[str, Callable[[Comparison], Table]]] = {
-    "main": ("Comparison", main_table),
-    BASE: ("Size of the base", base_table),
-    "ablation": ("Ablation", ablation_table),
-    "width": ("Expansion size", width_table),
-    "memory": ("Accuracy against memory", memory_table),
+#: Suite → its heading.
+SECTIONS = {
+    "main": "Comparison",
+    BASE: "Size of the base",
+    "ablation": "Ablation",
+    "width": "Expansion size",
+    "memory": "Accuracy against memory",
 }
 #: Settings that follow from others.
 _FOLLOWING = ("base", "classes", "taps", "backbone", "data.identity", "data.skipped")
@@ -58,14 +50,15 @@ class Image:
 def table_files(collection: Collection) -> dict[str, str]:
     """Return name → content of the files of all tables."""
     files = {}
-    for suite, (_, make) in SECTIONS.items():
-        comparisons = collection.suites[suite]
-        if comparisons:
-            readable = [table for comparison in comparisons for table in _tables(suite, comparison)]
-            files[f"{suite}.md"] = "\n".join(map(to_markdown, readable))
+    for suite in SECTIONS:
+        tables = [
+            table for comparison in collection.suites[suite] for table in _tables(suite, comparison)
+        ]
+        if tables:
+            files[f"{suite}.md"] = "\n".join(map(to_markdown, tables))
             # The overview has nothing that the full table has not: a file to compute with needs one.
-            files[f"{suite}.csv"] = to_csv([make(comparison) for comparison in comparisons])
-            files[f"{suite}.tex"] = "\n".join(map(to_latex, _distinct(readable)))
+            files[f"{suite}.csv"] = to_csv([table for table in tables if table.name == suite])
+            files[f"{suite}.tex"] = "\n".join(map(to_latex, _distinct(tables)))
     return files
 
 
@@ -89,7 +82,7 @@ def full_page(
     """Return the page that shows all tables and plots; `folder` is where it finds the plots."""
     beside = f"{folder}/" if folder else ""
     parts = [f"# {escape_markdown(title)}\n", *_remarks(collection)]
-    for suite, (heading, _) in SECTIONS.items():
+    for suite, heading in SECTIONS.items():
         shown = []
         for slug, comparison in slugs(collection.suites[suite]).items():
             pictures = [image for image in images if (image.suite, image.slug) == (suite, slug)]
@@ -124,14 +117,19 @@ def slugs(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
 
 
 def repeats_base(suite: str, comparison: Comparison, collection: Collection) -> bool:
-    """Say whether the table against the size of the base shows a comparison already."""
-    return suite in ("main", "memory") and is_shown_by(comparison, collection.suites[BASE])
+    """Say whether the table against the size of the base shows a comparison already.
+
+    A comparison with published numbers, or with several cells, has more to show.
+    """
+    cells = [cell for _, _, cell in comparison.cells()]
+    if suite not in ("main", "memory") or comparison.is_published_protocol or len(cells) != 1:
+        return False
+    return any(cells[0] == shown for other in collection.suites[BASE] for _, _, shown in other.cells())
 
 
 def _tables(suite: str, comparison: Comparison) -> list[Table]:
-    table = SECTIONS[suite][1](comparison)
     overview = overview_table(comparison) if suite == "main" else None
-    return [overview, table] if overview else [table]
+    return [*([overview] if overview else []), suite_table(suite, comparison)]
 
 
 def _made_by(suite: str, comparison: Comparison) -> str:
@@ -155,31 +153,26 @@ def _remarks(collection: Collection) -> list[str]:
     remarks = []
     if not any(collection.suites.values()):
         remarks.append("No run has finished yet.\n")
-    unfinished = _unfinished(collection)
-    if unfinished:
-        remarks.append(_list("Unfinished, and therefore neither in tables nor in plots:", unfinished))
-    if collection.repeated:
-        remarks.append(
-            f"Runs found more than once with the same results: {collection.repeated}; each counts "
-            "once.\n"
-        )
-    if collection.replaced:
-        remarks.append(
-            f"Runs found more than once with different results: {collection.replaced}; the one given "
-            "last counts.\n"
-        )
+    if collection.unfinished:
+        heading = "Unfinished, and therefore neither in tables nor in plots:"
+        remarks.append(_list(heading, _unfinished(collection)))
+    for results, count, counts in (
+        ("the same", collection.repeated, "each counts once"),
+        ("different", collection.replaced, "the one given last counts"),
+    ):
+        if count:
+            remarks.append(f"Runs found more than once with {results} results: {count}; {counts}.\n")
     return remarks
 
 
 def _unfinished(collection: Collection) -> list[str]:
     """Return a line for each interrupted run."""
     rows = [row for found in collection.suites.values() for c in found for row in c.rows]
-    variants = [(row.method, row.settings) for row in rows]
-    variants += [(run.identity["method"], run.identity["settings"]) for run in collection.unfinished]
+    every = [*(run.identity for run in collection.unfinished), *map(vars, rows)]
     lines = []
     for run in collection.unfinished:
         what = run.identity
-        names = differing([settings for method, settings in variants if method == what["method"]])
+        names = differing([o["settings"] for o in every if o["method"] == what["method"]])
         where = f"suite {what['suite']}, order {what['order']}, recipe {what['recipe']}"
         state = "no phase is finished"
         if run.phases:
@@ -254,7 +247,8 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
         flags += ["--base", str(base)]
     # A network that was given has its fingerprint behind the name.
     names = {str(run.identity["settings"].get("backbone", "")) for run in _tried([row])}
-    files = {name.partition("@")[0].rpartition("/")[2] for name in names if _is_given(name)}
+    given = [name for name in names if "@" in name or ".safetensors" in name]
+    files = {name.partition("@")[0].rpartition("/")[2] for name in given}
     if files:
         flags += ["--backbone", next(iter(files)) if len(files) == 1 else "FILE"]
     varied = _VARIED.get(suite, ()) if _is_of([row], suite) else ()
@@ -276,10 +270,6 @@ def _tried(rows: Sequence[Row]) -> list[Run]:
 def _is_of(rows: Sequence[Row], suite: str) -> bool:
     """Say whether rows were run for a suite; the page about memory shows others, too."""
     return all(run.identity["suite"] == suite for run in _tried(rows))
-
-
-def _is_given(network: str) -> bool:
-    return "@" in network or ".safetensors" in network
 
 
 def _is_default(recipe: str, name: str, value: Any) -> bool:

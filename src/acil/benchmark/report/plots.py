@@ -7,13 +7,13 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
@@ -24,10 +24,9 @@ from matplotlib.ticker import (
 )
 
 from acil.benchmark.plan import MEMORY_RULE
-from acil.benchmark.records import MEMORY_PARTS
 from acil.benchmark.report.collect import BASE
 from acil.benchmark.report.render import nbytes
-from acil.benchmark.report.rows import Cell, Comparison, Stat
+from acil.benchmark.report.rows import Cell, Comparison, Stat, stat
 from acil.benchmark.report.tables import described
 
 #: Okabe and Ito's colours, which the colour-blind tell apart; wine for a yellow too pale on white.
@@ -35,21 +34,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", ":", "-.")
 _DOTTED = (0, (1, 2))
-_STYLE = {
-    "svg.hashsalt": "acil",
-    "svg.fonttype": "path",
-    # A dollar in the name of a method or data set is no formula.
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "figure.titlesize": 10,
-}
 _LABEL_CHARACTERS = 34
 _INCHES_PER_CHARACTER = 0.075
 _LEGEND_HANDLE = 0.6
@@ -60,10 +44,6 @@ _MOST_MARKERS = 12
 _MOST_NUMBERS = 11
 #: Below this percentage viridis is so dark that white text is easier to read than black.
 _DARK = 45
-#: Axes that span a smaller ratio are linear: a logarithmic one would have hardly any ticks.
-_LOGARITHMIC = 20
-#: Length of a dash where lines coincide, in line widths.
-_DASH = 4
 #: What is drawn against the size of the base: accuracies first, forgetting last.
 _AGAINST_BASE: dict[str, Callable[[Cell], Stat | None]] = {
     "average accuracy Ā (%)": lambda cell: cell.over_seeds("average_accuracy"),
@@ -71,6 +51,8 @@ _AGAINST_BASE: dict[str, Callable[[Cell], Stat | None]] = {
     "accuracy of phase 0, A_0 (%)": lambda cell: cell.at_phase(0, "accuracy"),
     "forgetting F (percentage points)": lambda cell: cell.over_seeds("forgetting"),
 }
+#: Label → panel → points of a line.
+Lines = dict[str, dict[int, list[tuple[int, Stat]]]]
 
 
 def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, Figure]]:
@@ -80,8 +62,6 @@ def figures(suite: str, comparison: Comparison) -> Iterator[tuple[str, Figure]]:
     if suite == "main" and any(cell.has_phases for _, _, cell in comparison.cells()):
         drawn["accuracy"] = accuracy_plot(comparison)
         drawn["phases"] = phases_plot(comparison)
-        drawn["forgetting"] = forgetting_plot(comparison)
-        drawn["cost"] = cost_plot(comparison)
         drawn |= {f"origin-k{k}": origin_plot(comparison, k) for k in comparison.phases}
     elif suite in _ONE_PLOT and comparison.rows:
         drawn[suite] = _ONE_PLOT[suite](comparison)
@@ -94,15 +74,12 @@ def accuracy_plot(comparison: Comparison) -> Figure:
     """Draw accuracy against classes seen, one panel for each K (the paper's Figure 2)."""
     figure, axes = panels("Accuracy over the phases", comparison, len(comparison.phases), 4.4, 3.2)
     share(axes, "y")
-    handles: dict[str, Any] = {}
+    lines: Lines = {row.label: {} for row in comparison.rows}
+    for k, row, cell in comparison.cells():
+        lines[row.label][k] = [(classes, mean) for _, classes, mean in cell.curve("accuracy")]
+    handles = _draw_lines(dict(zip(comparison.phases, axes, strict=True)), lines, band=True)
     for k, panel in zip(comparison.phases, axes, strict=True):
-        for position, row in enumerate(comparison.rows):
-            if k in row.cells and row.cells[k].has_phases:
-                points = [(classes, mean) for _, classes, mean in row.cells[k].curve("accuracy")]
-                handles.setdefault(row.label, _line(panel, position, points, band=True))
-        panel.set_title(f"K = {k}")
-        panel.set_xlabel("classes seen")
-        panel.set_ylabel("accuracy, all classes seen (%)")
+        panel.set(title=f"K = {k}", xlabel="classes seen", ylabel="accuracy, all classes seen (%)")
         panel.xaxis.set_major_locator(_whole_numbers())
     legend_below(figure, handles)
     return figure
@@ -113,84 +90,42 @@ def phases_plot(comparison: Comparison) -> Figure | None:
     if len({row.method for row in comparison.rows}) < 2 or len(comparison.phases) < 2:
         return None
     figure, (panel,) = panels("Average accuracy against the phases", comparison, 1, 6.4, 4.6)
-    handles: dict[str, Any] = {}
-    for position, row in enumerate(comparison.rows):
-        found = [(k, cell.over_seeds("average_accuracy")) for k, cell in sorted(row.cells.items())]
-        points = [(k, mean) for k, mean in found if mean]
-        if points:
-            handles[row.label] = _line(panel, position, points)
+    lines: Lines = {row.label: {0: []} for row in comparison.rows}
+    for k, row, cell in comparison.cells():
+        lines[row.label][0] += _point(k, cell.over_seeds("average_accuracy"))
+    handles = _draw_lines({0: panel}, lines)
     _log_ticks(panel, 10, comparison.phases)
-    panel.set_xlabel("phases K (logarithmic)")
-    panel.set_ylabel("average accuracy Ā (%)")
+    panel.set(xlabel="phases K (logarithmic)", ylabel="average accuracy Ā (%)")
     legend_below(figure, handles)
     return figure
 
 
 def width_plot(comparison: Comparison) -> Figure | None:
     """Draw Ā against the expansion size (the paper's Figure 3); None for fewer than two sizes."""
-    lines: dict[tuple[str, int], dict[int, Stat]] = {}
-    without: dict[tuple[str, int], Stat] = {}
-    for k, row, cell in comparison.cells():
+    lines: Lines = {}
+    without: dict[str, Stat] = {}
+    ordered = [
+        (comparison.label_without(r, "expansion_size"), k, r, c) for k, r, c in comparison.cells()
+    ]
+    for name, k, row, cell in sorted(ordered, key=lambda found: found[:2]):
         mean, size = cell.over_seeds("average_accuracy"), row.settings.get("expansion_size", 0)
-        name = (comparison.label_without(row, "expansion_size"), k)
         if mean and size is None:
-            without[name] = mean
+            without[f"{name}, K = {k}"] = mean
         elif mean and isinstance(size, int) and size > 0:
-            lines.setdefault(name, {})[size] = mean
-    sizes = sorted({size for points in lines.values() for size in points})
+            lines.setdefault(f"{name}, K = {k}", {0: []})[0].append((size, mean))
+    sizes = sorted({size for line in lines.values() for size, _ in line[0]})
     if len(sizes) < 2:
         return None
     figure, (panel,) = panels("Average accuracy against expansion size", comparison, 1, 6.4, 3.8)
     handles: dict[str, Any] = {}
-    for position, (name, points) in enumerate(sorted(lines.items())):
-        label = f"{name[0]}, K = {name[1]}"
-        handles[label] = _line(panel, position, sorted(points.items()), band=True)
-        if name in without:
-            style = {"color": line_style(position)["color"], "linestyle": _DOTTED}
-            level = [without[name].mean] * 2
+    for position, (label, line) in enumerate(lines.items()):
+        handles[label] = _line(panel, position, line[0], band=True)
+        if label in without:
+            level = [without[label].mean] * 2
+            style = _level_style(position)
             (handles[f"{label}, no expansion"],) = panel.plot([sizes[0], sizes[-1]], level, **style)
     _log_ticks(panel, 2, _thinned(sizes))
-    panel.set_xlabel("expansion size d (features, logarithmic)")
-    panel.set_ylabel("average accuracy Ā (%)")
-    legend_below(figure, handles)
-    return figure
-
-
-def forgetting_plot(comparison: Comparison) -> Figure | None:
-    """Draw F as bars, one group for each K; None if no run has it."""
-    found = {
-        (row.label, k): mean
-        for k, row, cell in comparison.cells()
-        if (mean := cell.over_seeds("forgetting"))
-    }
-    if not found:
-        return None
-    size = (max(6.4, 1.1 + 0.24 * len(found)), 3.6)
-    figure, (panel,) = panels("Forgetting of the base classes", comparison, 1, *size)
-    n = len(comparison.rows)
-    handles: dict[str, Any] = {}
-    width = min(0.8 / n, 0.25)
-    for position, row in enumerate(comparison.rows):
-        at = [i for i, k in enumerate(comparison.phases) if (row.label, k) in found]
-        means = [found[row.label, comparison.phases[i]] for i in at]
-        # A single seed has no error bar.
-        errors = [m.std if m.std is not None else math.nan for m in means]
-        handles[row.label] = panel.bar(
-            [i + (position - (n - 1) / 2) * width for i in at],
-            [m.mean for m in means],
-            width * 0.92,
-            yerr=None if all(map(math.isnan, errors)) else errors,
-            color=COLOURS[position % len(COLOURS)],
-            hatch=("", "//", "..", "xx")[position // len(COLOURS) % 4],
-            edgecolor="white",
-            linewidth=0.4,
-            error_kw={"elinewidth": 0.9, "capsize": 2},
-        )
-    panel.axhline(0, color="black", linewidth=0.8)
-    panel.set_xticks(range(len(comparison.phases)), [f"K = {k}" for k in comparison.phases])
-    panel.set_xlim(-0.6, len(comparison.phases) - 0.4)
-    panel.grid(visible=False, axis="x")
-    panel.set_ylabel("forgetting F (percentage points)")
+    panel.set(xlabel="expansion size d (features, logarithmic)", ylabel="average accuracy Ā (%)")
     legend_below(figure, handles)
     return figure
 
@@ -213,66 +148,32 @@ def origin_plot(comparison: Comparison, k: int) -> Figure | None:
             if k < _MOST_NUMBERS and not math.isnan(value):
                 colour = "white" if value < _DARK else "black"
                 panel.text(origin, after, f"{value:.0f}", color=colour, **style)
-        panel.set_title(shortened(row.label, 28))
         panel.grid(visible=False)
         panel.xaxis.set_major_locator(_whole_numbers())
         panel.yaxis.set_major_locator(_whole_numbers())
-        panel.set_xlabel("phase in which the classes came")
+        panel.set(title=shortened(row.label, 28), xlabel="phase in which the classes came")
         panel.set_ylabel("tested after phase")
     figure.colorbar(colours, ax=axes, label="accuracy (%)", shrink=0.9, aspect=20 * grid(len(shown))[0])
     return figure
 
 
-def cost_plot(comparison: Comparison) -> Figure:
-    """Draw seconds (above) and bytes (below) of each phase, one column of panels for each K."""
-
-    def memory(record: Mapping[str, Any]) -> float:
-        return float(sum(record["memory"][part] for part in MEMORY_PARTS))
-
-    n = len(comparison.phases)
-    figure, axes = panels("Time and memory of each phase", comparison, 2 * n, 3.3, 2.7, (2, n))
-    for column, k in enumerate(comparison.phases):
-        above, below = axes[column], axes[n + column]
-        cells = {i: row.cells[k] for i, row in enumerate(comparison.rows) if k in row.cells}
-        _phases(above, {i: cell.curve("seconds") for i, cell in cells.items()})
-        _phases(below, {i: cell.curve(memory) for i, cell in cells.items()})
-        above.set_title(f"K = {k}")
-        below.set_xlabel("phase")
-    axes[0].set_ylabel("time of the phase (s)")
-    axes[n].set_ylabel("memory, weights included")
-    _share_amounts(axes[:n], lambda value: f"{value:g}")
-    _share_amounts(axes[n:], lambda value: nbytes(value, short=True))
-    legend_below(
-        figure,
-        {
-            row.label: Line2D([], [], **line_style(position) | {"marker": ""})
-            for position, row in enumerate(comparison.rows)
-        },
-    )
-    return figure
-
-
 def base_plot(comparison: Comparison) -> Figure | None:
     """Draw Ā, A_K, A_0 and F against the number of base classes; None for fewer than two sizes."""
+    if len({row.settings[BASE] for row in comparison.rows}) < 2:
+        return None
     several = len(comparison.phases) > 1
-    lines: dict[str, dict[int, Cell]] = {}
+    lines: Lines = {}
     for k, row, cell in comparison.cells():
         name = comparison.label_without(row, BASE) + f", K = {k}" * several
-        lines.setdefault(name, {})[row.settings[BASE]] = cell
-    if len({size for cells in lines.values() for size in cells}) < 2:
-        return None
-    figure, axes = panels(
-        "Accuracy against the size of the base", comparison, len(_AGAINST_BASE), 3.9, 2.7
-    )
+        line = lines.setdefault(name, {i: [] for i in range(len(_AGAINST_BASE))})
+        for i, value in enumerate(_AGAINST_BASE.values()):
+            line[i] += _point(row.settings[BASE], value(cell))
+    subject = "Accuracy against the size of the base"
+    figure, axes = panels(subject, comparison, len(_AGAINST_BASE), 3.9, 2.7)
     share(axes[:-1], "y")
-    handles: dict[str, Any] = {}
-    for (name, value), panel in zip(_AGAINST_BASE.items(), axes, strict=True):
-        for position, (line, cells) in enumerate(lines.items()):
-            points = [(size, mean) for size, cell in sorted(cells.items()) if (mean := value(cell))]
-            if points:
-                handles.setdefault(line, _line(panel, position, points))
-        panel.set_ylabel(name)
-        panel.set_xlabel("classes in phase 0")
+    handles = _draw_lines(dict(enumerate(axes)), lines)
+    for name, panel in zip(_AGAINST_BASE, axes, strict=True):
+        panel.set(xlabel="classes in phase 0", ylabel=name)
         panel.xaxis.set_major_locator(_whole_numbers())
     axes[-1].set_ylim(bottom=min(0.0, axes[-1].get_ylim()[0]))
     legend_below(figure, handles)
@@ -285,8 +186,7 @@ def memory_plot(comparison: Comparison) -> Figure | None:
     The variants of a method (its widths, its numbers of exemplars) are one line. A method that keeps
     nothing has no place on a logarithmic axis: it is a dotted level. None for fewer than two points.
     """
-    # Line → K → (bytes, Ā)
-    lines: dict[str, dict[int, list[tuple[int, Stat]]]] = {}
+    lines: Lines = {}
     for row in comparison.rows:
         varied = MEMORY_RULE if MEMORY_RULE in row.settings else "expansion_size"
         for k, cell in row.cells.items():
@@ -297,24 +197,13 @@ def memory_plot(comparison: Comparison) -> Figure | None:
     drawn = [k for line in lines.values() for k, points in line.items() for x, _ in points if x > 0]
     if len(drawn) == len(set(drawn)):
         return None
-    figure, axes = panels(
-        "Average accuracy against what is kept", comparison, len(comparison.phases), 4.6, 3.4
-    )
+    subject = "Average accuracy against what is kept"
+    figure, axes = panels(subject, comparison, len(comparison.phases), 4.6, 3.4)
     share(axes, "xy")
-    handles: dict[str, Any] = {}
+    handles = _draw_lines(dict(zip(comparison.phases, axes, strict=True)), lines)
     for k, panel in zip(comparison.phases, axes, strict=True):
-        for position, (name, by_phases) in enumerate(lines.items()):
-            points = sorted(by_phases.get(k, []), key=lambda point: point[0])
-            shown = [point for point in points if point[0]]
-            if shown:
-                handles.setdefault(name, _line(panel, position, shown))
-            elif points:
-                style = {"color": line_style(position)["color"], "linestyle": _DOTTED}
-                handles.setdefault(name, panel.axhline(points[0][1].mean, **style))
-        panel.set_title(f"K = {k}")
-        panel.set_xscale("log")
+        panel.set(title=f"K = {k}", xscale="log", ylabel="average accuracy Ā (%)")
         panel.set_xlabel("samples and statistics kept (bytes, logarithmic)")
-        panel.set_ylabel("average accuracy Ā (%)")
     low, high = axes[0].get_xlim()
     for panel in axes:
         # Within one decade, powers of ten alone would leave the axis without a number.
@@ -328,7 +217,7 @@ def memory_plot(comparison: Comparison) -> Figure | None:
 
 def styled() -> AbstractContextManager[None]:
     """Draw with our style, whatever the user's matplotlib settings are."""
-    return matplotlib.style.context(["default", _STYLE])
+    return matplotlib.style.context(["default", Path(__file__).with_suffix(".mplstyle")])
 
 
 def line_style(position: int) -> dict[str, Any]:
@@ -350,15 +239,10 @@ def grid(n: int) -> tuple[int, int]:
 
 
 def panels(
-    subject: str,
-    comparison: Comparison,
-    n: int,
-    width: float,
-    height: float,
-    shape: tuple[int, int] | None = None,
+    subject: str, comparison: Comparison, n: int, width: float, height: float
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with a title and n panels of this width and height, in inches."""
-    rows, columns = shape or grid(n)
+    rows, columns = grid(n)
     # A single panel would be too narrow for the title.
     size = (max(width * columns, 6.4), height * rows + 0.7)
     figure = Figure(figsize=size, layout="constrained")
@@ -415,6 +299,29 @@ def _whole_numbers() -> MaxNLocator:
     return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
 
 
+def _point(x: int, mean: Stat | None) -> list[tuple[int, Stat]]:
+    return [(x, mean)] if mean else []
+
+
+def _level_style(position: int) -> dict[str, Any]:
+    return {"color": line_style(position)["color"], "linestyle": _DOTTED}
+
+
+def _draw_lines(axes: Mapping[int, Axes], lines: Lines, band: bool = False) -> dict[str, Any]:
+    """Draw lines into their panels, and return the handle of each; those at x = 0 only as a level."""
+    handles: dict[str, Any] = {}
+    for number, panel in axes.items():
+        for position, (label, by_panel) in enumerate(lines.items()):
+            points = sorted(by_panel.get(number, []), key=lambda point: point[0])
+            shown = [point for point in points if point[0]]
+            if shown:
+                handles.setdefault(label, _line(panel, position, shown, band))
+            elif points:
+                level = panel.axhline(points[0][1].mean, **_level_style(position))
+                handles.setdefault(label, level)
+    return handles
+
+
 def _line(panel: Axes, position: int, points: list[tuple[int, Stat]], band: bool = False) -> Any:
     """Draw a line through means and, if there is any spread, a band around it or error bars."""
     xs, means, spread = zip(*((x, mean.mean, mean.std or 0.0) for x, mean in points), strict=True)
@@ -442,16 +349,15 @@ def _log_ticks(panel: Axes, base: int, ticks: Sequence[int]) -> None:
 
 def _origins(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the mean accuracy (tested after phase, origin), NaN where there is none."""
-    size = 1 + max(record["phase"] for run in cell.runs for record in run.phases)
+    found: dict[tuple[int, int], list[float | None]] = {}
+    for record in (record for run in cell.runs for record in run.phases):
+        for origin, value in enumerate(record["accuracy_by_origin"]):
+            found.setdefault((record["phase"], origin), []).append(value)
+    size = 1 + max(phase for phase, _ in found)
     matrix = np.full((size, size), math.nan)
-    for origin in range(size):
-
-        def entry(record: Mapping[str, Any], origin: int = origin) -> float | None:
-            values = record["accuracy_by_origin"]
-            return values[origin] if origin < len(values) else None
-
-        for phase, _, mean in cell.curve(entry):
-            matrix[phase, origin] = mean.mean
+    for place, values in found.items():
+        mean = stat(values)
+        matrix[place] = mean.mean if mean else math.nan
     return matrix
 
 
@@ -463,38 +369,6 @@ def _thinned(sizes: list[int]) -> list[int]:
         if not kept or math.log2(size / kept[-1]) >= apart:
             kept.append(size)
     return kept
-
-
-def _phases(panel: Axes, curves: Mapping[int, list[tuple[int, int, Stat]]]) -> None:
-    """Draw amounts against phases; lines that coincide take turns as dashes of each colour."""
-    together: dict[tuple[tuple[int, str], ...], list[int]] = {}
-    for position, curve in curves.items():
-        # Lines that agree to two digits look like one.
-        looks = tuple((phase, f"{mean.mean:.2g}") for phase, _, mean in curve)
-        together.setdefault(looks, []).append(position)
-    for positions in together.values():
-        for turn, position in enumerate(positions):
-            style = line_style(position) | {"marker": ""}
-            if len(positions) > 1:
-                style["linestyle"] = (turn * -_DASH, (_DASH, _DASH * (len(positions) - 1)))
-            # A logarithmic axis has no place for a phase that took no time.
-            points = [(phase, mean.mean) for phase, _, mean in curves[position] if mean.mean > 0]
-            panel.plot([x for x, _ in points], [y for _, y in points], linewidth=1.6, **style)
-    panel.xaxis.set_major_locator(_whole_numbers())
-
-
-def _share_amounts(axes: list[Axes], written: Callable[[float], str]) -> None:
-    """Give panels one scale for amounts: from 0, or logarithmic if they differ a lot."""
-    amounts = [float(y) for panel in axes for line in panel.lines for y in np.asarray(line.get_ydata())]
-    low, high = min(amounts, default=1.0), max(amounts, default=1.0)
-    for panel in axes:
-        if high / low > _LOGARITHMIC:
-            panel.set_yscale("log")
-            panel.set_ylim(low / 1.5, high * 1.5)
-            panel.yaxis.set_minor_formatter(NullFormatter())
-        else:
-            panel.set_ylim(0, high * 1.1)
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
 
 
 _ONE_PLOT = {BASE: base_plot, "width": width_plot, "memory": memory_plot}

@@ -47,25 +47,23 @@ class Table:
     #: What all rows have in common: additional columns in CSV.
     about: dict[str, str | int | None] = field(default_factory=dict)
 
-    def shown(self) -> list[int]:
-        """Return the positions of the columns that readers see."""
-        kept = []
+    def readable(self) -> tuple[list[Column], list[list[str]]]:
+        """Return the columns that readers see, and the text of each row in them."""
+        columns, texts = [], []
         for position, column in enumerate(self.columns):
             values = [row[position] for row in self.rows]
             same = column.only_if_varied and len(set(values)) <= 1
             if not (same or column.only_in_csv) and any(value is not None for value in values):
-                kept.append(position)
-        return kept
+                columns.append(column)
+                texts.append([_written(value, column.kind) for value in values])
+        return columns, [list(row) for row in zip(*texts, strict=True)]
 
 
 def to_markdown(table: Table) -> str:
     """Return a table as GitHub's Markdown, its columns padded so that it also reads well as text."""
-    shown = table.shown()
-    columns = [table.columns[position] for position in shown]
-    cells = [[escape_markdown(column.title) for column in columns]]
-    cells += [
-        [escape_markdown(_written(row[p], table.columns[p].kind)) for p in shown] for row in table.rows
-    ]
+    columns, rows = table.readable()
+    texts = [[column.title for column in columns], *rows]
+    cells = [[escape_markdown(text) for text in line] for line in texts]
     widths = [max(3, *(len(line[i]) for line in cells)) for i in range(len(columns))]
     rule = [
         "-" * w if c.kind == "text" else "-" * (w - 1) + ":"
@@ -108,10 +106,10 @@ def to_csv(tables: Sequence[Table]) -> str:
 
 def to_latex(table: Table) -> str:
     r"""Return a table for LaTeX, with the rules of the package booktabs."""
-    shown = table.shown()
-    columns = [table.columns[position] for position in shown]
+    columns, rows = table.readable()
     # Where K changes, a rule divides the rows.
-    group = next((i for i, column in enumerate(table.columns) if column.key == "phases"), None)
+    phases = [i for i, column in enumerate(table.columns) if column.key == "phases"]
+    groups = [[row[i] for i in phases] for row in table.rows]
     align = "".join("l" if column.kind == "text" else "r" for column in columns)
     lines = [
         "% needs \\usepackage{booktabs}",
@@ -124,11 +122,10 @@ def to_latex(table: Table) -> str:
         "    " + " & ".join(c.latex or escape_latex(c.title) for c in columns) + " \\\\",
         "    \\midrule",
     ]
-    for before, row in zip([None, *table.rows], table.rows, strict=False):
-        if group is not None and before is not None and before[group] != row[group]:
+    for index, row in enumerate(rows):
+        if index and groups[index] != groups[index - 1]:
             lines.append("    \\midrule")
-        cells = [escape_latex(_written(row[p], table.columns[p].kind)) for p in shown]
-        lines.append("    " + " & ".join(cells) + " \\\\")
+        lines.append("    " + " & ".join(map(escape_latex, row)) + " \\\\")
     lines += ["    \\bottomrule", "  \\end{tabular}"]
     lines += [f"  \\par\\footnotesize {escape_latex(note)}" for note in table.notes]
     return "\n".join([*lines, "\\end{table}"]) + "\n"

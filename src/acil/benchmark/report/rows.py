@@ -81,17 +81,17 @@ class Cell:
         times = [[r["seconds"] for r in run.phases if chosen(r["phase"])] for run in self.runs]
         return stat(sum(found) for found in times if found)
 
-    def curve(
-        self, value: str | Callable[[Mapping[str, Any]], float | None]
-    ) -> list[tuple[int, int, Stat]]:
+    def curve(self, name: str) -> list[tuple[int, int, Stat]]:
         """Return phase, classes seen and the mean of a number in the phase records."""
-        take = value if callable(value) else lambda record: record[value]
         by_phase: dict[int, list[Mapping[str, Any]]] = {}
         for run in self.runs:
             for record in run.phases:
                 by_phase.setdefault(record["phase"], []).append(record)
-        means = [(phase, found, stat(map(take, found))) for phase, found in sorted(by_phase.items())]
-        return [(phase, found[0]["classes_seen"], mean) for phase, found, mean in means if mean]
+        return [
+            (phase, found[0]["classes_seen"], mean)
+            for phase, found in sorted(by_phase.items())
+            if (mean := stat(record[name] for record in found))
+        ]
 
     def at_phase(self, phase: int, name: str) -> Stat | None:
         """Return the mean of a number in the records of one phase."""
@@ -118,12 +118,6 @@ class Comparison:
     base_classes: int | None
     classes: int | None
     rows: tuple[Row, ...]
-
-    @property
-    def about(self) -> dict[str, str | int | None]:
-        """Return what all rows have in common."""
-        names = ("dataset", "order", "recipe", "base_classes", "classes")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def phases(self) -> tuple[int, ...]:

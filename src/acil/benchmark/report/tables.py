@@ -1,9 +1,8 @@
-"""The tables of a report: their rows, titles and notes."""
+"""The tables of a report: their columns, rows, titles and notes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from acil.benchmark.published import Published, ablation, elsewhere, protocol_name, published
 from acil.benchmark.report.collect import BASE
@@ -14,18 +13,63 @@ _K = Column("phases", "K", "count", "$K$", only_if_varied=True)
 _METHOD = Column("method", "Method")
 _METHOD_IF_SEVERAL = Column("method", "Method", only_if_varied=True)
 # Seeds tried, and how many of them failed
-_SEEDS = Column("seeds", "Seeds", "count", only_if_varied=True)
-_FAILED = Column("failed", "Failed", "count")
+_SEEDS = (Column("seeds", "Seeds", "count", only_if_varied=True), Column("failed", "Failed", "count"))
 _AVERAGE = Column("average_accuracy", "Ā (%)", "percent", r"$\bar{A}$ (\%)")
+_PUBLISHED = (
+    Column("published_average_accuracy", "Published Ā", "percent"),
+    Column("difference", "Difference", "difference"),
+)
 _LAST = Column("last_accuracy", "A_K (%)", "percent", r"$A_K$ (\%)")
-_FORGETTING = Column("forgetting", "F (%)", "percent", "$F$ (\\%)")
-_PUBLISHED = Column("published_average_accuracy", "Published Ā", "percent")
-_DIFFERENCE = Column("difference", "Difference", "difference")
+_FORGETTING = Column("forgetting", "F (%)", "percent", r"$F$ (\%)")
 _SAMPLES = Column("samples_bytes", "Samples kept", "bytes")
 _STATISTICS = Column("statistics_bytes", "Statistics kept", "bytes")
+_KEPT = Column("kept_bytes", "Kept in all", "bytes")
 _WEIGHTS = Column("weights_bytes", "Weights", "bytes")
-_BASE_SECONDS = Column("base_seconds", "Phase 0 (s)", "seconds")
 _SECONDS = Column("seconds", "Later phases (s)", "seconds")
+
+#: Suite → what its table is about.
+_SUBJECTS = {
+    "main": "Comparison",
+    BASE: "Accuracy against the size of the base",
+    "ablation": "Ablation of expansion and regularization",
+    "width": "Accuracy against expansion size",
+    "memory": "Accuracy against memory",
+}
+_COLUMNS = {
+    "main": (
+        *(_K, _METHOD, *_SEEDS, _AVERAGE, *_PUBLISHED, _LAST, _FORGETTING),
+        Column("published_forgetting", "Published F", "percent"),
+        *(_SAMPLES, _STATISTICS, Column("base_seconds", "Phase 0 (s)", "seconds"), _SECONDS),
+        Column("joint_difference", "Joint difference", "scientific"),
+        Column("condition", "κ", "scientific"),
+        Column("peak_bytes", "Peak memory", "bytes", only_in_csv=True),
+    ),
+    BASE: (
+        *(_K, _METHOD_IF_SEVERAL, Column("base_classes", "Base classes", "count"), *_SEEDS),
+        Column("base_phase_accuracy", "A_0 (%)", "percent", r"$A_0$ (\%)"),
+        *(_AVERAGE, _LAST, _FORGETTING),
+    ),
+    "ablation": (
+        *(_K, _METHOD_IF_SEVERAL, Column("expansion", "Expansion"), Column("gamma", "γ", "count")),
+        *(*_SEEDS, _AVERAGE, *_PUBLISHED, _LAST, _FORGETTING),
+    ),
+    "width": (
+        *(_K, _METHOD_IF_SEVERAL, Column("expansion", "Expansion size", "count"), *_SEEDS),
+        *(_AVERAGE, _LAST, _FORGETTING, _STATISTICS, _WEIGHTS, _SECONDS),
+    ),
+    "memory": (_K, _METHOD, *_SEEDS, _SAMPLES, _STATISTICS, _KEPT, _WEIGHTS, _AVERAGE, _LAST),
+}
+_NOTES = {
+    BASE: (
+        "A_0: accuracy after phase 0, on the base classes alone.",
+        "All other numbers of these runs are in main.csv.",
+    ),
+    "memory": (
+        "Kept in all: samples and statistics after the last phase, without the network's weights.",
+    ),
+}
+#: The setting that a suite has a column for, and that labels therefore leave out.
+_SETTING = {BASE: BASE, "width": "expansion_size"}
 
 # Part of an error message → the words shown in place of numbers
 _REASONS = {
@@ -49,132 +93,69 @@ def overview_table(comparison: Comparison) -> Table | None:
         values: list[Value] = [row.label]
         for k in comparison.phases:
             mean = _average(row.cells[k]) if k in row.cells else None
-            values += [mean, _difference(mean, _published(comparison, row, k))]
+            values += [mean, _difference(mean, _published("main", comparison, row, k))]
         rows.append(values)
     title = f"Average accuracy on {described(comparison, with_phases=False)}"
     # Messages of failed runs are below the full table.
     return Table("overview", title, columns, rows, _spread_notes(comparison))
 
 
-def main_table(comparison: Comparison) -> Table:
-    """Return every number of each method at each K, beside the published ones."""
-    columns = (
-        *(_K, _METHOD, _SEEDS, _FAILED, _AVERAGE, _PUBLISHED, _DIFFERENCE, _LAST, _FORGETTING),
-        Column("published_forgetting", "Published F", "percent"),
-        *(_SAMPLES, _STATISTICS, _BASE_SECONDS, _SECONDS),
-        Column("joint_difference", "Joint difference", "scientific"),
-        Column("condition", "κ", "scientific"),
-        Column("peak_bytes", "Peak memory", "bytes", only_in_csv=True),
-    )
-    rows: list[list[Value]] = []
-    for k, row, cell in comparison.cells():
-        average, paper = _average(cell), _published(comparison, row, k)
-        rows.append(
-            [
-                *(k, row.label, *_seeds(cell), average),
-                *(paper.average_accuracy if paper else None, _difference(average, paper)),
-                *(cell.over_seeds("last_accuracy"), cell.over_seeds("forgetting")),
-                *(paper.forgetting if paper else None, cell.kept("samples"), cell.kept("statistics")),
-                *(cell.seconds(lambda phase: phase == 0), cell.seconds(lambda phase: phase > 0)),
-                *(cell.worst("joint_difference"), cell.worst("condition"), cell.peak()),
-            ]
+def suite_table(suite: str, comparison: Comparison) -> Table:
+    """Return the table of a suite that has all its numbers: a row for each method, settings and K.
+
+    Beside the numbers of ``main`` and ``ablation`` are those of the paper; the rows of ``memory`` go by
+    the bytes that are kept.
+    """
+    columns = list(_COLUMNS[suite])
+    if suite == "ablation":
+        names = differing([row.settings for row in comparison.rows])
+        others = [name for name in names if name not in ("expansion_size", "gamma")]
+        columns[4:4] = [Column(name, SHORT_NAMES.get(name, name)) for name in others]
+    found = [_values(suite, comparison, k, row, cell) for k, row, cell in comparison.cells()]
+    if suite == "memory":
+        found.sort(
+            key=lambda row: (row["phases"], row["kept_bytes"] is not None, row["kept_bytes"] or 0)
         )
-    return _table("main", "Comparison", comparison, columns, rows, _published_notes(comparison))
+    rows = [[values.get(column.key) for column in columns] for values in found]
+    # What all rows have in common, unless it has a column
+    facts = {"dataset", "order", "recipe", "base_classes", "classes"} - {c.key for c in columns}
+    about = {name: value for name, value in vars(comparison).items() if name in facts}
+    notes = [*_spread_notes(comparison), *failure_notes(comparison), *_NOTES.get(suite, ())]
+    if suite in ("main", "ablation"):
+        notes += _published_notes(suite, comparison)
+    return Table(suite, f"{_SUBJECTS[suite]} on {described(comparison)}", columns, rows, notes, about)
 
 
-def base_table(comparison: Comparison) -> Table:
-    """Return accuracy and forgetting against the number of base classes."""
-    columns = (
-        *(_K, _METHOD_IF_SEVERAL, Column("base_classes", "Base classes", "count"), _SEEDS, _FAILED),
-        Column("base_phase_accuracy", "A_0 (%)", "percent", r"$A_0$ (\%)"),
-        *(_AVERAGE, _LAST, _FORGETTING),
-    )
-    rows: list[list[Value]] = [
-        [
-            *(k, comparison.label_without(row, BASE), row.settings[BASE], *_seeds(cell)),
-            *(cell.at_phase(0, "accuracy"), _average(cell)),
-            *(cell.over_seeds("last_accuracy"), cell.over_seeds("forgetting")),
-        ]
-        for k, row, cell in comparison.cells()
-    ]
-    notes = (
-        "A_0: accuracy after phase 0, on the base classes alone.",
-        "All other numbers of these runs are in main.csv.",
-    )
-    table = _table("base", "Accuracy against the size of the base", comparison, columns, rows, notes)
-    del table.about["base_classes"]
-    return table
-
-
-def ablation_table(comparison: Comparison) -> Table:
-    """Return the effect of expansion and γ, beside the paper's ablation."""
-    known = ("expansion_size", "gamma")
-    others = [name for name in differing([row.settings for row in comparison.rows]) if name not in known]
-    columns = (
-        *(_K, _METHOD_IF_SEVERAL, Column("expansion", "Expansion"), Column("gamma", "γ", "count")),
-        *(Column(name, SHORT_NAMES.get(name, name)) for name in others),
-        *(_SEEDS, _FAILED, _AVERAGE, _PUBLISHED, _DIFFERENCE, _LAST, _FORGETTING),
-    )
-    rows: list[list[Value]] = []
-    remarks: list[str] = []
-    for k, row, cell in comparison.cells():
-        width, gamma = row.settings.get("expansion_size", "yes"), row.settings.get("gamma")
-        paper = None
-        if comparison.is_published_protocol and row.method == "acil" and isinstance(gamma, int | float):
-            paper = ablation(comparison.dataset, width is not None, gamma, k)
-        if paper:
-            remarks += [f"Published: {paper.source}.", *paper.notes]
-        average = _average(cell)
-        rows.append(
-            [
-                *(k, row.method, plain(width), gamma),
-                *(plain(row.settings[name]) if name in row.settings else None for name in others),
-                *(*_seeds(cell), average, paper.average_accuracy if paper else None),
-                *(_difference(average, paper), cell.over_seeds("last_accuracy")),
-                cell.over_seeds("forgetting"),
-            ]
-        )
-    title = "Ablation of expansion and regularization"
-    return _table("ablation", title, comparison, columns, rows, list(dict.fromkeys(remarks)))
-
-
-def width_table(comparison: Comparison) -> Table:
-    """Return accuracy and cost against the expansion size."""
-    columns = (
-        *(_K, _METHOD_IF_SEVERAL, Column("expansion", "Expansion size", "count")),
-        *(_SEEDS, _FAILED, _AVERAGE, _LAST, _FORGETTING, _STATISTICS, _WEIGHTS, _SECONDS),
-    )
-    rows: list[list[Value]] = []
-    for k, row, cell in comparison.cells():
-        width = row.settings.get("expansion_size")
-        if not isinstance(width, int):
-            width = "none" if "expansion_size" in row.settings else None
-        rows.append(
-            [
-                *(k, comparison.label_without(row, "expansion_size"), width, *_seeds(cell)),
-                *(_average(cell), cell.over_seeds("last_accuracy")),
-                *(cell.over_seeds("forgetting"), cell.kept("statistics"), cell.kept("weights")),
-                cell.seconds(lambda phase: phase > 0),
-            ]
-        )
-    return _table("width", "Accuracy against expansion size", comparison, columns, rows)
-
-
-def memory_table(comparison: Comparison) -> Table:
-    """Return accuracy against the bytes that a method keeps of its data, fewest first."""
-    kept = Column("kept_bytes", "Kept in all", "bytes")
-    columns = (_K, _METHOD, _SEEDS, _FAILED, _SAMPLES, _STATISTICS, kept, _WEIGHTS, _AVERAGE, _LAST)
-    rows: list[list[Value]] = [
-        [
-            *(k, row.label, *_seeds(cell), cell.kept("samples"), cell.kept("statistics")),
-            *(cell.kept("samples", "statistics"), cell.kept("weights")),
-            *(_average(cell), cell.over_seeds("last_accuracy")),
-        ]
-        for k, row, cell in comparison.cells()
-    ]
-    rows.sort(key=lambda row: (row[0], row[6] is not None, row[6] or 0))
-    notes = ["Kept in all: samples and statistics after the last phase, without the network's weights."]
-    return _table("memory", "Accuracy against memory", comparison, columns, rows, notes)
+def _values(suite: str, comparison: Comparison, k: int, row: Row, cell: Cell) -> dict[str, Value]:
+    """Return what the columns of a table show of one cell, by their keys."""
+    average, paper = _average(cell), _published(suite, comparison, row, k)
+    label = comparison.label_without(row, _SETTING[suite]) if suite in _SETTING else row.label
+    return {
+        **{name: plain(value) for name, value in row.settings.items()},
+        "phases": k,
+        "method": row.method if suite == "ablation" else label,
+        "base_classes": row.settings.get(BASE),
+        "expansion": plain(row.settings.get("expansion_size", "yes")),
+        "gamma": row.settings.get("gamma"),
+        "seeds": len(cell.tried),
+        "failed": len(cell.failed) or None,
+        "base_phase_accuracy": cell.at_phase(0, "accuracy"),
+        "average_accuracy": average,
+        "published_average_accuracy": paper.average_accuracy if paper else None,
+        "difference": _difference(average, paper),
+        "last_accuracy": cell.over_seeds("last_accuracy"),
+        "forgetting": cell.over_seeds("forgetting"),
+        "published_forgetting": paper.forgetting if paper else None,
+        "samples_bytes": cell.kept("samples"),
+        "statistics_bytes": cell.kept("statistics"),
+        "kept_bytes": cell.kept("samples", "statistics"),
+        "weights_bytes": cell.kept("weights"),
+        "base_seconds": cell.seconds(lambda phase: phase == 0),
+        "seconds": cell.seconds(lambda phase: phase > 0),
+        "joint_difference": cell.worst("joint_difference"),
+        "condition": cell.worst("condition"),
+        "peak_bytes": cell.peak(),
+    }
 
 
 def described(comparison: Comparison, with_phases: bool = True) -> str:
@@ -223,26 +204,10 @@ def _message(run: Run) -> str:
     return str(run.failure["error"]) if run.failure else ""
 
 
-def _table(
-    name: str,
-    subject: str,
-    comparison: Comparison,
-    columns: Sequence[Column],
-    rows: list[list[Value]],
-    notes: Sequence[str] = (),
-) -> Table:
-    every = (*_spread_notes(comparison), *failure_notes(comparison), *notes)
-    return Table(name, f"{subject} on {described(comparison)}", columns, rows, every, comparison.about)
-
-
 def _average(cell: Cell) -> Stat | str | None:
     """Return Ā over seeds; if no seed was finished, why."""
     average = cell.over_seeds("average_accuracy")
     return reason(cell.failed[0]) if average is None and not cell.runs and cell.failed else average
-
-
-def _seeds(cell: Cell) -> tuple[int, int | None]:
-    return len(cell.tried), len(cell.failed) or None
 
 
 def _difference(mean: Stat | str | None, paper: Published | None) -> float | None:
@@ -251,11 +216,16 @@ def _difference(mean: Stat | str | None, paper: Published | None) -> float | Non
     return mean.mean - paper.average_accuracy
 
 
-def _published(comparison: Comparison, row: Row, k: int) -> Published | None:
+def _published(suite: str, comparison: Comparison, row: Row, k: int) -> Published | None:
     """Return the published numbers of a row, if our run follows their protocol."""
     if not comparison.is_published_protocol:
         return None
-    return published(protocol_name(comparison.dataset), row.method, k, comparison.recipe)
+    if suite != "ablation":
+        return published(protocol_name(comparison.dataset), row.method, k, comparison.recipe)
+    gamma, expanded = row.settings.get("gamma"), row.settings.get("expansion_size", "yes") is not None
+    if row.method != "acil" or not isinstance(gamma, int | float):
+        return None
+    return ablation(comparison.dataset, expanded, gamma, k)
 
 
 def _spread_notes(comparison: Comparison) -> tuple[str, ...]:
@@ -263,18 +233,18 @@ def _spread_notes(comparison: Comparison) -> tuple[str, ...]:
     return ("Mean ± standard deviation (n − 1) over seeds.",) if several else ()
 
 
-def _published_notes(comparison: Comparison) -> list[str]:
-    """Return sources and caveats of the paper's numbers, and what others report."""
-    if not comparison.is_published_protocol:
-        return []
+def _published_notes(suite: str, comparison: Comparison) -> list[str]:
+    """Return sources and caveats of the paper's numbers, and beside a comparison what others report."""
     sources: list[str] = []
     remarks: list[str] = []
     others: dict[str, list[str]] = {}
-    for k, row, _ in comparison.cells():
-        paper = _published(comparison, row, k)
+    for k, row, _ in comparison.cells() if comparison.is_published_protocol else ():
+        paper = _published(suite, comparison, row, k)
         if paper:
             sources.append(f"Published: {paper.source}.")
-            remarks += [f"{row.method}: {note}" for note in paper.notes]
+            remarks += [note if suite == "ablation" else f"{row.method}: {note}" for note in paper.notes]
+        if suite == "ablation":
+            continue
         for other in elsewhere(protocol_name(comparison.dataset), row.method, k):
             if other == paper:
                 continue
