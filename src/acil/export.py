@@ -29,7 +29,7 @@ from acil.vision.onnx_models import export_module, require_onnx
 
 #: Largest difference of scores to PyTorch: the graph computes in float32, scores lie near 0 … 1.
 TOLERANCE = 1e-3
-#: Images that the graph is compared on when none are given.
+#: Images, drawn at random, that the graph is compared on.
 _CHECKED = 8
 #: The script beside a graph; {name} is the file of the graph.
 _SCRIPT = '''\
@@ -114,12 +114,7 @@ def _constant(values: Tensor) -> nn.Parameter:
     return nn.Parameter(values.float().contiguous(), requires_grad=False)
 
 
-def export_onnx(
-    clf: ACILClassifier,
-    embedder: Embedder,
-    path: str | os.PathLike[str],
-    pixels: Tensor | None = None,
-) -> Exported:
+def export_onnx(clf: ACILClassifier, embedder: Embedder, path: str | os.PathLike[str]) -> Exported:
     """Write network and head as one ONNX file, compared with PyTorch first, and a script for it.
 
     Parameters
@@ -129,8 +124,6 @@ def export_onnx(
     embedder : Embedder
     path : str or path-like
         A file there is replaced.
-    pixels : Tensor of shape (n, channels, size, size), uint8, optional
-        Images to compare on; by default a few drawn at random.
 
     Returns
     -------
@@ -154,11 +147,10 @@ def export_onnx(
     if clf._require_state().scaling is not None:
         raise UnsupportedError("A model with standardize=True has no ONNX graph. Scale features before.")
     content = _merged(clf, embedder)
-    if pixels is None:
-        needed = embedder.preprocessing
-        shape = (_CHECKED, len(needed.mean), needed.size, needed.size)
-        generator = torch.Generator().manual_seed(0)
-        pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    needed = embedder.preprocessing
+    shape = (_CHECKED, len(needed.mean), needed.size, needed.size)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     difference = _compare(content, clf, embedder, pixels)
     script = _SCRIPT.format(name=Path(path).name)
     for target, text in ((Path(path), content), (Path(f"{os.fspath(path)}.py"), script.encode())):

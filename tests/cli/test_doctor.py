@@ -45,7 +45,6 @@ def test_machine_is_described():
     assert 0 < report["memory"]["available"] < report["memory"]["total"]
     assert report["devices"][0]["name"] == "cpu"
     assert report["threads"]["torch"] == torch.get_num_threads()
-    assert set(report["blas"]) == {"numpy", "scipy", "torch"}
     assert any("blas" in pool or "mkl" in pool for pool in report["threads"]["pools"])
 
 
@@ -54,13 +53,6 @@ def test_people_see_what_machines_see(tiny):
     assert result.exit_code == 0
     for text in (acil.__version__, torch.__version__, "device", "Cholesky", 'dtype="'):
         assert text in result.stdout
-
-
-@pytest.mark.parametrize(("load", "busy"), [(0.1, False), (3.0, True)])
-def test_speed_measured_on_a_busy_machine_says_so(monkeypatch, tiny, load, busy):
-    monkeypatch.setattr(doctor, "usable_cores", lambda: 4.0)
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (load, 0.0, 0.0))
-    assert ("Others are using this machine (load 3.0 on 4 cores)" in run().stdout) is busy
 
 
 def test_extras_are_those_of_the_package(monkeypatch):

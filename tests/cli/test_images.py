@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from acil import ImageClassifier, load
 from acil.cli import app
-from acil.cli.shared import aligned, counted
+from acil.cli.shared import counted, table
 from acil.modelfile import describe, saving
 from pictures import draw, network_file
 from strategies import relative
@@ -173,8 +173,8 @@ def test_wide_letters_keep_columns_in_line(place, tmp_path, network):
         (tmp_path / "images" / name).symlink_to(place / "train" / colour)
     model = tmp_path / "m.acil"
     lines = acil("learn", tmp_path / "images", "--model", model, "--backbone", network).stdout
-    assert "\n日本 語          5         5\n" in lines
-    assert "\ntwo words        5         5\n" in lines
+    assert "\n日本 語         5         5\n" in lines
+    assert "\ntwo words       5         5\n" in lines
     plot = tmp_path / "plot.png"
     found = acil("evaluate", model, tmp_path / "images", "--plot", plot)
     assert "\n日本 語    100.00 %\n" in found.stdout
@@ -182,8 +182,9 @@ def test_wide_letters_keep_columns_in_line(place, tmp_path, network):
     assert "Warning" not in found.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
     texts = ["日本 語", "Größe", "e\u0301", "two words", "\x1b[2J"]
-    assert {cell_len(text) for text in aligned(texts)} == {9}
-    assert aligned(["\x1b[2J"]) == ["\\x1b[2J"]
+    lines = table([(text, 1) for text in texts], right=(1,)).split("\n")
+    assert {cell_len(line) for line in lines} == {len("two words  1")}
+    assert table([["\x1b[2J"]]) == "\\x1b[2J"
 
 
 def test_every_bad_image_is_named_in_a_sentence_of_its_own(place, tmp_path, network):
@@ -252,7 +253,7 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, networ
         refused = acil("merge", *pair, "-o", tmp_path / "x.acil", code=1).stderr
         assert f"{small} can only predict" in refused
     table = acil("merge", model, other, "-o", tmp_path / "again.acil").stdout
-    assert table.startswith("blue        10\ngreen       10\nred         10\n")
+    assert shown.startswith("blue   10\ngreen  10\nred    10\n")
 
 
 def test_merged_shares_score_like_one_model_that_learnt_both(place, tmp_path, network):

@@ -42,8 +42,6 @@ class Settings:
         Of one request, of one request, of one image; a request may have `request_pixels` in all.
     read_seconds : float
         Time in which the images of a request must have arrived.
-    batch_images : int
-        Images that go through the network and the head together.
     track, undo : bool
         Whether a new model keeps hashes of its images, and whether states before changes are kept.
     unknown_above : float
@@ -61,19 +59,13 @@ class Settings:
     max_images: int = 64
     max_pixels: int = 50_000_000
     read_seconds: float = 60.0
-    batch_images: int = 2 * (os.cpu_count() or 1)
     track: bool = True
     undo: bool = True
     unknown_above: float = UNKNOWN_ABOVE
 
     def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_images", "max_pixels", "batch_images"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not self.model.absolute().parent.is_dir():
             raise InputError(f"There is no folder {self.model.absolute().parent}. Create it first.")
-        if not 0 <= self.port < 2**16:
-            raise InputError(f"port must be between 0 and 65535, got {self.port}.")
         if not self.loopback and self.token is None:
             raise InputError(
                 f"{self.host} is open to other machines, and without a token anybody there could teach "

@@ -18,7 +18,6 @@ from acil.cli.shared import (
     ClassName,
     Force,
     Model,
-    aligned,
     counted,
     given_features,
     given_images,
@@ -26,6 +25,7 @@ from acil.cli.shared import (
     plain,
     require_free,
     shown_progress,
+    table,
     tell_skipped,
 )
 
@@ -112,12 +112,12 @@ def _csv(found: list[Any], top: int) -> str:
 
 
 def _show(found: list[Any]) -> None:
-    images = aligned(prediction.image for prediction in found)
-    labels = aligned(prediction.label for prediction in found)
-    for image, label, prediction in zip(images, labels, found, strict=True):
-        top = "  ".join(f"{plain(name)} {share:.0%}" for name, share in prediction.top)
-        novelty = "" if prediction.novelty is None else f"novelty {prediction.novelty:4.2f}  "
-        typer.echo(f"{image}  {label}  {novelty}{top}")
+    rows = []
+    for prediction in found:
+        novelty = [] if prediction.novelty is None else [f"novelty {prediction.novelty:4.2f}"]
+        top = "  ".join(f"{name} {share:.0%}" for name, share in prediction.top)
+        rows.append([prediction.image, prediction.label, *novelty, top])
+    typer.echo(table(rows))
 
 
 def evaluate(
@@ -170,8 +170,8 @@ def evaluate(
         return
     _show_images("wrong", found.wrong, show)
     _show_images("doubtful", found.right, show)
-    for name, accuracy in zip(aligned(found.per_class), found.per_class.values(), strict=True):
-        typer.echo(f"{name}  {accuracy:6.2f} %")
+    rows = [(name, f"{accuracy:.2f} %") for name, accuracy in found.per_class.items()]
+    typer.echo(table(rows, right=(1,)))
     unknown = sum(found.unknown.values())
     typer.echo(
         f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'image')}; {unknown} called unknown"
@@ -182,12 +182,13 @@ def evaluate(
 
 def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> None:
     """Print a line for each of the first images: its class, and the one that the model names."""
-    shown = pairs[:show]
-    images, classes = aligned(p.image for _, p in shown), aligned(name for name, _ in shown)
-    for image, name, (_, prediction) in zip(images, classes, shown, strict=True):
+    rows = []
+    for name, prediction in pairs[:show]:
         likeliest, share = prediction.top[0]
-        instead = f"  taken for {plain(likeliest)}" if what == "wrong" else ""
-        typer.echo(f"{what}  {image}  {name}{instead} {share:.0%}")
+        instead = f"taken for {likeliest} " if what == "wrong" else ""
+        rows.append((what, prediction.image, name, f"{instead}{share:.0%}"))
+    if rows:
+        typer.echo(table(rows))
     if what == "wrong" and 0 < show < len(pairs):
         typer.echo(f"… and {len(pairs) - show:,} more wrong")
 

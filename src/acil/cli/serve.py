@@ -18,7 +18,9 @@ from acil.errors import MissingExtraError
 def serve(
     model: Annotated[Path, typer.Argument(help="Model file, made if it is not there.", metavar="MODEL")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(

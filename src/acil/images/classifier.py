@@ -355,13 +355,13 @@ class ImageClassifier:
         snapshot = self.snapshot
         if isinstance(sources, Samples):
             require_identity(sources.identity, snapshot.identity)
-            rows = snapshot.classify(sources.features, top, unknown_above)
-            return [Prediction(name, *row) for name, row in zip(sources.images, rows, strict=True)]
+            return snapshot.classify(sources.features, sources.images, top, unknown_above)
         found = embed_files(sources, self.embedder, skip_bad, progress)
-        rows = snapshot.classify(found.features.numpy(), top, unknown_above)
-        answers = dict(zip(found.kept, rows, strict=True))
+        names = [name_of(sources[i], i) for i in found.kept]
+        answers = snapshot.classify(found.features.numpy(), names, top, unknown_above)
+        by_place = dict(zip(found.kept, answers, strict=True))
         return [
-            Prediction(name_of(source, i), *answers.get(i, ("", False, (), None)), found.bad.get(i))
+            by_place.get(i) or Prediction(name_of(source, i), "", False, (), None, found.bad.get(i))
             for i, source in enumerate(sources)
         ]
 

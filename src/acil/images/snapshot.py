@@ -18,6 +18,7 @@ from acil.analytic import Frozen
 from acil.calibration import expected_leverage
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
+from acil.images.results import Prediction
 from acil.modelfile import save
 from acil.vision.listing import UNKNOWN
 
@@ -244,9 +245,13 @@ class Snapshot:
         return dict(zip(names, self.head.class_count_.tolist(), strict=True))
 
     def classify(
-        self, features: npt.NDArray[np.float32], top: int, unknown_above: float | None
-    ) -> list[tuple[str, bool, tuple[tuple[str, float], ...], float | None]]:
-        """Return label, whether it is unknown, the likeliest classes and novelty of each row."""
+        self,
+        features: npt.NDArray[np.float32],
+        images: Sequence[str],
+        top: int,
+        unknown_above: float | None,
+    ) -> list[Prediction]:
+        """Return what the model says of images of these names, from their features."""
         if not len(features):
             return []
         head = self.solved()
@@ -257,8 +262,9 @@ class Snapshot:
             novelties = head.relative_novelty(features).tolist()
         classes = head.classes_
         found = []
-        for row, columns, novelty in zip(probabilities, best, novelties, strict=True):
+        for image, row, columns, novelty in zip(images, probabilities, best, novelties, strict=True):
             likeliest = tuple((str(classes[c]), float(row[c])) for c in columns)
             unknown = novelty is not None and unknown_above is not None and novelty > unknown_above
-            found.append((UNKNOWN if unknown else likeliest[0][0], unknown, likeliest, novelty))
+            label = UNKNOWN if unknown else likeliest[0][0]
+            found.append(Prediction(image, label, unknown, likeliest, novelty))
         return found
