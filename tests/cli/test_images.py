@@ -252,7 +252,7 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, networ
     for pair in ((model, small), (small, model)):
         refused = acil("merge", *pair, "-o", tmp_path / "x.acil", code=1).stderr
         assert f"{small} can only predict" in refused
-    table = acil("merge", model, other, "-o", tmp_path / "again.acil").stdout
+    shown = acil("merge", model, other, "-o", tmp_path / "again.acil").stdout
     assert shown.startswith("blue   10\ngreen  10\nred    10\n")
 
 
@@ -312,7 +312,7 @@ def test_undo_takes_back_learning_and_forgetting(place, model):
     assert "nothing to undo" in acil("undo", model, code=1).stderr
     acil("forget", model, place / "train" / "blue", "--class", "blue")
     table = acil("undo", model).stdout
-    assert "blue         5         5" in table
+    assert "blue        5         5" in table
     assert "green" not in table
 
 
