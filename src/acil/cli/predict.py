@@ -254,7 +254,7 @@ def embed(
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
     classifier = ImageClassifier() if backbone is None else ImageClassifier(backbone)
     with shown_progress("images") as progress:
-        samples = classifier.embed(paths, labels, skip_bad=skip_bad, progress=progress)
+        samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(samples.skipped)
     write_features(out, samples)
     rows, width = samples.features.shape

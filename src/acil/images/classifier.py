@@ -28,6 +28,7 @@ from acil.images.results import (
     Samples,
     images_and_labels,
     name_of,
+    require_labels,
     require_list,
 )
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
@@ -170,43 +171,23 @@ class ImageClassifier:
         skip_bad: bool = False,
         progress: ImageProgress | None = None,
     ) -> Samples:
-        """Turn images into samples, which `learn` and `forget` take; the model is not changed.
+        """Turn images into samples, which other methods take; the model is not changed.
 
         Parameters
         ----------
         source : str, path-like or sequence of images
             A folder with one folder for each class, or a CSV file of path and label; with ``labels``, a
-            folder of images, or images: each a path, the content of a file (bytes), a PIL image or an
+            folder of images; or images: each a path, the content of a file (bytes), a PIL image or an
             array as `acil.vision.decode` takes it.
         labels : str or sequence of str, optional
-            Class of all images, or of each.
+            Class of all images, or of each. Samples without labels can only be classified.
         skip_bad : bool, default=False
             Leave out files that cannot be read, instead of refusing all.
         progress : callable, optional
             Called with the number of images done and the number of all.
         """
-        return self.embed(*images_and_labels(source, labels), skip_bad=skip_bad, progress=progress)
-
-    def embed(
-        self,
-        sources: Sequence[Source],
-        labels: Sequence[str] | None = None,
-        *,
-        skip_bad: bool = False,
-        progress: ImageProgress | None = None,
-    ) -> Samples:
-        """Return the features of images, which need no labels.
-
-        Parameters
-        ----------
-        sources : sequence of images
-        labels : sequence of str, optional
-            Class of each.
-        skip_bad, progress
-            As in `prepare`.
-        """
         start = time.perf_counter()
-        names = [""] * len(sources) if labels is None else labels
+        sources, names = images_and_labels(source, labels)
         embedder = self.embedder
         found = embed_files(sources, embedder, skip_bad, progress)
         return Samples(
@@ -347,8 +328,6 @@ class ImageClassifier:
             Of an image that cannot be read, return a prediction that has an ``error`` and no label,
             instead of refusing all.
         """
-        if isinstance(sources, str | os.PathLike):
-            raise InputError("Give a list of images, even for one.")
         require_list(sources)
         if top < 1:
             raise InputError(f"top must be at least 1, got {top}.")
@@ -386,6 +365,7 @@ class ImageClassifier:
         if isinstance(source, Samples):
             sources, names = source, source.require_labels().names
         else:
+            require_labels(source, labels)
             sources, names = images_and_labels(source, labels)
         classes = list(self.snapshot.totals)
         if not set(names) & set(classes):
@@ -470,6 +450,7 @@ class ImageClassifier:
     ) -> Samples:
         if isinstance(source, Samples):
             return source.require_labels()
+        require_labels(source, labels)
         return self.prepare(source, labels, skip_bad=skip_bad, progress=progress)
 
     def _tracker(self, samples: Samples) -> Tracker:

@@ -60,7 +60,8 @@ class Samples:
     @property
     def names(self) -> list[str]:
         """Class of each of the digests."""
-        return [str(label) for label in self.labels]
+        found: list[str] = self.labels.tolist()
+        return found
 
     def require_labels(self) -> Samples:
         """Return these samples, or raise if they have no labels."""
@@ -256,16 +257,16 @@ class Evaluation:
 def images_and_labels(
     source: Given, labels: str | Sequence[str] | None
 ) -> tuple[list[Source], list[str]]:
-    """Return images and the class of each."""
-    require_list(source)
+    """Return images and the class of each, which is "" for images without labels."""
     if isinstance(source, str | os.PathLike):
         if labels is not None and not isinstance(labels, str):
             raise InputError(f"{os.fspath(source)} is one place: give one label, or a list of images.")
         listing = list_images(source, labels)
         return list(listing.paths), listing.labels
+    require_list(source)
     sources = list(source)
     if labels is None:
-        raise InputError("A list of images needs labels: one for all, or one for each.")
+        return sources, [""] * len(sources)
     names = [labels] * len(sources) if isinstance(labels, str) else [str(label) for label in labels]
     if len(names) != len(sources):
         raise InputError(f"There are {len(sources)} images but {len(names)} labels.")
@@ -280,10 +281,16 @@ def images_and_labels(
     return sources, names
 
 
+def require_labels(source: Given, labels: object) -> None:
+    """Raise if images are given without labels; those in a folder are named by it."""
+    if labels is None and not isinstance(source, str | os.PathLike):
+        raise InputError("A list of images needs labels: one for all, or one for each.")
+
+
 def require_list(source: object) -> None:
     """Raise if one image is given instead of a list of images."""
     one_array = isinstance(source, np.ndarray) and source.ndim < 4
-    if one_array or isinstance(source, bytes | Image.Image):
+    if one_array or isinstance(source, str | os.PathLike | bytes | Image.Image):
         raise InputError("Give a list of images, even for one.")
 
 
