@@ -25,24 +25,12 @@ _TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.5, 10.0
 
 @dataclass(frozen=True)
 class Calibration:
-    """Sums over samples learnt, each scored as if it had been left out; merged by addition.
+    """Sums over samples learnt, each scored as if it had been left out; merged by addition."""
 
-    Attributes
-    ----------
-    samples : float
-        Weight of the samples.
-    losses : Tensor of shape (33,)
-        Σ −log(probability of the true class), at each of the temperatures that are tried.
-    novelties : Tensor of shape (160,)
-        Histogram of the logarithm of the novelty.
-    approximate : bool
-        Whether samples were forgotten, or learnt without being counted here.
-    """
-
-    samples: float
-    losses: Tensor
-    novelties: Tensor
-    approximate: bool = False
+    samples: float  # their weight
+    losses: Tensor  # Σ −log(probability of the true class), at each of the temperatures
+    novelties: Tensor  # histogram of the logarithm of the novelty
+    approximate: bool = False  # some samples were forgotten, or learnt without being counted here
 
     @classmethod
     def empty(cls) -> Calibration:
@@ -50,16 +38,9 @@ class Calibration:
         return cls.of_numbers(torch.zeros(1 + len(_TEMPERATURES) + _BINS, dtype=torch.float64))
 
     def plus(self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor) -> Calibration:
-        """Return the calibration with more samples.
+        """Return the calibration with more samples, of true classes in ``columns``.
 
-        Parameters
-        ----------
-        scores : Tensor of shape (n, n_classes)
-        columns : Tensor of shape (n,)
-            True class of each.
-        novelties : Tensor of shape (n,)
-            Their logarithm.
-        weights : Tensor of shape (n,)
+        ``scores`` has shape (n, n_classes), the others (n,); novelties are given as logarithms.
         """
         own = scores.gather(1, columns.unsqueeze(1)).squeeze(1)
         losses = [(torch.logsumexp(scores / T, 1) - own / T) @ weights for T in _TEMPERATURES.tolist()]

@@ -110,29 +110,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         call; later calls keep that scale. (Mean 1, because the expansion has no bias.) Only models with
         the same scale can be merged, such as copies of one model.
 
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        Labels seen (or declared), sorted.
-    coef_ : ndarray of shape (n_classes, d)
-        Weights, solved when first needed.
-    intercept_ : ndarray of shape (n_classes,)
-        Zeros unless ``fit_intercept``.
-    class_count_ : ndarray of shape (n_classes,)
-        Number of samples of each class.
-    gamma_ : float
-        The γ in use.
-    gamma_relative_ : float
-        γ / (trace(gram) / d), which can be compared between data sets. ``solver="gram"`` only.
-    condition_ : float
-        Estimate of the condition number κ of gram + γI.
-    n_samples_ : int
-        Number of samples learnt.
-    n_features_in_ : int
-        Number of features of X.
-    temperature_ : float
-        Temperature of the softmax in ``predict_proba``.
-
     Notes
     -----
     With ``solver="gram"`` in float64 and equal γ, two ways to the same model agree to max(1e-12, c·ε·κ)
@@ -498,14 +475,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def stored_bytes(self) -> dict[str, int]:
-        """Return the bytes of each part of the model, as a file of it has them.
-
-        Returns
-        -------
-        dict
-            Of ``gram`` (one triangle), ``moment``, ``rfaum`` (one triangle), ``coef``, ``intercept`` and
-            ``projection``, those that this model has.
-        """
+        """Return the bytes of each part of the model, as a file of it has them."""
         model = self._require_state().model
         d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
         parts = {"coef": d * c * number, "intercept": c * number}
@@ -519,22 +489,22 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes_(self) -> Labels:
-        """Labels, sorted."""
+        """Labels seen or declared, sorted, of shape (n_classes,)."""
         return self._require_state().classes
 
     @property
     def coef_(self) -> npt.NDArray[Any]:
-        """Weights of shape (n_classes, d)."""
+        """Weights of shape (n_classes, d), solved when first needed."""
         return self._scoring()[1].coef.mT.cpu().numpy().copy()
 
     @property
     def intercept_(self) -> npt.NDArray[Any]:
-        """Intercepts of shape (n_classes,)."""
+        """Intercepts of shape (n_classes,): zeros unless ``fit_intercept`` or discriminants."""
         return self._scoring()[1].intercept.cpu().numpy().copy()
 
     @property
     def class_count_(self) -> npt.NDArray[np.int64]:
-        """Number of samples of each class."""
+        """Number of samples of each class, of shape (n_classes,)."""
         with self._locked() as state:
             return state.model.head.counts.numpy().copy()
 
@@ -551,14 +521,14 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def gamma_relative_(self) -> float:
-        """γ relative to trace(gram) / d."""
+        """γ / (trace(gram) / d), which can be compared between data sets; ``solver="gram"`` only."""
         with self._locked() as state:
             unit = state.gamma_unit()
             return state.model.gamma() / unit if unit else math.inf
 
     @property
     def condition_(self) -> float:
-        """Estimate of the condition number of gram + γI."""
+        """Estimate of the condition number κ of gram + γI."""
         with self._locked() as state:
             return state.model.learner.condition()
 
@@ -646,18 +616,17 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"{error} Extract features with the same backbone ({name!r}).") from None
 
     def _set_gamma(self, state: State, gamma: float) -> float:
-        model = state.model
-        self._state = replace(state, model=model.with_head(model.ridge.with_gamma(gamma)))
+        head = state.model.ridge.with_gamma(gamma)
+        self._state = replace(state, model=state.model.with_head(head))
         return gamma
 
     def _require_state(self) -> State:
         """Return the state; raise if nothing was learnt."""
-        state: State | None = self.__dict__.get("_state")
-        if state is None or not state.model.head.counts.any():
+        if not self.__sklearn_is_fitted__():
             raise _UnfittedError(
                 "This ACILClassifier has not learnt anything yet. Call 'fit' or 'partial_fit' first."
             )
-        return state
+        return self._state
 
     @contextmanager
     def _locked(self) -> Iterator[State]:

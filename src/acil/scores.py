@@ -135,16 +135,8 @@ class Discriminant:
     ) -> LeftOut:
         """Return what samples learnt would score if each were left out, in closed form.
 
-        How far means are drawn is taken as it is with all samples.
-
-        Parameters
-        ----------
-        ridge_scores : Tensor of shape (n, n_classes)
-            Of the rows, by the ridge weights.
-        leverages : Tensor of shape (n,)
-            xᵀA⁻¹x of each row.
-        columns : Tensor of shape (n,)
-        weights : Tensor of shape (n,) or None
+        ``ridge_scores``, of shape (n, n_classes), are by the ridge weights; ``leverages`` are xᵀA⁻¹x of
+        each row. How far means are drawn is taken as it is with all samples.
         """
         u = ridge_scores[:, self.present].double() / self.n.sqrt()
         # A sample of weight 2 is two samples, of which one is left out.

@@ -26,31 +26,16 @@ _WEIGHT_ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class State:
-    """Everything learnt, in one object that is replaced whole.
+    """Everything learnt, in one object that is replaced whole."""
 
-    Attributes
-    ----------
-    classes : ndarray of shape (n_classes,)
-        Labels, sorted; label i is column i of the model.
-    model : AnalyticModel
-    seed : int
-        Seed that the expansion was drawn with.
-    scaling : Tensor of shape (2, n_features) or None
-        What is taken from each feature, and what it is divided by then.
-    calibration : Calibration or None
-        For discriminant scores.
-    release : dict or None
-        Releases made of these samples, see `acil.privacy`; None if there are none.
-    changes : int or None
-        Samples learnt or forgotten since the model was last saved or loaded; None before that.
-    """
-
-    classes: Labels
+    classes: Labels  # sorted; label i is column i of the model
     model: AnalyticModel
-    seed: int
+    seed: int  # that the expansion was drawn with
+    #: What is taken from each feature, and what it is divided by then: of shape (2, n_features)
     scaling: Tensor | None = None
-    calibration: Calibration | None = None
-    release: dict[str, Any] | None = None
+    calibration: Calibration | None = None  # of discriminant scores
+    release: dict[str, Any] | None = None  # releases made of these samples, see `acil.privacy`
+    #: Samples learnt or forgotten since the model was last saved or loaded; None before that
     changes: int | None = None
 
     @classmethod

@@ -22,46 +22,22 @@ _LARGEST_IMAGES = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a server listens, what it serves and what it accepts.
+    """Where a server listens, what it serves and what it accepts."""
 
-    Attributes
-    ----------
-    model : Path
-        Model file; it need not exist yet.
-    backbone : str or None
-        Network, if not the one that the model names.
-    host, port
-        Address to listen on; port 0 takes any that is free.
-    token : str or None
-        Needed for teaching and forgetting.
-    held_out : Path or None
-        Folder with one folder for each class, on which accuracy is measured after each change.
-    hosts : tuple of str
-        Further names by which the server is reached, for one behind a proxy.
-    max_bytes, max_images, max_pixels : int
-        Of one request, of one request, of one image; a request may have `request_pixels` in all.
-    read_seconds : float
-        Time in which the images of a request must have arrived.
-    track, undo : bool
-        Whether a new model keeps hashes of its images, and whether states before changes are kept.
-    unknown_above : float
-        Novelty beyond which an image is unknown, unless a request says otherwise.
-    """
-
-    model: Path
-    backbone: str | None = None
+    model: Path  # need not exist yet
+    backbone: str | None = None  # network, if not the one that the model names
     host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = field(default=None, repr=False)
-    held_out: Path | None = None
-    hosts: tuple[str, ...] = ()
-    max_bytes: int = 64 * 2**20
-    max_images: int = 64
-    max_pixels: int = 50_000_000
-    read_seconds: float = 60.0
-    track: bool = True
-    undo: bool = True
-    unknown_above: float = UNKNOWN_ABOVE
+    port: int = 8000  # 0 takes any that is free
+    token: str | None = field(default=None, repr=False)  # for teaching and forgetting
+    held_out: Path | None = None  # folder of images on which accuracy is measured after each change
+    hosts: tuple[str, ...] = ()  # further names by which the server is reached
+    max_bytes: int = 64 * 2**20  # of a request
+    max_images: int = 64  # of a request
+    max_pixels: int = 50_000_000  # of an image; a request may have `request_pixels` in all
+    read_seconds: float = 60.0  # in which the images of a request must have arrived
+    track: bool = True  # whether a new model keeps hashes of its images
+    undo: bool = True  # whether states before changes are kept
+    unknown_above: float = UNKNOWN_ABOVE  # novelty beyond which an image is unknown
 
     def __post_init__(self) -> None:
         if not self.model.absolute().parent.is_dir():
