@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.cli.shared import is_rank_zero, stop_on_sigterm
+from acil.cli.shared import assignment, is_rank_zero, stop_on_sigterm
 from acil.errors import InputError, ModelFileError, ProcessLostError
 
 app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
@@ -86,7 +86,7 @@ def run(
         "device": device, "root": root, "skip_bad": skip_bad or None, "jobs": jobs,
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
-    values |= dict(_assignment(text) for text in set_ or [])
+    values |= dict(assignment(text) for text in set_ or [])
     settings = make_config(values)
     from acil.benchmark.prepare import dataset_name
 
@@ -279,7 +279,7 @@ def choose(
         out or Path("runs") / f"{dataset_name(dataset).replace(':', '-')}-choice",
         dataset,
         recipe=recipe,
-        changes=dict(_assignment(text) for text in set_ or []),
+        changes=dict(assignment(text) for text in set_ or []),
         candidates=dict(_candidate(text) for text in try_) if try_ else DEFAULTS,
         splits=tuple(_numbers("--splits", splits, int)),
         gammas=GAMMAS if gammas is None else tuple(_numbers("--gammas", gammas, float)),
@@ -305,14 +305,7 @@ def _candidate(text: str) -> tuple[str, dict[str, str]]:
     if not changes:
         raise InputError(f"A candidate is NAME key=value …, and {text!r} changes nothing.")
     name = " ".join(words[: words.index(changes[0])]) or text
-    return name, dict(_assignment(word) for word in words[words.index(changes[0]) :])
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise InputError(f"Values are given as key=value, got {text!r}.")
-    return name.strip(), value.strip()
+    return name, dict(assignment(word) for word in words[words.index(changes[0]) :])
 
 
 def _numbers(option: str, text: str, kind: Any) -> list[Any]:

@@ -196,26 +196,18 @@ def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> No
 def _draw(found: Any, path: Path) -> None:
     """Draw the confusion matrix, in percent of each true class."""
     from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay
 
     from acil.modelfile.writing import replacing
 
-    totals = found.confusion.sum(axis=1, keepdims=True)
-    shares = 100 * found.confusion / totals.clip(min=1)
-    side = 2.5 + 0.45 * len(found.classes)
+    shares = 100 * found.confusion / found.confusion.sum(axis=1, keepdims=True).clip(min=1)
+    names = [plain(name).replace("$", r"\$") for name in found.classes]
+    side = 2.5 + 0.45 * len(names)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
     axes = figure.subplots()
-    picture = axes.imshow(shares, vmin=0, vmax=100, cmap="Blues")
-    names = [plain(name).replace("$", r"\$") for name in found.classes]
-    axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-    axes.set_yticks(range(len(names)), names)
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("true class")
-    axes.set_title(f"accuracy {found.accuracy:.1f} %")
-    for row, column in zip(*found.confusion.nonzero(), strict=True):
-        colour = "white" if shares[row, column] > 50 else "black"
-        count = str(found.confusion[row, column])
-        axes.text(column, row, count, ha="center", va="center", color=colour)
-    figure.colorbar(picture, label="% of true class")
+    axes.set_title(f"accuracy {found.accuracy:.1f} %; cells in % of the true class")
+    shown = ConfusionMatrixDisplay(shares, display_labels=names)
+    shown.plot(ax=axes, cmap="Blues", values_format=".0f", xticks_rotation=45)
     with replacing(path) as draft, warnings.catch_warnings(record=True) as said:
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
         figure.savefig(draft, format="png", dpi=120)

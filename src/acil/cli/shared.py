@@ -68,6 +68,14 @@ def given_features(places: list[Path], class_name: str | None = None) -> Any:
     return read_features(places[0], class_name)
 
 
+def assignment(text: str) -> tuple[str, str]:
+    """Return name and value of a text such as "key=value"."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise InputError(f"Values are given as key=value, got {text!r}.")
+    return name.strip(), value.strip()
+
+
 def has_folders(place: Path) -> bool:
     """Say whether a path is a folder with folders in it, such as those of classes."""
     return place.is_dir() and any(path.is_dir() for path in place.glob("[!.]*"))
