@@ -132,7 +132,7 @@ def export_onnx(clf: ACILClassifier, embedder: Embedder, path: str | os.PathLike
     Raises
     ------
     UnsupportedError
-        If the graph does not give the scores and classes of PyTorch; nothing is written.
+        If the graph does not give the scores of PyTorch; nothing is written.
 
     Notes
     -----
@@ -198,7 +198,7 @@ def _rename_outputs(model: Any, names: dict[str, str]) -> None:
 
 
 def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Tensor) -> float:
-    """Return the largest difference of scores; raise if it, or a class, is wrong."""
+    """Return the largest difference of scores; raise if it is too large."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -211,20 +211,15 @@ def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Te
     model = clf._require_state().model
     features = embedder.embed(pixels).to(device=model.device, dtype=model.precision.products)
     expected = torch.cat(list(model.scores([features], model.weights()))).cpu().double().numpy()
+    # So classes are the same, but for two whose scores are closer than twice the difference.
     difference = float(np.abs(found - expected).max())
-    ordered = np.sort(expected, axis=1)
-    # Two classes closer than rounding may swap.
-    clear = np.ones(len(expected), bool)
-    if expected.shape[1] > 1:
-        clear = ordered[:, -1] - ordered[:, -2] > 2 * difference
-    same = (found.argmax(1) == expected.argmax(1)) | ~clear
-    if not difference <= TOLERANCE or not same.all():
+    if not difference <= TOLERANCE:
         condition = "not known"
         with contextlib.suppress(UnsupportedError):
             condition = f"{clf.condition_:.2g}"
         raise UnsupportedError(
-            f"The ONNX graph differs from PyTorch: scores by up to {difference:.2g} (allowed are "
-            f"{TOLERANCE:g}), classes of {int((~same).sum())} of {len(same)} images. It was not "
-            f"written. Take a larger gamma: the condition number is {condition}."
+            f"The ONNX graph differs from PyTorch: scores by up to {difference:.2g}, allowed are "
+            f"{TOLERANCE:g}. It was not written. Take a larger gamma: the condition number is "
+            f"{condition}."
         )
     return difference

@@ -17,10 +17,9 @@ from starlette.requests import ClientDisconnect
 
 from acil import __version__
 from acil.app.guard import Guard, TokenCheck, client_of
-from acil.app.inbox import FIELD, Inbox
 from acil.app.metrics import CONTENT_TYPE
 from acil.app.service import Service
-from acil.app.uploads import TooLargeError
+from acil.app.uploads import FIELD, Inbox, TooLargeError
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
 Result = TypeVar("Result")

@@ -196,15 +196,16 @@ class Service:
         self, action: Literal["learn", "forget"], name: str, contents: list[bytes]
     ) -> dict[str, Any]:
         start = time.perf_counter()
-        change = self.store.change(action, self.store.reader.prepare(contents, name))
-        images = sum(change.report.counts.values())
+        samples = self.store.reader.prepare(contents, name)
+        report, state_before, state_after = self.store.change(action, samples)
+        images = sum(report.counts.values())
         self.metrics.used(action, images)
-        before, after = self._measure(change.before), self._measure(change.after)
+        before, after = self._measure(state_before), self._measure(state_after)
         entry = {
             "action": action,
             "class": name,
             "images": images,
-            "revision": change.after.revision,
+            "revision": state_after.revision,
             "held_out": compared(before, after) if before and after else None,
         }
         if images:
@@ -213,8 +214,8 @@ class Service:
         done = "learnt" if action == "learn" else "forgot"
         what = "1 image" if images == 1 else f"{images} images"
         logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
-        repeated = len(change.report.repeated)
-        return {**entry, "totals": change.report.totals, "repeated": repeated, "seconds": seconds}
+        repeated = len(report.repeated)
+        return {**entry, "totals": report.totals, "repeated": repeated, "seconds": seconds}
 
     def _measure(self, published: Published | None) -> Measured | None:
         """Return how a state does on the held-out images, if there are any; the last is remembered."""

@@ -46,15 +46,6 @@ class Published:
         return cls(snapshot, digest.hexdigest(), signature)
 
 
-@dataclass(frozen=True)
-class Change:
-    """What teaching or forgetting did: a report, and the states before and after it."""
-
-    report: Report
-    before: Published | None
-    after: Published
-
-
 class Store:
     """A model file and the state of it that is being served.
 
@@ -129,19 +120,21 @@ class Store:
         self._found(None)
         logger.info("%s has been changed by another process: reloaded.", self.path)
 
-    def change(self, action: Literal["learn", "forget"], samples: Samples) -> Change:
-        """Learn or forget samples, save, and serve the new state."""
+    def change(
+        self, action: Literal["learn", "forget"], samples: Samples
+    ) -> tuple[Report, Published | None, Published]:
+        """Learn or forget samples, save, and serve the new state; return a report and both states."""
         if action == "forget":
             self.require()
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             classifier, before = self._latest()
             report = classifier.learn(samples) if action == "learn" else classifier.forget(samples)
             if before is not None and not report.counts:
-                return Change(report, before, before)
+                return report, before, before
             classifier.save(self.path, undo=self._settings.undo)
             after = Published.of(classifier, _existing(self.path))
             self.published = after
-        return Change(report, before, after)
+        return report, before, after
 
     @property
     def undo_left(self) -> int:

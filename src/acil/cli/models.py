@@ -293,8 +293,8 @@ def export(
         facts = written["onnx"]
         typer.echo(f"{onnx}.py  names the class of image files with it, without acil")
         typer.echo(
-            f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: the same classes, scores "
-            f"within {facts['difference']:.1e}"
+            f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: scores within "
+            f"{facts['difference']:.1e}"
         )
 
 
