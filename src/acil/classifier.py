@@ -175,10 +175,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like or Tensor of shape (n, n_features)
         y : array-like or Tensor of shape (n,)
         sample_weight : array-like of shape (n,), optional
-
-        Returns
-        -------
-        self
         """
         return self._learn(X, y, None, sample_weight, fresh=True)
 
@@ -195,10 +191,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             is in ``classes_``, is never predicted and has the score −inf.
         sample_weight : array-like of shape (n,), optional
             A sample of weight 2 counts like two samples, one of weight 0 like none.
-
-        Returns
-        -------
-        self
         """
         if self.__sklearn_is_fitted__():
             return self._learn(X, y, classes, sample_weight, fresh=False)
@@ -219,10 +211,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X, y, sample_weight
             As given when they were learnt.
-
-        Returns
-        -------
-        self
         """
         with self._locked() as state:
             state.model.learner  # noqa: B018 (raises if the model can only predict)
@@ -241,10 +229,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         other : ACILClassifier
             Fitted with the same expansion and the same backbone; it is not changed. This model's γ and
             settings stay.
-
-        Returns
-        -------
-        self
         """
         if not isinstance(other, ACILClassifier):
             raise InputError(f"merge needs another ACILClassifier, got {type(other).__name__}.")
@@ -274,10 +258,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Needed only to have it now: weights are solved when they are first used. Few samples that come
         later correct the weights, with γ as it is, until the next solution.
-
-        Returns
-        -------
-        self
         """
         with self._locked() as state:
             ridge = state.model.ridge
@@ -464,10 +444,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         memory : bool, default=True
             With False only the traces are dropped, and the next factor finds its memory in place.
-
-        Returns
-        -------
-        self
         """
         if self.__sklearn_is_fitted__():
             with self._locked() as state:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,18 +40,6 @@ def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
 
 #: How scores follow from the weights of the regression; None takes them as they are.
 MIXERS: dict[str, Mixer] = {"ridge": None, "balanced": balanced, "discriminant": discriminant}
-
-
-class LeftOut(NamedTuple):
-    """Samples as a model that never learnt them would see them.
-
-    ``scores`` has shape (n, n_classes); ``leverages`` and ``sound`` have shape (n,). Only ``sound`` rows
-    count: the others were the only ones of their class, or the model fits them exactly.
-    """
-
-    scores: Tensor
-    leverages: Tensor
-    sound: Tensor
 
 
 @dataclass(frozen=True)
@@ -132,11 +119,12 @@ class Discriminant:
 
     def left_out(
         self, ridge_scores: Tensor, leverages: Tensor, columns: Tensor, weights: Tensor | None
-    ) -> LeftOut:
-        """Return what samples learnt would score if each were left out, in closed form.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores and leverages of samples learnt if each were left out, in closed form.
 
-        ``ridge_scores``, of shape (n, n_classes), are by the ridge weights; ``leverages`` are xᵀA⁻¹x of
-        each row. How far means are drawn is taken as it is with all samples.
+        The third tensor says which samples count: others were the only ones of their class, or the model
+        fits them exactly. ``ridge_scores``, of shape (n, n_classes), are by the ridge weights;
+        ``leverages`` are xᵀA⁻¹x of each row. Means are drawn as far as with all samples.
         """
         u = ridge_scores[:, self.present].double() / self.n.sqrt()
         # A sample of weight 2 is two samples, of which one is left out.
@@ -164,4 +152,4 @@ class Discriminant:
         scores[:, self.present] = (found[:, :-1] - found[:, -1:]) / self.spread
         rest = 1 - heavy * leverages
         sound = (others > 0) & (left > _LEAST_LEFT) & (rest > _LEAST_LEFT)
-        return LeftOut(scores, leverages / rest, sound)
+        return scores, leverages / rest, sound

@@ -116,8 +116,8 @@ class State:
                 self.features(rows), columns_of(labels, self.classes), weights
             ):
                 leverages = model.ridge.leverage(block).cpu().double()
-                left_out = found.left_out((block @ coef.to(block)).cpu(), leverages, columns, heavy)
-                scores, leverages, sound = left_out
+                by_ridge = (block @ coef.to(block)).cpu()
+                scores, leverages, sound = found.left_out(by_ridge, leverages, columns, heavy)
                 novelty = self.log_novelty(block, scores, leverages)
                 heavy = torch.ones(len(columns), dtype=torch.float64) if heavy is None else heavy
                 total = total.plus(scores[sound], columns[sound], novelty[sound], heavy[sound])

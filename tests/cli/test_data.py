@@ -178,18 +178,13 @@ def test_wrong_content_from_the_server_is_refused(server, tmp_path):
 
 
 @pytest.mark.parametrize("failure", [Handler.busy, Handler.break_off])
-def test_failed_download_is_tried_again(server, tmp_path, failure):
-    server.failures = [failure] * 2
-    assert report("cifar100", "--root", tmp_path)["train"] == 100
-    assert len(server.asked) == 3
-
-
-@pytest.mark.parametrize("failure", [Handler.busy, Handler.break_off])
-def test_attempts_have_an_end_and_leave_nothing(server, tmp_path, failure):
-    server.failures = [failure] * 10
+def test_failed_download_is_tried_three_times_and_leaves_nothing(server, tmp_path, failure):
+    server.failures = [failure] * 5
     assert "Try again later" in refused("cifar100", "--root", tmp_path / "data")
     assert len(server.asked) == 3
     assert list((tmp_path / "data").iterdir()) == []
+    assert report("cifar100", "--root", tmp_path / "data")["train"] == 100
+    assert len(server.asked) == 6
 
 
 def test_addresses_that_are_not_of_the_web_are_refused(server, tmp_path):

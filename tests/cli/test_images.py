@@ -13,23 +13,16 @@ import time
 
 import pytest
 from rich.cells import cell_len
-from typer.testing import CliRunner
 
 from acil import ImageClassifier, load
-from acil.cli import app
 from acil.cli.shared import counted, table
 from acil.modelfile import describe, saving
+from commands import acil
 from pictures import draw, network_file
 from strategies import relative
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-
-
-def acil(*arguments, code=0):
-    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [*map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result
 
 
 def start(*arguments):

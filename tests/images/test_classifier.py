@@ -153,14 +153,6 @@ def test_repr_says_what_is_learnt(joint):
     assert repr(ImageClassifier("timm:any")) == "<ImageClassifier of timm:any: nothing learnt>"
 
 
-@pytest.mark.parametrize("size", [1, 7, 16])
-def test_features_do_not_depend_on_what_runs_beside(pictures, features, size):
-    model = ImageClassifier(network())
-    images = sorted(pictures[1].glob("*/*.png"))
-    parts = [model.prepare(images[i : i + size], "red").features for i in range(0, 16, size)]
-    assert np.array_equal(np.concatenate(parts), features)
-
-
 def test_other_network_is_refused_and_nothing_changes(pictures, joint, tmp_path):
     joint.save(tmp_path / "m.acil")
     with pytest.raises(InputError, match=r"another network .*weights"):

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from acil import ImageClassifier
-from acil.errors import ACILError, InputError
+from acil.errors import InputError
 from acil.vision.listing import list_images
 from pictures import draw, network, png
 
@@ -173,13 +173,3 @@ def test_folder_name_with_control_characters_is_refused(tmp_path):
     (place / "a.png").write_bytes(GOOD)
     with pytest.raises(InputError, match="cannot be printed"):
         list_images(tmp_path)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 8, 100, 0.5, 0.99])
-def test_truncated_model_is_refused(model, tmp_path, cut):
-    path = tmp_path / "m.acil"
-    model.save(path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(cut * len(content)) if isinstance(cut, float) else cut])
-    with pytest.raises(ACILError):
-        ImageClassifier.load(path)

@@ -109,21 +109,22 @@ def tell_skipped(messages: Iterable[str]) -> None:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Show a bar on stderr for each thing being done; None if stderr is not a terminal."""
+def progress_bars() -> Iterator[Callable[..., None] | None]:
+    """Yield what shows a bar on stderr for each thing being done; None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    columns = (*Progress.get_default_columns(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
 
-        def show(what: str, done: int, total: int | None) -> None:
+        def show(what: str, done: int, total: int | None, note: str = "") -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+                tasks[what] = bars.add_task(what, note=note)
+            bars.update(tasks[what], completed=done, total=total, note=note)
 
         yield show
 

@@ -211,12 +211,8 @@ class ImageClassifier:
     ) -> Report:
         """Learn images of new or known classes, or raise and change nothing.
 
-        A model that tracks its images leaves out those that it has learnt already, under any class.
-
-        Parameters
-        ----------
-        source, labels, skip_bad, progress
-            As in `prepare`; or samples that it returned.
+        Takes what `prepare` takes, or samples that it returned. A model that tracks its images leaves
+        out those that it has learnt already, under any class.
         """
         samples = self._samples(source, labels, skip_bad, progress)
         with self._changing:
@@ -250,10 +246,8 @@ class ImageClassifier:
     ) -> Report:
         """Forget images: the head becomes the one that never learnt them; or raise and change nothing.
 
-        Parameters
-        ----------
-        source, labels, progress
-            The same images and labels that were learnt. A class of which none is left disappears.
+        Give the same images and labels that were learnt, as in `prepare`, or samples. A class of which
+        none is left disappears.
         """
         samples = self._samples(source, labels, False, progress)
         with self._changing:
@@ -275,10 +269,7 @@ class ImageClassifier:
     def merge(self, other: ImageClassifier) -> ImageClassifier:
         """Add everything that another model has learnt, as if this one had seen its images.
 
-        Parameters
-        ----------
-        other : ImageClassifier
-            With the same network and expansion; it is not changed.
+        The other has the same network and expansion, and is not changed.
         """
         theirs = other.snapshot
         with self._changing:
@@ -293,15 +284,7 @@ class ImageClassifier:
     def predict(
         self, sources: Sequence[Source], unknown_above: float | None = UNKNOWN_ABOVE
     ) -> list[str]:
-        """Return the likeliest class of each image, or ``"unknown"``.
-
-        Parameters
-        ----------
-        sources : sequence of images
-            Each a path, the content of a file, a PIL image or an array.
-        unknown_above : float or None, default=1
-            Images of a larger novelty are unknown; with None a class is always named.
-        """
+        """Return the likeliest class of each image, or ``"unknown"``; see `classify`."""
         return [p.label for p in self.classify(sources, 1, unknown_above)]
 
     def classify(
@@ -322,7 +305,7 @@ class ImageClassifier:
         top : int, default=3
             Number of classes to name.
         unknown_above : float or None, default=1
-            Images of a larger novelty are unknown; None calls none so.
+            Images of a larger novelty are unknown; with None a class is always named.
         progress : callable, optional
         skip_bad : bool, default=False
             Of an image that cannot be read, return a prediction that has an ``error`` and no label,
@@ -353,14 +336,7 @@ class ImageClassifier:
         skip_bad: bool = False,
         progress: ImageProgress | None = None,
     ) -> Evaluation:
-        """Compare predictions with the true classes of images.
-
-        Parameters
-        ----------
-        source, labels, skip_bad, progress
-            As in `prepare`.
-        unknown_above : float or None, default=1
-        """
+        """Compare predictions with the true classes of images, given as in `prepare`."""
         sources: Sequence[Source] | Samples
         if isinstance(source, Samples):
             sources, names = source, source.require_labels().names

@@ -272,10 +272,6 @@ check_entries = _object(HEADER)
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what a model file says of itself, without reading its tensors and without torch.
 
-    Parameters
-    ----------
-    path : str or path-like
-
     Returns
     -------
     dict

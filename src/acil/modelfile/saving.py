@@ -443,16 +443,8 @@ def verify(path: str | os.PathLike[str]) -> list[Check]:
     """Check everything that can be checked about a model file.
 
     Header and shapes; the checksum of each tensor; values and the expansion; and of a full model,
-    whether its sums can be sums over samples, fit the counts of the classes, and give its weights.
-
-    Parameters
-    ----------
-    path : str or path-like
-
-    Returns
-    -------
-    list of Check
-        It ends early where later checks need what has failed.
+    whether its sums can be sums over samples, fit the counts of the classes, and give its weights. The
+    list ends early where later checks need what has failed.
 
     Examples
     --------
