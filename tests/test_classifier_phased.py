@@ -160,20 +160,6 @@ def test_the_correction_path_is_taken_and_left_when_it_stops_paying():
     assert relative(model.coef_, joint.coef_) <= 1e-10
 
 
-def test_a_class_that_appears_in_a_correction_has_its_own_column():
-    problem = blobs(300, 8, 4, 0)
-    known = problem.y != 2
-    model = ACILClassifier(expansion_size=60, gamma=100.0).fit(problem.X[known], problem.y[known])
-    model.predict(problem.held_out)
-    for i in np.flatnonzero(~known)[:5]:
-        model.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1])
-    assert correction_rank(model) > 0
-    chosen = np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)[:5]])
-    joint = ACILClassifier(expansion_size=60, gamma=100.0).fit(problem.X[chosen], problem.y[chosen])
-    assert relative(model.coef_, joint.coef_) <= 1e-10
-    assert model.classes_.tolist() == [0, 1, 2, 3]
-
-
 def assert_scores_of_joint_learning(kind, problem, phases, size, share, predicting):
     """Compare models with one in float64 of the κ that is this share, in digits, of the largest."""
     options, digits, bar = OTHERS[kind]

@@ -14,12 +14,11 @@ import time
 import pytest
 from rich.cells import cell_len
 
-from acil import ImageClassifier, load
+from acil import ImageClassifier
 from acil.cli.shared import counted, table
 from acil.modelfile import describe, saving
 from commands import acil
 from pictures import draw, network_file
-from strategies import relative
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -247,16 +246,6 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, networ
         assert f"{small} can only predict" in refused
     shown = acil("merge", model, other, "-o", tmp_path / "again.acil").stdout
     assert shown.startswith("blue   10\ngreen  10\nred    10\n")
-
-
-def test_merged_shares_score_like_one_model_that_learnt_both(place, tmp_path, network):
-    shares = {"a.acil": [place / "train"], "b.acil": [place / "test"]}
-    for name, images in {**shares, "both.acil": [place / "train", place / "test"]}.items():
-        acil("learn", *images, "--model", tmp_path / name, "--backbone", network, "--expansion-size", 32)
-    acil("merge", *(tmp_path / name for name in shares), "-o", tmp_path / "merged.acil")
-    features = ImageClassifier.load(tmp_path / "merged.acil").prepare(place / "test").features
-    merged, both = (load(tmp_path / f"{name}.acil") for name in ("merged", "both"))
-    assert relative(merged.decision_function(features), both.decision_function(features)) <= 1e-9
 
 
 def test_torchrun_is_refused(place, tmp_path, monkeypatch):
