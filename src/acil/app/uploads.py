@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 from PIL import Image, PngImagePlugin
 from starlette.datastructures import UploadFile
@@ -164,10 +164,10 @@ def check_image(content: bytes, max_pixels: int) -> int:
     """
     if not content:
         raise InputError("It is empty. Send the file again.")
-    kind = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), None)
+    kind = next((kind for kind, (magic, _) in _FORMATS.items() if content.startswith(magic)), None)
     if kind is None:
         raise InputError(
-            f"It is not an image of a format that is taken here. Send {', '.join(UPLOAD_FORMATS)}."
+            f"It is not an image of a format that is taken here. Send {', '.join(_FORMATS)}."
         )
     # Before Pillow sees it: this also counts parts of the file, of which Pillow reads any number.
     other = second_type(content, kind)
@@ -205,7 +205,7 @@ def second_type(content: bytes, kind: str) -> str | None:
     for signature in (b"%pdf-", b"<script", b"<html", b"<!doctype", b"<?php"):
         if signature in head:
             return _FOREIGN_ANYWHERE[signature]
-    tail = content[_ENDS[kind](content) :].lower()
+    tail = content[_FORMATS[kind][1](content) :].lower()
     for signature, name in _FOREIGN_ANYWHERE.items():
         if signature in tail:
             return name
@@ -302,19 +302,11 @@ def _end_of_bmp(content: bytes) -> int:
     return int.from_bytes(content[2:6], "little") or len(content)
 
 
-_ENDS = {
-    "PNG": _end_of_png,
-    "JPEG": _end_of_jpeg,
-    "GIF": _end_of_gif,
-    "WEBP": _end_of_webp,
-    "BMP": _end_of_bmp,
+#: Formats that a server takes: how each begins, and what finds its end.
+_FORMATS: dict[str, tuple[bytes, Callable[[bytes], int]]] = {
+    "PNG": (PNG_MAGIC, _end_of_png),
+    "JPEG": (b"\xff\xd8", _end_of_jpeg),
+    "GIF": (b"GIF8", _end_of_gif),
+    "WEBP": (b"RIFF", _end_of_webp),
+    "BMP": (b"BM", _end_of_bmp),
 }
-_MAGIC = {
-    PNG_MAGIC: "PNG",
-    b"\xff\xd8": "JPEG",
-    b"GIF8": "GIF",
-    b"RIFF": "WEBP",
-    b"BM": "BMP",
-}
-#: Formats that a server takes: those whose end is known.
-UPLOAD_FORMATS = tuple(_ENDS)

@@ -30,7 +30,6 @@ FOR_DEVELOPERS = ("dev", "docs")
 #: Width of the matrices to measure with: large enough for the device to reach its usual speed.
 SIZES = {"cpu": 2048, "cuda": 8192}
 ROWS = 1024
-COPY_BYTES = 2**27
 DTYPES = ("float64", "float32")
 #: Seconds that all measurements share, beside one run of each to warm up.
 BUDGET = 1.5
@@ -126,15 +125,16 @@ def _threads(torch: Any) -> dict[str, Any]:
 
 
 def measure(devices: list[str]) -> dict[str, Any]:
-    """Measure the two operations that take most of the time, and memory copies, on CPU and GPUs."""
+    """Measure the two operations that take most of the time, on CPU and GPUs."""
     import torch
 
     names = [name for name in devices if torch.device(name).type in SIZES]
-    seconds = BUDGET / (len(names) * (2 * len(DTYPES) + 1))
+    seconds = BUDGET / (len(names) * 2 * len(DTYPES))
     results: list[dict[str, Any]] = []
     for name in names:
         try:
-            results.append({"device": name, **_measure_device(torch.device(name), seconds)})
+            speeds = {dtype: _measure(torch.device(name), dtype, seconds) for dtype in DTYPES}
+            results.append({"device": name, **speeds})
         except RuntimeError as error:
             # One full or broken device must not hide the others.
             results.append({"device": name, "error": str(error).splitlines()[0]})
@@ -165,25 +165,14 @@ def head_seconds(syrk: float, cholesky: float) -> float:
     return (n * d**2 + substitutions) / syrk + (K + 1) * (d**3 / 3) / cholesky
 
 
-def _measure_device(device: torch.device, seconds: float) -> dict[str, Any]:
-    import torch
-
-    speeds = {name: _measure_dtype(device, getattr(torch, name), seconds) for name in DTYPES}
-    source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copy = _fastest(lambda: target.copy_(source), seconds, device)
-    # A copy reads and writes each byte.
-    return {**speeds, "copy_gb_per_s": 2 * COPY_BYTES / copy / 1e9}
-
-
-def _measure_dtype(device: torch.device, dtype: torch.dtype, seconds: float) -> dict[str, float]:
+def _measure(device: torch.device, dtype: str, seconds: float) -> dict[str, float]:
     import torch
 
     from acil.analytic.cholesky import cholesky_
     from acil.analytic.linalg import add_gram_
 
     d, generator = SIZES[device.type], torch.Generator().manual_seed(0)
-    rows = torch.randn(ROWS, d, generator=generator).to(device, dtype)
+    rows = torch.randn(ROWS, d, generator=generator).to(device, getattr(torch, dtype))
     gram = add_gram_(rows.new_zeros(d, d), rows)
     gram.diagonal().add_(float(ROWS))  # well-conditioned, in float32 too
     work = gram.clone()
@@ -229,17 +218,16 @@ def _show(report: dict[str, Any]) -> None:
     typer.echo(table(_facts(report)))
     if report["speed"] is None:
         return
-    rows = [("device", "dtype", "syrk GFLOP/s", "Cholesky GFLOP/s", "copy GB/s", "CIFAR-100 head s")]
+    rows = [("device", "dtype", "syrk GFLOP/s", "Cholesky GFLOP/s", "CIFAR-100 head s")]
     for result in report["speed"]["results"]:
         if "error" in result:
             typer.echo(f"{result['device']} was not measured: {result['error']}")
             continue
         for dtype in DTYPES:
-            values = result[dtype]
-            syrk, cholesky = values["syrk_gflops"], values["cholesky_gflops"]
-            speeds = (f"{syrk:,.0f}", f"{cholesky:,.0f}", f"{result['copy_gb_per_s']:,.0f}")
-            rows.append((result["device"], dtype, *speeds, f"{values['head_seconds']:,.1f}"))
-    typer.echo("\n" + table(rows, right=(2, 3, 4, 5)) + "\n")
+            syrk, cholesky, head = result[dtype].values()
+            speeds = (f"{syrk:,.0f}", f"{cholesky:,.0f}", f"{head:,.1f}")
+            rows.append((result["device"], dtype, *speeds))
+    typer.echo("\n" + table(rows, right=(2, 3, 4)) + "\n")
     typer.echo("CIFAR-100 head: estimate for 50,000 rows of features, d = 8192, 100 classes, K = 25.")
     typer.echo(report["speed"]["recommendation"])
 

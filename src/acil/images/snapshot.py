@@ -183,7 +183,6 @@ class Snapshot:
     head: ACILClassifier
     tracker: Tracker
     _solving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    _solved: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
@@ -228,14 +227,12 @@ class Snapshot:
             save(head, path, inference=inference)
 
     def solved(self) -> ACILClassifier:
-        """Return the head with all that predictions need; the first call computes it."""
+        """Return the head with all that predictions need, which it computes once."""
         with self._solving:
-            if not self._solved.is_set():
-                self.head.temperature_  # noqa: B018
-                if self.can_learn:
-                    # It needs the factor, which novelties are then computed with.
-                    expected_leverage(self.head._require_state().model)
-                self._solved.set()
+            self.head.temperature_  # noqa: B018
+            if self.can_learn:
+                # It needs the factor, which novelties are then computed with.
+                expected_leverage(self.head._require_state().model)
         return self.head
 
     @property
