@@ -6,9 +6,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from acil import ACILClassifier, load, save
-from acil.calibration import FALSE_ALARMS, Calibration
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.scores import Discriminant
+from acil.scores import FALSE_ALARMS, Calibration, Discriminant
 from acil.validation import Rows
 from strategies import blobs, relative
 

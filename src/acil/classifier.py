@@ -17,8 +17,8 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
 from acil.analytic.model import Weights
-from acil.calibration import Calibration
 from acil.errors import InputError, NotFittedError
+from acil.scores import Calibration
 from acil.state import State, both_ledgers, released_before
 from acil.validation import (
     Labels,

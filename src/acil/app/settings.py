@@ -65,7 +65,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that requests may use for this server, beside the addresses of one on every address."""
+        """Host names that requests may use; a server on all addresses takes any IP address too."""
         own = f"[{self.host}]" if ":" in self.host else self.host
         local = LOOPBACK_NAMES if self.loopback or self.every_address else ()
         return tuple(dict.fromkeys(name.lower() for name in (*local, own, *self.hosts)))

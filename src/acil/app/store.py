@@ -61,7 +61,7 @@ class Store:
         #: The state that is served now; None until something has been taught.
         self.published: Published | None = None
         self._refused: Signature | None = None
-        #: What is wrong with the file, in words for anybody.
+        #: What is wrong with the file, without its path: everybody can read it.
         self.fault: str | None = None
         self._logged: tuple[str | None, str] = (None, "")
         #: Turns images into samples; never changed.

@@ -410,9 +410,8 @@ class ImageClassifier:
         model._track = track
         if isinstance(backbone, str):
             source = without_folder(backbone)
-        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked", ())), source)
-        if isinstance(backbone, str):
             model._embedder = open_network(backbone)
+        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked", ())), source)
         if backbone is not None:
             model.embedder  # noqa: B018 (a wrong network is told at once)
         return model

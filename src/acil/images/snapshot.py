@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from acil.analytic import Frozen
-from acil.calibration import expected_leverage
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.images.results import Prediction
 from acil.modelfile import save
+from acil.scores import expected_leverage
 from acil.vision.listing import UNKNOWN
 
 logger = logging.getLogger(__name__)

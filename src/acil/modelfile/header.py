@@ -217,7 +217,7 @@ PARAMETERS: dict[str, Rule] = {
     "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
     **_OPTIONS,
 }
-#: How samples learnt score when left out: `acil.calibration`. An inference file has empty lists.
+#: How samples learnt score when left out: `acil.scores`. An inference file has empty lists.
 CALIBRATION: dict[str, Rule] = {
     "samples": AMOUNT,
     "losses": _list_of(AMOUNT),
