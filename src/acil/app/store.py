@@ -31,10 +31,10 @@ class Published:
 
     snapshot: Snapshot
     revision: str  # hash of classes and weights: the same for the same state, also after a restart
-    signature: Signature  # of the file that holds this state
+    signature: Signature | None  # of the file that holds this state; None if it is gone
 
     @classmethod
-    def of(cls, classifier: ImageClassifier, signature: Signature) -> Published:
+    def of(cls, classifier: ImageClassifier, signature: Signature | None) -> Published:
         """Publish the state of a classifier that is not changed any more."""
         snapshot = classifier.snapshot
         # Solve now, not when the first prediction waits for it.
@@ -100,25 +100,22 @@ class Store:
 
     def _refreshed(self) -> None:
         signature = _signature(self.path)
-        known = None if self.published is None else self.published.signature
-        if signature == known:
+        if signature is None:
+            gone = None if self.published is None else "The model file is gone. Nothing can be changed."
+            self._found(gone)
+        elif self.published is not None and signature == self.published.signature:
             self._found(None)
-        elif signature is None:
-            self._found("The model file is gone. Nothing can be changed.")
-        if signature is None or signature in (known, self._refused):
-            return
         # A change that is being made reads the file itself.
-        if not self._changing.acquire(blocking=False):
-            return
-        try:
-            self.published = Published.of(self._load(), signature)
-        except ACILError:
-            self._refused = signature
-            raise
-        finally:
-            self._changing.release()
-        self._found(None)
-        logger.info("%s has been changed by another process: reloaded.", self.path)
+        elif signature != self._refused and self._changing.acquire(blocking=False):
+            try:
+                self.published = Published.of(self._load(), signature)
+            except ACILError:
+                self._refused = signature
+                raise
+            finally:
+                self._changing.release()
+            self._found(None)
+            logger.info("%s has been changed by another process: reloaded.", self.path)
 
     def change(
         self, action: Literal["learn", "forget"], samples: Samples
@@ -132,7 +129,7 @@ class Store:
             if before is not None and not report.counts:
                 return report, before, before
             classifier.save(self.path, undo=self._settings.undo)
-            after = Published.of(classifier, _existing(self.path))
+            after = Published.of(classifier, _signature(self.path))
             self.published = after
         return report, before, after
 
@@ -147,7 +144,7 @@ class Store:
             if not self.undo_left:
                 raise InputError("No earlier state is kept: there is nothing to undo.")
             undo(self.path)
-            self.published = Published.of(self._load(), _existing(self.path))
+            self.published = Published.of(self._load(), _signature(self.path))
             return self.published
 
     def _latest(self) -> tuple[ImageClassifier, Published | None]:
@@ -180,10 +177,3 @@ def _signature(path: Path) -> Signature | None:
     except OSError as error:
         raise InputError(f"Cannot look at {path}: {error.strerror}.") from error
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _existing(path: Path) -> Signature:
-    found = _signature(path)
-    if found is None:
-        raise ModelFileError(f"{path} has been removed while it was saved. Put it back.")
-    return found
