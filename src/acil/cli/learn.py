@@ -15,6 +15,7 @@ from acil.cli.shared import (
     AsJson,
     Backbone,
     ClassName,
+    LabelledImages,
     Model,
     counted,
     given_features,
@@ -41,15 +42,7 @@ Undo = Annotated[
 
 
 def learn(
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Folders with one folder for each class, or CSV of path,label; several folders of "
-            "images, each a class of its name; with --class: images. Or a file of features (npz, "
-            "parquet, csv).",
-            metavar="IMAGES…",
-        ),
-    ],
+    images: LabelledImages,
     model: Annotated[Path, typer.Option("--model", help="Model file, made or added to.")],
     class_name: ClassName = None,
     backbone: Backbone = None,
@@ -198,10 +191,7 @@ def _require_unchosen(model: Path, options: dict[str, Any]) -> None:
 
 def forget(
     model: Model,
-    images: Annotated[
-        list[Path],
-        typer.Argument(help="The images that were learnt: as for `acil learn`.", metavar="IMAGES…"),
-    ],
+    images: LabelledImages,
     class_name: ClassName = None,
     undo: Undo = True,
     as_json: AsJson = False,

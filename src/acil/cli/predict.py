@@ -17,6 +17,7 @@ from acil.cli.shared import (
     Backbone,
     ClassName,
     Force,
+    LabelledImages,
     Model,
     counted,
     given_features,
@@ -122,14 +123,7 @@ def _show(found: list[Any]) -> None:
 
 def evaluate(
     model: Model,
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            help="As for `acil learn`: folders with one folder for each class, CSV of path,label, or a "
-            "file of features.",
-            metavar="IMAGES…",
-        ),
-    ],
+    images: LabelledImages,
     class_name: ClassName = None,
     plot: Annotated[Path | None, typer.Option(help="Write the confusion matrix as PNG here.")] = None,
     show: Annotated[

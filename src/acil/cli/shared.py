@@ -25,6 +25,14 @@ Backbone = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+LabelledImages = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Folders with one folder for each class, or CSV of path,label; several folders of images, "
+        "each a class of its name; with --class: images. Or a file of features (npz, parquet, csv).",
+        metavar="IMAGES…",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 ClassName = Annotated[
     str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
