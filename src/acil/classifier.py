@@ -168,14 +168,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.standardize = standardize
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from scratch.
-
-        Parameters
-        ----------
-        X : array-like or Tensor of shape (n, n_features)
-        y : array-like or Tensor of shape (n,)
-        sample_weight : array-like of shape (n,), optional
-        """
+        """Learn from scratch; arguments as in `partial_fit`."""
         return self._learn(X, y, None, sample_weight, fresh=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -347,7 +340,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return torch.from_numpy(labels).to(rows.tensor_device)
 
     def predict_proba(self, X: Any) -> Any:
-        """Return class probabilities: a softmax of the scores.
+        """Return class probabilities, of shape (n, n_classes): a softmax of the scores.
 
         They rank like the scores. With ``scores="discriminant"`` the temperature of the softmax is the
         best one for the samples learnt, each scored as if it had been left out when it was learnt. With
@@ -356,10 +349,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or Tensor of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray or Tensor of shape (n, n_classes)
         """
         rows = self._check_query(X)
         with self._locked() as state:
@@ -368,15 +357,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _like(rows, torch.cat([torch.softmax(block / heat, dim=1) for block in scores]))
 
     def novelty(self, X: Any) -> Any:
-        """Return the leverage xᵀRx of each row: high for rows unlike anything learnt.
+        """Return the leverage xᵀRx of each row, of shape (n,): high for rows unlike anything learnt.
 
         Parameters
         ----------
         X : array-like or Tensor of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray or Tensor of shape (n,)
         """
         rows = self._check_query(X)
         with self._locked() as state:
@@ -385,7 +370,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return _like(rows, torch.cat(list(blocks)))
 
     def relative_novelty(self, X: Any) -> Any:
-        """Return how unlike everything learnt the direction of each row is: about 1 for rows like those.
+        """Return how novel the direction of each row is, of shape (n,): about 1 if like those learnt.
 
         The leverage of the row, scaled to the mean length of those learnt, divided by the mean leverage
         that samples learnt would have if each were left out. All of it follows from the sums: it is the
@@ -398,10 +383,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or Tensor of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray or Tensor of shape (n,)
         """
         rows = self._check_query(X)
         with self._locked() as state:
@@ -409,14 +390,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return _like(rows, torch.cat(found))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy of ``predict(X)``, between 0 and 1.
-
-        Parameters
-        ----------
-        X : array-like or Tensor of shape (n, n_features)
-        y : array-like or Tensor of shape (n,)
-        sample_weight : array-like of shape (n,), optional
-        """
+        """Return the accuracy of ``predict(X)``, between 0 and 1; arguments as in `partial_fit`."""
         # Here, because it brings half of scikit-learn, which learning and predicting do not need.
         from sklearn.metrics import accuracy_score
 

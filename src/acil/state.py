@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -205,10 +205,8 @@ class State:
                 "The models have different expansions, so their sums cannot be added. Fit both with the "
                 "same expansion_size, activation and random_state."
             )
-        scales = [state.scaling for state in (self, other)]
-        if (scales[0] is None) != (scales[1] is None) or (
-            scales[0] is not None and not torch.equal(scales[0], cast(Tensor, scales[1]))
-        ):
+        scales = [None if s.scaling is None else s.scaling.tolist() for s in (self, other)]
+        if scales[0] != scales[1]:
             raise InputError(
                 "The models scale their features differently, so their sums cannot be added. Models to "
                 "be merged have to start from the same first call (standardize=True), or without."

@@ -28,9 +28,6 @@ from acil.cli.shared import (
 )
 from acil.errors import InputError
 
-#: Options that are not named like the settings they give.
-_FLAGS = {"min_class_samples": "at-least"}
-
 Undo = Annotated[
     bool,
     typer.Option(
@@ -101,11 +98,10 @@ def learn(
         )
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
-    _require_unchosen(model, options)
     chosen = {name: value for name, value in options.items() if value is not None}
-    if backbone is not None:
-        chosen["backbone"] = backbone
-    new = ImageClassifier(track=track is not False, **chosen)
+    _require_new(model, chosen)
+    network = {} if backbone is None else {"backbone": backbone}
+    new = ImageClassifier(track=track is not False, **network, **chosen)
     with shown_progress("images") as progress, _mentioning_skip_bad():
         samples, embedder = given_features(images, class_name), None
         if samples is None:
@@ -116,7 +112,7 @@ def learn(
             embedder = reader.embedder
         with locked(model):
             # The file as it is now; another process may have made it or added to it.
-            _require_unchosen(model, options)
+            _require_new(model, chosen)
             classifier = new
             if model.exists():
                 classifier = ImageClassifier.load(model, backbone=embedder, track=track)
@@ -179,14 +175,13 @@ def _mentioning_skip_bad() -> Iterator[None]:
         raise InputError(f"{error} Or leave them out with --skip-bad.") from error
 
 
-def _require_unchosen(model: Path, options: dict[str, Any]) -> None:
+def _require_new(model: Path, chosen: dict[str, Any]) -> None:
     """Raise if options for a new model are given for one that exists."""
-    for name, value in options.items():
-        if value is not None and model.exists():
-            raise InputError(
-                f"{model} exists, and its {name} was chosen when it was made. Leave out "
-                f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
-            )
+    if chosen and model.exists():
+        raise InputError(
+            f"{model} exists, and {', '.join(chosen)} was chosen when it was made. Leave out "
+            "--expansion-size, --gamma, --at-least and --clip-norm, or make a new model."
+        )
 
 
 def forget(
