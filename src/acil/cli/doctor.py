@@ -117,10 +117,10 @@ def _threads(torch: Any) -> dict[str, Any]:
     import scipy.linalg  # noqa: F401 - loads the BLAS whose threads are counted
     import threadpoolctl  # type: ignore[import-untyped]
 
-    pools = {
-        f"{pool['internal_api']} {pool['version'] or ''} {pool['filepath']}": pool["num_threads"]
-        for pool in threadpoolctl.threadpool_info()
-    }
+    pools = {}
+    for pool in threadpoolctl.threadpool_info():
+        library = "/".join(Path(pool["filepath"]).parts[-2:])
+        pools[f"{library}, version {pool['version'] or 'unknown'}"] = pool["num_threads"]
     return {"torch": torch.get_num_threads(), "pools": pools, "settings": thread_variables()}
 
 

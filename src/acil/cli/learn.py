@@ -100,7 +100,7 @@ def learn(
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     chosen = {name: value for name, value in options.items() if value is not None}
     _require_new(model, chosen)
-    network = {} if backbone is None else {"backbone": backbone}
+    network: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
     new = ImageClassifier(track=track is not False, **network, **chosen)
     with shown_progress("images") as progress, _mentioning_skip_bad():
         samples, embedder = given_features(images, class_name), None

@@ -66,8 +66,8 @@ def serve(
     """Serve a model: predict, teach and forget over HTTP and on a web page.
 
     Listens on this machine only, unless --host says otherwise. Teaching and forgetting need a token. By
-    default a new one is made at each start and printed as part of the address; with --host you have to
-    give your own. Each change is saved to the model file before it is answered. Ctrl-C stops.
+    default a new one is made at each start and printed as part of the address; to be reached from other
+    machines, give your own. Each change is saved to the model file before it is answered. Ctrl-C stops.
     """
     try:
         from acil.app.server import serve as run

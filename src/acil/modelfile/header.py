@@ -82,18 +82,21 @@ def _one_of(*options: str) -> Rule:
     )
 
 
+def _is_integer(value: Any) -> bool:
+    # A bool is an int to isinstance; torch takes no int beyond 64 bits.
+    return type(value) is int and abs(value) < 2**63
+
+
 def _number(least: float, most: float) -> Rule:
     def valid(value: Any) -> bool:
-        # A bool is an int to isinstance; torch takes no int beyond 64 bits.
-        whole = type(value) is int and abs(value) < 2**63
-        return (whole or type(value) is float) and least <= value <= most
+        return (_is_integer(value) or type(value) is float) and least <= value <= most
 
     return _rule(valid, f"a number from {least:g} to {most:g}")
 
 
 def _integer(least: int) -> Rule:
     return _rule(
-        lambda value: type(value) is int and least <= value < 2**63, f"an int from {least} to 2**63 - 1"
+        lambda value: _is_integer(value) and value >= least, f"an int from {least} to 2**63 - 1"
     )
 
 
