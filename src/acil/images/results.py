@@ -265,13 +265,13 @@ def images_and_labels(
         return list(listing.paths), listing.labels
     require_list(source)
     sources = list(source)
+    if not sources:
+        raise InputError("There are no images. Give at least one.")
     if labels is None:
         return sources, [""] * len(sources)
     names = [labels] * len(sources) if isinstance(labels, str) else [str(label) for label in labels]
     if len(names) != len(sources):
         raise InputError(f"There are {len(sources)} images but {len(names)} labels.")
-    if not sources:
-        raise InputError("There are no images. Give at least one.")
     for name in set(names):
         check_class_name(name)
     if isinstance(labels, str):
