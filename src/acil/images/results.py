@@ -23,34 +23,24 @@ Given = str | os.PathLike[str] | Sequence[Source]
 
 @dataclass(frozen=True)
 class Samples:
-    """Images as a model learns or forgets them.
-
-    Attributes
-    ----------
-    features : ndarray of shape (n, features), float32
-    labels : ndarray of shape (n,), str
-    digests : tuple of str
-        Hash of the pixels of each image.
-    images : tuple of str
-        What each image is called.
-    skipped : tuple of str
-        Messages about files that could not be read.
-    identity : dict or None
-        Of the network that the features come from; None if that is not known.
-    source : str or None
-        The name that the network was opened by.
-    seconds : float
-        Spent on decoding and features.
-    """
+    """Images as a model learns or forgets them."""
 
     features: npt.NDArray[np.float32]
+    """Of shape (n, features)."""
     labels: npt.NDArray[np.str_]
+    """Class of each image, "" without labels."""
     digests: tuple[str, ...]
+    """Hash of the pixels of each image."""
     images: tuple[str, ...]
+    """What each image is called."""
     skipped: tuple[str, ...]
+    """Messages about files that could not be read."""
     identity: dict[str, Any] | None
+    """Of the network that the features come from; None if that is not known."""
     source: str | None
+    """The name that the network was opened by."""
     seconds: float
+    """Spent on decoding and features."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -84,29 +74,20 @@ class Samples:
 
 @dataclass(frozen=True)
 class Report:
-    """What learning or forgetting did.
-
-    Attributes
-    ----------
-    counts : dict of str to int
-        Images of each class in this call.
-    totals : dict of str to int
-        Images of each class in the model afterwards.
-    skipped : tuple of str
-        Messages about files that could not be read.
-    repeated : tuple of str
-        Images that were left out, because the model has learnt them before. If there were no others,
-        the model is unchanged.
-    feature_seconds, head_seconds : float
-        Spent on decoding and features, and on the head.
-    """
+    """What learning or forgetting did."""
 
     counts: dict[str, int]
+    """Images of each class in this call."""
     totals: dict[str, int]
+    """Images of each class in the model afterwards."""
     skipped: tuple[str, ...]
+    """Messages about files that could not be read."""
     repeated: tuple[str, ...]
+    """Images left out, because they were learnt before. Without others, the model is unchanged."""
     feature_seconds: float
+    """Spent on decoding and features."""
     head_seconds: float
+    """Spent on the head."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -115,31 +96,20 @@ class Report:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one image.
-
-    Attributes
-    ----------
-    image : str
-        Path of the image, or its number for images given otherwise.
-    label : str
-        The likeliest class, or ``"unknown"``.
-    unknown : bool
-        Whether the image is unlike everything learnt.
-    top : tuple of (str, float)
-        The likeliest classes and their probabilities, best first.
-    novelty : float or None
-        How unlike everything learnt the image is: above 1 for 5 % of images of the classes learnt, and
-        for others. None for models that can only predict.
-    error : str or None
-        Why the image cannot be read; then it has no label.
-    """
+    """What a model says of one image."""
 
     image: str
+    """Path of the image, or its number for images given otherwise."""
     label: str
+    """The likeliest class, or ``"unknown"``."""
     unknown: bool
+    """Whether the image is unlike everything learnt."""
     top: tuple[tuple[str, float], ...]
+    """The likeliest classes and their probabilities, best first."""
     novelty: float | None
+    """Above 1 for 5 % of images of the classes learnt, and for others; None if the model cannot tell."""
     error: str | None = None
+    """Why the image cannot be read; then it has no label."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -149,36 +119,24 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a model does on images whose classes are known.
-
-    Attributes
-    ----------
-    classes : tuple of str
-        Of the model, in the order of the confusion matrix.
-    confusion : ndarray of shape (n_classes, n_classes), int64
-        Images by their class (rows) and the likeliest class (columns).
-    unknown : dict of str to int
-        Images of each class that were called unknown; they count by their likeliest class above.
-    not_learnt : dict of str to int
-        Images of classes that the model has not learnt. They count nowhere else.
-    not_learnt_unknown : int
-        How many of these were called unknown.
-    wrong : tuple of (str, Prediction)
-        True class and prediction of the images whose likeliest class is another, the surest first.
-    right : tuple of (str, Prediction)
-        The same of the other images of classes that the model has learnt, the most doubtful first.
-    skipped : tuple of str
-        Messages about files that could not be read.
-    """
+    """How a model does on images whose classes are known."""
 
     classes: tuple[str, ...]
+    """Of the model, in the order of the confusion matrix."""
     confusion: npt.NDArray[np.int64]
+    """Images by their class (rows) and the likeliest class (columns)."""
     unknown: dict[str, int]
+    """Images of each class that were called unknown; they count by their likeliest class above."""
     not_learnt: dict[str, int]
+    """Images of classes that the model has not learnt. They count nowhere else."""
     not_learnt_unknown: int
+    """How many of these were called unknown."""
     wrong: tuple[tuple[str, Prediction], ...]
+    """True class and prediction of the images whose likeliest class is another, the surest first."""
     right: tuple[tuple[str, Prediction], ...]
+    """The same of the other images of classes that the model has learnt, the most doubtful first."""
     skipped: tuple[str, ...]
+    """Messages about files that could not be read."""
 
     @classmethod
     def of(
