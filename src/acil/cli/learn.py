@@ -28,6 +28,9 @@ from acil.cli.shared import (
 )
 from acil.errors import InputError
 
+#: Options that are not named like the settings they give.
+_FLAGS = {"min_class_samples": "at-least"}
+
 Undo = Annotated[
     bool,
     typer.Option(
@@ -178,9 +181,10 @@ def _mentioning_skip_bad() -> Iterator[None]:
 def _require_new(model: Path, chosen: dict[str, Any]) -> None:
     """Raise if options for a new model are given for one that exists."""
     if chosen and model.exists():
+        flags = ", ".join(f"--{_FLAGS.get(name, name.replace('_', '-'))}" for name in chosen)
         raise InputError(
-            f"{model} exists, and {', '.join(chosen)} was chosen when it was made. Leave out "
-            "--expansion-size, --gamma, --at-least and --clip-norm, or make a new model."
+            f"{model} exists, and {', '.join(chosen)} was chosen when it was made. Leave out {flags}, "
+            "or make a new model."
         )
 
 
