@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from acil.analytic import PRECISIONS, Ridge, Sums
-from acil.consistency import require_forgettable
+from acil.state import require_forgettable
 from strategies import long_double_ridge, one_hot
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "acil"
 PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 #: Files that the picture shows on the line of the room they serve.
-SERVE = dict.fromkeys(("validation", "scores", "calibration", "consistency", "state"), "classifier")
+SERVE = dict.fromkeys(("validation", "scores", "state"), "classifier")
 #: What a page about rooms leaves out; the package itself hands out names of all rooms, lazily.
 ENTRY = {"", "__main__"}
 #: They run code that a file contains, or write such files.

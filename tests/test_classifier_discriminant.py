@@ -6,9 +6,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from acil import ACILClassifier, load, save
-from acil.calibration import FALSE_ALARMS, Calibration
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.scores import Discriminant
+from acil.scores import FALSE_ALARMS, Calibration, Discriminant
 from acil.validation import Rows
 from strategies import blobs, relative
 
@@ -78,7 +77,7 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
     head, rows = model._state.model, rows_of(model, X)
     ridge_scores = torch.from_numpy(rows) @ head.ridge.coefficients()[0]
     leverages = head.ridge.leverage(torch.from_numpy(rows))
-    found = Discriminant.of(head).left_out(
+    scores, left, sound = Discriminant.of(head).left_out(
         ridge_scores, leverages, torch.from_numpy(Y), torch.from_numpy(weights)
     )
     _, drawn = reference(rows, Y, 2.0, rows, weights)
@@ -87,10 +86,10 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
         one = min(weights[i], 1.0)  # a sample of weight 2 is two samples, of which one is left out
         rest = np.where(np.arange(len(Y)) == i, weights - one, weights)
         expected, _ = reference(rows, Y, 2.0, rows[i : i + 1], rest, drawn)
-        assert relative(found.scores[i], expected[0]) <= SAME
+        assert relative(scores[i], expected[0]) <= SAME
         without = np.linalg.inv(np.linalg.inv(R) - one * np.outer(rows[i], rows[i]))
-        assert float(found.leverages[i]) == pytest.approx(rows[i] @ without @ rows[i], rel=SAME)
-    assert bool(found.sound.all())
+        assert float(left[i]) == pytest.approx(rows[i] @ without @ rows[i], rel=SAME)
+    assert bool(sound.all())
 
 
 def few_of_the_newer_half(k, seed):

@@ -94,15 +94,6 @@ def test_merge_of_string_classes_of_different_length_cuts_no_name():
     assert set(left.predict(np.vstack([X, X + 5]))) == {"hippopotamus", "ox"}
 
 
-def test_learning_continues_after_a_merge():
-    problem = blobs(150, 6, 4, 0)
-    parts = [slice(0, 50), slice(50, 100), slice(100, 150)]
-    models = [ACILClassifier(expansion_size=30).fit(problem.X[p], problem.y[p]) for p in parts[:2]]
-    models[0].merge(models[1]).partial_fit(problem.X[parts[2]], problem.y[parts[2]])
-    joint = ACILClassifier(expansion_size=30).fit(problem.X, problem.y)
-    assert relative(models[0].coef_, joint.coef_) <= 1e-10
-
-
 def samples(n_features=6):
     problem = blobs(60, n_features, 3, 1)
     return problem.X, problem.y

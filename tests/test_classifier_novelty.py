@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from acil import ACILClassifier, load, save
-from acil.calibration import expected_leverage
 from acil.errors import InputError
+from acil.scores import expected_leverage
 
 #: Leverages are solved from sums in another order: eps · κ, and κ is below 1e4 here.
 ROUNDING = 1e-9

@@ -78,16 +78,6 @@ def test_scores_and_weights_are_those_of_ridge(fit_intercept, problem, size, exp
     assert found <= slack(problem) * bar, f"{found:.2g} at κ = {condition:.2g}"
 
 
-def test_intercept_is_that_of_ridge():
-    problem = blobs(200, 6, 4, 0)
-    rows = expanded(problem.X, 50)
-    model = ACILClassifier(expansion_size=50, gamma=10.0, fit_intercept=True).fit(problem.X, problem.y)
-    ridge = fitted_ridge(rows, one_hot(problem.y, model.classes_), 10.0, fit_intercept=True)
-    assert relative(model.intercept_, ridge.intercept_) <= 1e-10
-    plain = ACILClassifier(expansion_size=50, gamma=10.0).fit(problem.X, problem.y)
-    assert np.array_equal(plain.intercept_, np.zeros(4))
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-2), ("mixed", 1e-3)])
 def test_lower_precision_gives_the_scores_of_ridge_roughly(dtype, tolerance):
     problem = blobs(300, 6, 4, 0)

@@ -17,8 +17,8 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
 from acil.analytic.model import Weights
-from acil.calibration import Calibration
 from acil.errors import InputError, NotFittedError
+from acil.scores import Calibration
 from acil.state import State, both_ledgers, released_before
 from acil.validation import (
     Labels,
@@ -110,29 +110,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         call; later calls keep that scale. (Mean 1, because the expansion has no bias.) Only models with
         the same scale can be merged, such as copies of one model.
 
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        Labels seen (or declared), sorted.
-    coef_ : ndarray of shape (n_classes, d)
-        Weights, solved when first needed.
-    intercept_ : ndarray of shape (n_classes,)
-        Zeros unless ``fit_intercept``.
-    class_count_ : ndarray of shape (n_classes,)
-        Number of samples of each class.
-    gamma_ : float
-        The γ in use.
-    gamma_relative_ : float
-        γ / (trace(gram) / d), which can be compared between data sets. ``solver="gram"`` only.
-    condition_ : float
-        Estimate of the condition number κ of gram + γI.
-    n_samples_ : int
-        Number of samples learnt.
-    n_features_in_ : int
-        Number of features of X.
-    temperature_ : float
-        Temperature of the softmax in ``predict_proba``.
-
     Notes
     -----
     With ``solver="gram"`` in float64 and equal γ, two ways to the same model agree to max(1e-12, c·ε·κ)
@@ -191,18 +168,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.standardize = standardize
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from scratch.
-
-        Parameters
-        ----------
-        X : array-like or Tensor of shape (n, n_features)
-        y : array-like or Tensor of shape (n,)
-        sample_weight : array-like of shape (n,), optional
-
-        Returns
-        -------
-        self
-        """
+        """Learn from scratch; arguments as in `partial_fit`."""
         return self._learn(X, y, None, sample_weight, fresh=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -218,10 +184,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             is in ``classes_``, is never predicted and has the score −inf.
         sample_weight : array-like of shape (n,), optional
             A sample of weight 2 counts like two samples, one of weight 0 like none.
-
-        Returns
-        -------
-        self
         """
         if self.__sklearn_is_fitted__():
             return self._learn(X, y, classes, sample_weight, fresh=False)
@@ -242,10 +204,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X, y, sample_weight
             As given when they were learnt.
-
-        Returns
-        -------
-        self
         """
         with self._locked() as state:
             state.model.learner  # noqa: B018 (raises if the model can only predict)
@@ -264,10 +222,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         other : ACILClassifier
             Fitted with the same expansion and the same backbone; it is not changed. This model's γ and
             settings stay.
-
-        Returns
-        -------
-        self
         """
         if not isinstance(other, ACILClassifier):
             raise InputError(f"merge needs another ACILClassifier, got {type(other).__name__}.")
@@ -297,10 +251,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Needed only to have it now: weights are solved when they are first used. Few samples that come
         later correct the weights, with γ as it is, until the next solution.
-
-        Returns
-        -------
-        self
         """
         with self._locked() as state:
             ridge = state.model.ridge
@@ -390,7 +340,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return torch.from_numpy(labels).to(rows.tensor_device)
 
     def predict_proba(self, X: Any) -> Any:
-        """Return class probabilities: a softmax of the scores.
+        """Return class probabilities, of shape (n, n_classes): a softmax of the scores.
 
         They rank like the scores. With ``scores="discriminant"`` the temperature of the softmax is the
         best one for the samples learnt, each scored as if it had been left out when it was learnt. With
@@ -399,10 +349,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or Tensor of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray or Tensor of shape (n, n_classes)
         """
         rows = self._check_query(X)
         with self._locked() as state:
@@ -411,15 +357,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _like(rows, torch.cat([torch.softmax(block / heat, dim=1) for block in scores]))
 
     def novelty(self, X: Any) -> Any:
-        """Return the leverage xᵀRx of each row: high for rows unlike anything learnt.
+        """Return the leverage xᵀRx of each row, of shape (n,): high for rows unlike anything learnt.
 
         Parameters
         ----------
         X : array-like or Tensor of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray or Tensor of shape (n,)
         """
         rows = self._check_query(X)
         with self._locked() as state:
@@ -428,7 +370,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return _like(rows, torch.cat(list(blocks)))
 
     def relative_novelty(self, X: Any) -> Any:
-        """Return how unlike everything learnt the direction of each row is: about 1 for rows like those.
+        """Return how novel the direction of each row is, of shape (n,): about 1 if like those learnt.
 
         The leverage of the row, scaled to the mean length of those learnt, divided by the mean leverage
         that samples learnt would have if each were left out. All of it follows from the sums: it is the
@@ -441,10 +383,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or Tensor of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray or Tensor of shape (n,)
         """
         rows = self._check_query(X)
         with self._locked() as state:
@@ -452,14 +390,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return _like(rows, torch.cat(found))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy of ``predict(X)``, between 0 and 1.
-
-        Parameters
-        ----------
-        X : array-like or Tensor of shape (n, n_features)
-        y : array-like or Tensor of shape (n,)
-        sample_weight : array-like of shape (n,), optional
-        """
+        """Return the accuracy of ``predict(X)``, between 0 and 1; arguments as in `partial_fit`."""
         # Here, because it brings half of scikit-learn, which learning and predicting do not need.
         from sklearn.metrics import accuracy_score
 
@@ -487,10 +418,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         memory : bool, default=True
             With False only the traces are dropped, and the next factor finds its memory in place.
-
-        Returns
-        -------
-        self
         """
         if self.__sklearn_is_fitted__():
             with self._locked() as state:
@@ -498,14 +425,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def stored_bytes(self) -> dict[str, int]:
-        """Return the bytes of each part of the model, as a file of it has them.
-
-        Returns
-        -------
-        dict
-            Of ``gram`` (one triangle), ``moment``, ``rfaum`` (one triangle), ``coef``, ``intercept`` and
-            ``projection``, those that this model has.
-        """
+        """Return the bytes of each part of the model, as a file of it has them."""
         model = self._require_state().model
         d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
         parts = {"coef": d * c * number, "intercept": c * number}
@@ -519,22 +439,22 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes_(self) -> Labels:
-        """Labels, sorted."""
+        """Labels seen or declared, sorted, of shape (n_classes,)."""
         return self._require_state().classes
 
     @property
     def coef_(self) -> npt.NDArray[Any]:
-        """Weights of shape (n_classes, d)."""
+        """Weights of shape (n_classes, d), solved when first needed."""
         return self._scoring()[1].coef.mT.cpu().numpy().copy()
 
     @property
     def intercept_(self) -> npt.NDArray[Any]:
-        """Intercepts of shape (n_classes,)."""
+        """Intercepts of shape (n_classes,): zeros unless ``fit_intercept`` or discriminants."""
         return self._scoring()[1].intercept.cpu().numpy().copy()
 
     @property
     def class_count_(self) -> npt.NDArray[np.int64]:
-        """Number of samples of each class."""
+        """Number of samples of each class, of shape (n_classes,)."""
         with self._locked() as state:
             return state.model.head.counts.numpy().copy()
 
@@ -551,14 +471,14 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def gamma_relative_(self) -> float:
-        """γ relative to trace(gram) / d."""
+        """γ / (trace(gram) / d), which can be compared between data sets; ``solver="gram"`` only."""
         with self._locked() as state:
             unit = state.gamma_unit()
             return state.model.gamma() / unit if unit else math.inf
 
     @property
     def condition_(self) -> float:
-        """Estimate of the condition number of gram + γI."""
+        """Estimate of the condition number κ of gram + γI."""
         with self._locked() as state:
             return state.model.learner.condition()
 
@@ -646,18 +566,17 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"{error} Extract features with the same backbone ({name!r}).") from None
 
     def _set_gamma(self, state: State, gamma: float) -> float:
-        model = state.model
-        self._state = replace(state, model=model.with_head(model.ridge.with_gamma(gamma)))
+        head = state.model.ridge.with_gamma(gamma)
+        self._state = replace(state, model=state.model.with_head(head))
         return gamma
 
     def _require_state(self) -> State:
         """Return the state; raise if nothing was learnt."""
-        state: State | None = self.__dict__.get("_state")
-        if state is None or not state.model.head.counts.any():
+        if not self.__sklearn_is_fitted__():
             raise _UnfittedError(
                 "This ACILClassifier has not learnt anything yet. Call 'fit' or 'partial_fit' first."
             )
-        return state
+        return self._state
 
     @contextmanager
     def _locked(self) -> Iterator[State]:

@@ -29,7 +29,7 @@ from acil.vision.onnx_models import export_module, require_onnx
 
 #: Largest difference of scores to PyTorch: the graph computes in float32, scores lie near 0 … 1.
 TOLERANCE = 1e-3
-#: Images that the graph is compared on when none are given.
+#: Images, drawn at random, that the graph is compared on.
 _CHECKED = 8
 #: The script beside a graph; {name} is the file of the graph.
 _SCRIPT = '''\
@@ -114,12 +114,7 @@ def _constant(values: Tensor) -> nn.Parameter:
     return nn.Parameter(values.float().contiguous(), requires_grad=False)
 
 
-def export_onnx(
-    clf: ACILClassifier,
-    embedder: Embedder,
-    path: str | os.PathLike[str],
-    pixels: Tensor | None = None,
-) -> Exported:
+def export_onnx(clf: ACILClassifier, embedder: Embedder, path: str | os.PathLike[str]) -> Exported:
     """Write network and head as one ONNX file, compared with PyTorch first, and a script for it.
 
     Parameters
@@ -129,8 +124,6 @@ def export_onnx(
     embedder : Embedder
     path : str or path-like
         A file there is replaced.
-    pixels : Tensor of shape (n, channels, size, size), uint8, optional
-        Images to compare on; by default a few drawn at random.
 
     Returns
     -------
@@ -139,7 +132,7 @@ def export_onnx(
     Raises
     ------
     UnsupportedError
-        If the graph does not give the scores and classes of PyTorch; nothing is written.
+        If the graph does not give the scores of PyTorch; nothing is written.
 
     Notes
     -----
@@ -154,11 +147,10 @@ def export_onnx(
     if clf._require_state().scaling is not None:
         raise UnsupportedError("A model with standardize=True has no ONNX graph. Scale features before.")
     content = _merged(clf, embedder)
-    if pixels is None:
-        needed = embedder.preprocessing
-        shape = (_CHECKED, len(needed.mean), needed.size, needed.size)
-        generator = torch.Generator().manual_seed(0)
-        pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    needed = embedder.preprocessing
+    shape = (_CHECKED, len(needed.mean), needed.size, needed.size)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     difference = _compare(content, clf, embedder, pixels)
     script = _SCRIPT.format(name=Path(path).name)
     for target, text in ((Path(path), content), (Path(f"{os.fspath(path)}.py"), script.encode())):
@@ -206,7 +198,7 @@ def _rename_outputs(model: Any, names: dict[str, str]) -> None:
 
 
 def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Tensor) -> float:
-    """Return the largest difference of scores; raise if it, or a class, is wrong."""
+    """Return the largest difference of scores; raise if it is too large."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -219,20 +211,15 @@ def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Te
     model = clf._require_state().model
     features = embedder.embed(pixels).to(device=model.device, dtype=model.precision.products)
     expected = torch.cat(list(model.scores([features], model.weights()))).cpu().double().numpy()
+    # So classes are the same, but for two whose scores are closer than twice the difference.
     difference = float(np.abs(found - expected).max())
-    ordered = np.sort(expected, axis=1)
-    # Two classes closer than rounding may swap.
-    clear = np.ones(len(expected), bool)
-    if expected.shape[1] > 1:
-        clear = ordered[:, -1] - ordered[:, -2] > 2 * difference
-    same = (found.argmax(1) == expected.argmax(1)) | ~clear
-    if not difference <= TOLERANCE or not same.all():
+    if not difference <= TOLERANCE:
         condition = "not known"
         with contextlib.suppress(UnsupportedError):
             condition = f"{clf.condition_:.2g}"
         raise UnsupportedError(
-            f"The ONNX graph differs from PyTorch: scores by up to {difference:.2g} (allowed are "
-            f"{TOLERANCE:g}), classes of {int((~same).sum())} of {len(same)} images. It was not "
-            f"written. Take a larger gamma: the condition number is {condition}."
+            f"The ONNX graph differs from PyTorch: scores by up to {difference:.2g}, allowed are "
+            f"{TOLERANCE:g}. It was not written. Take a larger gamma: the condition number is "
+            f"{condition}."
         )
     return difference

@@ -43,26 +43,13 @@ class RiverClassifier(Classifier or object):  # type: ignore[misc]
         return True
 
     def learn_one(self, x: dict[Any, float], y: Any) -> None:
-        """Learn one sample.
-
-        Parameters
-        ----------
-        x : dict of feature to number
-        y : label
-        """
+        """Learn one sample: the number of each feature, and the label."""
         row = self._row(x)
         self.model.partial_fit(row, np.array([y]))
         self._features = self._features or list(x)
 
     def predict_proba_one(self, x: dict[Any, float], **options: Any) -> dict[Any, float]:
-        """Return the probability of each class; nothing before the first sample is learnt.
-
-        Parameters
-        ----------
-        x : dict of feature to number
-        **options
-            Ignored.
-        """
+        """Return the probability of each class; nothing before the first sample. Options are ignored."""
         if self._features is None:
             return {}
         probabilities = self.model.predict_proba(self._row(x))[0].tolist()

@@ -1,23 +1,23 @@
-"""What a classifier has learnt: one object, replaced whole by every change."""
+"""What a classifier has learnt, replaced whole by every change; and whether it can have learnt it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from acil.analytic import AnalyticModel, Ridge, Sums
+from acil.analytic.cholesky import cholesky_
+from acil.analytic.linalg import add_gram_, solve_lower
 from acil.analytic.model import Features
-from acil.analytic.sums import Block
-from acil.calibration import Calibration, estimated_temperature, relative_leverage
-from acil.consistency import require_forgettable
+from acil.analytic.sums import Block, weighted
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.scores import Discriminant
+from acil.scores import Calibration, Discriminant, estimated_temperature, relative_leverage
 from acil.validation import Labels, Rows, columns_of, input_errors, new_model, union
 
 #: What sums of weights may round by; anything beyond that was never learnt.
@@ -26,31 +26,16 @@ _WEIGHT_ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class State:
-    """Everything learnt, in one object that is replaced whole.
+    """Everything learnt, in one object that is replaced whole."""
 
-    Attributes
-    ----------
-    classes : ndarray of shape (n_classes,)
-        Labels, sorted; label i is column i of the model.
-    model : AnalyticModel
-    seed : int
-        Seed that the expansion was drawn with.
-    scaling : Tensor of shape (2, n_features) or None
-        What is taken from each feature, and what it is divided by then.
-    calibration : Calibration or None
-        For discriminant scores.
-    release : dict or None
-        Releases made of these samples, see `acil.privacy`; None if there are none.
-    changes : int or None
-        Samples learnt or forgotten since the model was last saved or loaded; None before that.
-    """
-
-    classes: Labels
+    classes: Labels  # sorted; label i is column i of the model
     model: AnalyticModel
-    seed: int
+    seed: int  # that the expansion was drawn with
+    #: What is taken from each feature, and what it is divided by then: of shape (2, n_features)
     scaling: Tensor | None = None
-    calibration: Calibration | None = None
-    release: dict[str, Any] | None = None
+    calibration: Calibration | None = None  # of discriminant scores
+    release: dict[str, Any] | None = None  # releases made of these samples, see `acil.privacy`
+    #: Samples learnt or forgotten since the model was last saved or loaded; None before that
     changes: int | None = None
 
     @classmethod
@@ -131,8 +116,8 @@ class State:
                 self.features(rows), columns_of(labels, self.classes), weights
             ):
                 leverages = model.ridge.leverage(block).cpu().double()
-                left_out = found.left_out((block @ coef.to(block)).cpu(), leverages, columns, heavy)
-                scores, leverages, sound = left_out
+                by_ridge = (block @ coef.to(block)).cpu()
+                scores, leverages, sound = found.left_out(by_ridge, leverages, columns, heavy)
                 novelty = self.log_novelty(block, scores, leverages)
                 heavy = torch.ones(len(columns), dtype=torch.float64) if heavy is None else heavy
                 total = total.plus(scores[sound], columns[sound], novelty[sound], heavy[sound])
@@ -220,10 +205,8 @@ class State:
                 "The models have different expansions, so their sums cannot be added. Fit both with the "
                 "same expansion_size, activation and random_state."
             )
-        scales = [state.scaling for state in (self, other)]
-        if (scales[0] is None) != (scales[1] is None) or (
-            scales[0] is not None and not torch.equal(scales[0], cast(Tensor, scales[1]))
-        ):
+        scales = [None if s.scaling is None else s.scaling.tolist() for s in (self, other)]
+        if scales[0] != scales[1]:
             raise InputError(
                 "The models scale their features differently, so their sums cannot be added. Models to "
                 "be merged have to start from the same first call (standardize=True), or without."
@@ -243,3 +226,57 @@ def released_before(state: State | None) -> dict[str, Any] | None:
     if state is None or state.release is None:
         return None
     return {"private": False, "releases": state.release["releases"], "epsilon": None, "delta": None}
+
+
+def require_forgettable(ridge: Ridge, blocks: Callable[[], Iterator[Block]]) -> None:
+    """Raise if some samples cannot have been learnt; ``blocks`` yields them each time it is called."""
+    ridge.release()
+    gone = sum(len(columns) for _, columns, _ in blocks())
+    fault = impossible(ridge, blocks()) if gone < ridge.sums.n_samples else ""
+    if fault:
+        raise InputError(
+            f"These samples cannot be forgotten: without them, {fault}. Not all were learnt, or not "
+            "under these classes, or not with these weights."
+        )
+
+
+def impossible(ridge: Ridge, gone: Iterable[Block] = ()) -> str:
+    """Say why no samples can have the sums, less those of some samples; "" if some can.
+
+    Notes
+    -----
+    With z = (x, y), sums over samples make up Σ w z zᵀ = [G, M; Mᵀ, N], where N is the diagonal matrix
+    of the class weights. So no eigenvalue is negative: not of G, and not of N − Mᵀ (G + νI)⁻¹ M. As ν
+    bounds the rounding in G, only that in M can make one negative, by ``slack`` at most.
+    """
+    sums, d, eps = ridge.sums, len(ridge.sums.gram), torch.finfo(ridge.precision.products).eps
+    noise = 100 * d**0.5 * eps * float(sums.gram.diagonal().max())
+    slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
+    rest = sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)
+    moment, weights = sums.moment.clone(), sums.weights.clone()
+    for rows, columns, given in gone:
+        X, Y, heavy = weighted(rows, columns, given, len(weights))
+        add_gram_(rest, X, -1)
+        moment -= (X.mT @ Y).to(moment)
+        weights.index_add_(0, columns, -heavy)
+    rest.diagonal().add_(0.0 if ridge.gamma == 0 else noise)
+    try:
+        cholesky_(rest, noise)
+    except SingularMatrixError:
+        return "gram is not positive definite"
+    if ridge.gamma != 0 and least_left(rest, moment, weights) < -slack:
+        return "moment and the weights of the classes do not belong to gram"
+    return ""
+
+
+def least_left(lower: Tensor, moment: Tensor, weights: Tensor) -> float:
+    """Return the least eigenvalue of N − Mᵀ (L Lᵀ)⁻¹ M: what a regression leaves of the targets.
+
+    ``lower`` is L, ``moment`` M of shape (d, n_classes) and ``weights`` the diagonal of N. Of more
+    classes than d, where the matrix would be larger than the sums, the least diagonal entry.
+    """
+    whitened = solve_lower(lower, moment)
+    heavy = weights.to(moment)
+    if len(weights) > len(lower):
+        return float((heavy - whitened.square().sum(dim=0)).min())
+    return float(torch.linalg.eigvalsh(torch.diag(heavy) - whitened.mT @ whitened)[0])

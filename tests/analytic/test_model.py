@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
-from acil.calibration import estimated_temperature
-from acil.scores import MIXERS
+from acil.scores import MIXERS, estimated_temperature
 from regressions import CPU, samples, weights_for
 from strategies import relative
 

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import struct
 import zipfile
 import zlib
 
@@ -12,6 +11,7 @@ from PIL import Image
 
 from acil.app.uploads import check_image, second_type
 from acil.errors import InputError
+from hostile import FILES
 from pictures import png
 from serving import client, encoded, images_of, sent
 
@@ -52,7 +52,7 @@ FOREIGN = {
 
 def hostile_files() -> dict[str, bytes]:
     """Return files, each of which must be refused as an image."""
-    found = {f"plain {name}": content for name, content in FOREIGN.items()}
+    found = FILES | {f"plain {name}": content for name, content in FOREIGN.items()}
     for kind in KINDS:
         whole = photograph(kind)
         for name, content in FOREIGN.items():
@@ -69,23 +69,14 @@ def hostile_files() -> dict[str, bytes]:
     for size in (1, 2, 16, 1000):
         found[f"noise {size}"] = noise.bytes(size)
     found |= {
-        "empty": b"",
-        "text": b"hello",
-        "nulls": bytes(5000),
-        "png bomb": png(60_000, 60_000, (b"IDAT", zlib.compress(bytes(100_000)))),
         "png wide": png(2**31 - 1, 1, (b"IDAT", zlib.compress(bytes(10)))),
-        "png of no width": png(0, 5, (b"IDAT", zlib.compress(bytes(10)))),
         "png too large": png(1200, 1000, (b"IDAT", zlib.compress(bytes(1200 * 3001)))),
         "png without data": png(8, 8),
-        "png text bomb": png(8, 8, (b"zTXt", b"k\0\0" + zlib.compress(bytes(2**26)))),
-        "gif bomb": b"GIF89a\xff\xff\xff\xff\x80\0\0" + bytes(6) + b",\0\0\0\0\xff\xff\xff\xff\0\x02\0;",
-        "bmp bomb": b"BM" + struct.pack("<IHHIIiiHH", 99, 0, 0, 54, 40, 2**30, 2**30, 1, 24) + bytes(24),
         "pdf in a comment": jpeg[:2] + b"\xff\xfe\x00\x0a%PDF-1.7" + jpeg[2:],
         "script in a comment": jpeg[:2] + b"\xff\xfe\x00\x0b<script>x" + jpeg[2:],
         "tiff": encoded(Image.new("RGB", (8, 8)), "TIFF"),
         "ppm": encoded(Image.new("RGB", (8, 8)), "PPM"),
         "icon": encoded(Image.new("RGB", (16, 16)), "ICO"),
-        "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
         "too many bytes": photograph("BMP") + bytes(MAX_BYTES),
         "too many pixels": encoded(Image.new("L", (1001, 1000))),
     }

@@ -82,17 +82,18 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
         assert revisions <= set(states)
         assert len(revisions) > 1
         features = store.reader.prepare(images, "any").features
-        above = served.service.settings.unknown_above
+        above, names = served.service.settings.unknown_above, [""] * len(features)
         expected = {
-            revision: states[revision].snapshot.classify(features, 100, above) for revision in revisions
+            revision: states[revision].snapshot.classify(features, names, 100, above)
+            for revision in revisions
         }
         for number, (_, found) in enumerate(answers):
             (prediction,) = found["predictions"]
-            label, unknown, top, novelty = expected[found["revision"]][number % len(images)]
-            assert (prediction["label"], prediction["unknown"]) == (label, unknown)
-            assert prediction["novelty"] == pytest.approx(novelty, rel=SCORES)
+            right = expected[found["revision"]][number % len(images)]
+            assert (prediction["label"], prediction["unknown"]) == (right.label, right.unknown)
+            assert prediction["novelty"] == pytest.approx(right.novelty, rel=SCORES)
             shares = {entry["label"]: entry["probability"] for entry in prediction["top"]}
-            assert shares == pytest.approx(dict(top), rel=SCORES)
+            assert shares == pytest.approx(dict(right.top), rel=SCORES)
 
 
 @pytest.mark.slow

@@ -59,12 +59,6 @@ def test_token_is_not_shown():
     assert GOOD not in repr(Settings(Path("m.acil"), token=GOOD))
 
 
-@pytest.mark.parametrize("options", [{"port": -1}, {"port": 65536}, {"max_images": 0}, {"max_bytes": 0}])
-def test_impossible_settings_are_refused(options):
-    with pytest.raises(InputError, match="must be"):
-        Settings(Path("m.acil"), **options)
-
-
 def test_answers_are_sent_at_once(taught):
     """Small answers must not wait for acknowledgements (40 ms each): the fastest shows it."""
     seconds = []

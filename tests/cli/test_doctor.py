@@ -26,7 +26,6 @@ def result_of(device: str, gain: float) -> dict:
 def tiny(monkeypatch):
     monkeypatch.setattr(doctor, "SIZES", {"cpu": 64, "cuda": 64})
     monkeypatch.setattr(doctor, "ROWS", 32)
-    monkeypatch.setattr(doctor, "COPY_BYTES", 2**16)
     monkeypatch.setattr(doctor, "BUDGET", 0.01)
 
 
@@ -45,7 +44,6 @@ def test_machine_is_described():
     assert 0 < report["memory"]["available"] < report["memory"]["total"]
     assert report["devices"][0]["name"] == "cpu"
     assert report["threads"]["torch"] == torch.get_num_threads()
-    assert set(report["blas"]) == {"numpy", "scipy", "torch"}
     assert any("blas" in pool or "mkl" in pool for pool in report["threads"]["pools"])
 
 
@@ -54,13 +52,6 @@ def test_people_see_what_machines_see(tiny):
     assert result.exit_code == 0
     for text in (acil.__version__, torch.__version__, "device", "Cholesky", 'dtype="'):
         assert text in result.stdout
-
-
-@pytest.mark.parametrize(("load", "busy"), [(0.1, False), (3.0, True)])
-def test_speed_measured_on_a_busy_machine_says_so(monkeypatch, tiny, load, busy):
-    monkeypatch.setattr(doctor, "usable_cores", lambda: 4.0)
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (load, 0.0, 0.0))
-    assert ("Others are using this machine (load 3.0 on 4 cores)" in run().stdout) is busy
 
 
 def test_extras_are_those_of_the_package(monkeypatch):
@@ -179,21 +170,20 @@ def test_mixed_is_recommended_where_auto_goes_and_float32_is_three_times_as_fast
 def test_measured_speeds_are_positive_and_complete(tiny):
     (result,) = doctor.measure(["cpu", "mps"])["results"]
     assert result["device"] == "cpu"
-    assert result["copy_gb_per_s"] > 0
     for dtype in ("float64", "float32"):
         assert set(result[dtype]) == {"syrk_gflops", "cholesky_gflops", "head_seconds"}
         assert all(0 < value < math.inf for value in result[dtype].values())
 
 
 def test_failing_device_does_not_hide_the_others(monkeypatch, tiny):
-    honest = doctor._measure_device
+    honest = doctor._measure
 
-    def fail_on_cuda(device, seconds):
+    def fail_on_cuda(device, dtype, seconds):
         if device.type == "cuda":
             raise RuntimeError("CUDA out of memory.\nTried to allocate [much].")
-        return honest(device, seconds)
+        return honest(device, dtype, seconds)
 
-    monkeypatch.setattr(doctor, "_measure_device", fail_on_cuda)
+    monkeypatch.setattr(doctor, "_measure", fail_on_cuda)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     card = type("Card", (), {"name": "Some [GPU]", "total_memory": 2**34})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)

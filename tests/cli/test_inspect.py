@@ -12,8 +12,6 @@ from typer.testing import CliRunner
 import acil
 from acil import ACILClassifier, load, save
 from acil.cli import app
-from acil.cli.models import inspect
-from acil.errors import ModelFileError
 from acil.modelfile import describe
 from modelfiles import rewrite
 
@@ -74,18 +72,6 @@ def test_people_see_the_facts(tmp_path):
         assert text in shown
 
 
-def test_bytes_of_the_parts_add_up(tmp_path):
-    lines = run(write(tmp_path / "m.acil")).stdout.splitlines()
-    parts = {
-        line.split()[0]: int(line.split()[-1].replace(",", ""))
-        for line in lines
-        if line.split() and line.split()[0] in (*describe(tmp_path / "m.acil")["tensors"], "header")
-        if line.split()[-1].replace(",", "").isdigit()
-    }
-    assert parts["gram"] == 15 * 8
-    assert sum(parts.values()) == (tmp_path / "m.acil").stat().st_size
-
-
 def test_many_classes_are_cut_for_people_and_not_for_machines(tmp_path):
     path = write(tmp_path / "m.acil", n_classes=37)
     shown = run(path).stdout
@@ -134,27 +120,16 @@ def test_verify_says_a_line_for_each_check(tmp_path, options):
     assert report["ok"]
     assert [check["name"] for check in report["checks"]][:3] == ["header", "checksums", "values"]
     assert len(shown.stdout.splitlines()) == len(report["checks"])
-    assert json.loads(run(path, "--json", "--verify").stdout)["checks"] == report["checks"]
 
 
 def test_verify_fails_with_an_exit_code(tmp_path):
     path = write(tmp_path / "m.acil")
     rewrite(path, coef=load_file(path)["coef"] * (1 + 1e-9))
     load(path)
-    for arguments in ({"command": "verify"}, {}):
-        shown = run(path, *([] if arguments else ["--verify"]), **arguments)
-        assert shown.exit_code == 1
-        assert "FAILED weights: solve the sums to" in shown.stdout
+    shown = run(path, command="verify")
+    assert shown.exit_code == 1
+    assert "FAILED weights: solve the sums to" in shown.stdout
     path.write_bytes(b"nothing")
     shown = run(path, "--json", command="verify")
     assert shown.exit_code == 1
     assert [check["ok"] for check in json.loads(shown.stdout)["checks"]] == [False]
-
-
-def test_missing_file_is_an_error_on_stderr(tmp_path):
-    result = run(tmp_path / "missing.acil")
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert "there is no such file" in result.stderr
-    with pytest.raises(ModelFileError, match=r"missing\.acil"):
-        inspect(tmp_path / "missing.acil")

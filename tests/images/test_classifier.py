@@ -153,14 +153,6 @@ def test_repr_says_what_is_learnt(joint):
     assert repr(ImageClassifier("timm:any")) == "<ImageClassifier of timm:any: nothing learnt>"
 
 
-@pytest.mark.parametrize("size", [1, 7, 16])
-def test_features_do_not_depend_on_what_runs_beside(pictures, features, size):
-    model = ImageClassifier(network())
-    images = sorted(pictures[1].glob("*/*.png"))
-    parts = [model.prepare(images[i : i + size], "red").features for i in range(0, 16, size)]
-    assert np.array_equal(np.concatenate(parts), features)
-
-
 def test_other_network_is_refused_and_nothing_changes(pictures, joint, tmp_path):
     joint.save(tmp_path / "m.acil")
     with pytest.raises(InputError, match=r"another network .*weights"):
@@ -233,13 +225,14 @@ def test_predictions_go_on_while_the_model_learns(pictures, features):
     model = learnt(pictures[0], "red", "blue")
     samples = [model.prepare(pictures[0] / name, name) for name in ("green", "white")]
     states, failures, stop = [], [], threading.Event()
+    names = [""] * len(features)
 
     def read():
         try:
             while not stop.is_set():
                 snapshot = model.snapshot
-                rows = snapshot.classify(features, 4, None)
-                states.append((len(snapshot.totals), len(rows[0][2])))
+                found = snapshot.classify(features, names, 4, None)
+                states.append((len(snapshot.totals), len(found[0].top)))
         except Exception as error:
             failures.append(error)
 
@@ -286,9 +279,10 @@ def test_novelty_is_the_same_in_any_order_of_learning_but_for_its_unit(pictures,
 def test_what_is_derived_from_the_sums_is_computed_once(joint, features, monkeypatch):
     factors, Factor = [], ridge.Factor
     monkeypatch.setattr(ridge, "Factor", lambda *given: factors.append(1) or Factor(*given))
-    first = joint.snapshot.classify(features, 2, UNKNOWN_ABOVE)
+    given = (features, [""] * len(features), 2, UNKNOWN_ABOVE)
+    first = joint.snapshot.classify(*given)
     before = len(factors)
-    assert joint.snapshot.classify(features, 2, UNKNOWN_ABOVE) == first
+    assert joint.snapshot.classify(*given) == first
     assert len(factors) == before
 
 

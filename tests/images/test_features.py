@@ -4,24 +4,17 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from acil import ACILClassifier, ImageClassifier, load, save
-from acil.cli import app
 from acil.errors import InputError, MissingExtraError
 from acil.images.features import holds_features, read_features, write_features
 from acil.modelfile import describe
+from commands import acil
 from pictures import draw, network
 
 ROWS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 LABELS = np.where(ROWS[:, 0] > 0, "cat", "dog")
 NAMES = ["a", "b", "c", "d"]
-
-
-def acil(*arguments, code=0):
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result
 
 
 def write_table(path):

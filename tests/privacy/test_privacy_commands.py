@@ -5,21 +5,14 @@ import logging
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from acil import ACILClassifier, load, save
-from acil.cli import app
 from acil.privacy import SCOPE
+from commands import acil
 from pictures import draw, network_file
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-
-
-def acil(*arguments, code=0):
-    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, [*map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture(scope="module")

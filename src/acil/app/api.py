@@ -17,11 +17,9 @@ from starlette.requests import ClientDisconnect
 
 from acil import __version__
 from acil.app.guard import Guard, TokenCheck, client_of
-from acil.app.inbox import FIELD, Inbox
-from acil.app.line import BusyError
 from acil.app.metrics import CONTENT_TYPE
 from acil.app.service import Service
-from acil.app.uploads import TooLargeError
+from acil.app.uploads import FIELD, Inbox, TooLargeError
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
 Result = TypeVar("Result")
@@ -37,8 +35,6 @@ PAGES = {
 }
 #: Seconds between two checks of the model file.
 WATCH_SECONDS = 1.0
-#: After which a client that was refused because there is too much to do may ask again.
-_RETRY_SECONDS = 5
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -207,7 +203,6 @@ def create_app(service: Service) -> FastAPI:
         app.add_exception_handler(kind, _answered(status, detail))
     app.add_exception_handler(404, _answered(404, _NOTHING))
     app.add_exception_handler(RequestValidationError, _parameters_refused)
-    app.add_exception_handler(BusyError, _busy)
     inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
 
@@ -320,10 +315,6 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
         watching.cancel()
         # A change that has begun goes on to its end in its thread.
         await asyncio.wait({working, watching})
-
-
-async def _busy(request: Request, error: Any) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, error.status, {"Retry-After": str(_RETRY_SECONDS)})
 
 
 async def _parameters_refused(request: Request, error: Any) -> JSONResponse:

@@ -41,7 +41,7 @@ _MAX_GUESSERS = 10_000
 
 
 def client_of(scope: Mapping[str, Any]) -> str:
-    """Return whom a request counts for: an address, of IPv6 the network (/64) that one user has."""
+    """Return the client that a request counts for: its IPv4 address, or its IPv6 network (/64)."""
     address = (scope.get("client") or ("unknown",))[0]
     try:
         found = ipaddress.ip_address(address)
@@ -51,7 +51,7 @@ def client_of(scope: Mapping[str, Any]) -> str:
 
 
 class TokenCheck:
-    """Refuses requests without the token, before their body is read; a client has few guesses."""
+    """Refuses requests without the token before their body is read, and slows down guessing."""
 
     def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = token

@@ -10,22 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from acil.vision.embedder import Embedder
 
 #: An image with a larger part of the pixels that may be decoded at a time leaves one thread to others.
 _LARGE = 1 / 8
+#: After which a client that was refused because there is too much to do may ask again.
+_RETRY_SECONDS = "5"
 
 
-class BusyError(Exception):
+class BusyError(HTTPException):
     """There is too much to do already; the client may ask again later."""
 
     def __init__(self, status: int) -> None:
         """Take 429 if this client has sent too much, 503 if all together have."""
         who = "This client has" if status == 429 else "Others have"
-        super().__init__(f"{who} sent more than this server can do now. Send it again later.")
-        self.status = status
+        detail = f"{who} sent more than this server can do now. Send it again later."
+        super().__init__(status, detail, {"Retry-After": _RETRY_SECONDS})
 
 
 class Waiting(NamedTuple):
@@ -66,6 +69,8 @@ class Line:
         Of a batch.
     decoders : int
         Threads that decode images of any size; one more decodes small ones only.
+    on_batch : callable
+        Called with the number of images of each batch.
 
     Notes
     -----
@@ -83,11 +88,13 @@ class Line:
         limit: int,
         max_images: int = 8,
         decoders: int = 2,
+        on_batch: Callable[[int], None] = lambda images: None,
     ) -> None:
         self._embedder = embedder
         self._max_pixels = max_pixels
         self._limit = limit
         self._max_images = max_images
+        self._on_batch = on_batch
         self._requests: dict[_Request, None] = {}
         #: What each client has had since it joined the line.
         self._served: dict[str, int] = {}
@@ -96,9 +103,6 @@ class Line:
         self._decoded: list[tuple[_Request, int, Tensor, int]] = []
         self._closed = False
         self._changed = threading.Condition()
-        #: Number of batches and of images in them, for metrics.
-        self.batches = 0
-        self.images = 0
         self._threads = [
             threading.Thread(target=self._decode, args=(i > 0,), name=f"acil-decode-{i}", daemon=True)
             for i in range(decoders + 1)
@@ -239,8 +243,7 @@ class Line:
             for request in requests:
                 self._finish(request, error)
             return
-        self.batches += 1
-        self.images += len(batch)
+        self._on_batch(len(batch))
         for (request, place, *_), row in zip(batch, rows, strict=True):
             request.features[place] = row
         for request in requests:

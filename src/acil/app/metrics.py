@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -16,7 +14,7 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"
 
 
 class Metrics:
-    """Counts of one server since its start; ``current`` returns further metrics, as they are now.
+    """Counts of one server since its start.
 
     Examples
     --------
@@ -26,27 +24,31 @@ class Metrics:
     'acil_requests_total{method="GET",path="/health",status="200"} 1.0'
     """
 
-    def __init__(self, current: Callable[[], Iterable[Metric]] | None = None) -> None:
+    def __init__(self) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = registry = CollectorRegistry()
-        labels = ("method", "path", "status")
-        self._requests = Counter(
-            "acil_requests", "Answers by method, path and status.", labels, registry=registry
+        self._registry = CollectorRegistry()
+        self._requests = self._counter(
+            "acil_requests", "Answers by method, path and status.", "method", "path", "status"
         )
         self._seconds = Histogram(
             "acil_request_seconds",
             "Time until an answer was complete.",
             ("path",),
             buckets=_SECONDS,
-            registry=registry,
+            registry=self._registry,
         )
-        self._images = Counter(
-            "acil_images", "Images by what was done with them.", ("what",), registry=registry
-        )
+        self._images = self._counter("acil_images", "Images by what was done with them.", "what")
         for what in ("forget", "learn", "predict"):
             self._images.labels(what)
-        if current is not None:
-            registry.register(_Current(current))
+        self._batches = self._counter("acil_batches", "Batches that went through the network.")
+        self._batch_images = self._counter("acil_batch_images", "Images in these batches.")
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(name, about, labels, registry=self._registry)
+
+    def show(self, name: str, about: str, value: Callable[[], float]) -> None:
+        """Add a metric whose value is asked for whenever the text is made."""
+        Gauge(name, about, registry=self._registry).set_function(value)
 
     def answered(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count an answer; `path` is that of the route, so that the number of values stays small."""
@@ -57,14 +59,11 @@ class Metrics:
         """Count images that were predicted, learnt or forgotten."""
         self._images.labels(what).inc(images)
 
+    def batch(self, images: int) -> None:
+        """Count a batch of images that went through the network."""
+        self._batches.inc()
+        self._batch_images.inc(images)
+
     def text(self) -> str:
         """Return everything in the text format of Prometheus."""
         return prometheus_client.generate_latest(self._registry).decode()
-
-
-class _Current(Collector):
-    def __init__(self, values: Callable[[], Iterable[Metric]]) -> None:
-        self._values = values
-
-    def collect(self) -> Iterable[Metric]:
-        return self._values()

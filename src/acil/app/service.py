@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -16,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from torch import Tensor
 
 from acil.app.line import BusyError, Line, Waiting
@@ -31,7 +31,9 @@ from acil.images.snapshot import Snapshot
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
 _HISTORY = 20
-_DECODERS = 4
+#: Images that go through the network together, and threads that decode.
+_CORES = os.cpu_count() or 1
+_BATCH, _DECODERS = 2 * _CORES, min(4, _CORES)
 #: Changes that are made or wait, with their images in memory.
 _MAX_CHANGES = 4
 #: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
@@ -49,20 +51,28 @@ class Service:
             self._held_out = self.store.reader.prepare(settings.held_out)
         self._measured: tuple[str, Measured] | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
+        self.metrics = metrics = Metrics()
+        metrics.show("acil_classes", "Classes that the model knows.", lambda: len(self._totals))
+        metrics.show(
+            "acil_model_images", "Images that the model has learnt.", lambda: sum(self._totals.values())
+        )
+        if self._held_out is not None:
+            about = "Accuracy on the held-out folder when it was last measured, percent."
+            metrics.show("acil_held_out_accuracy", about, self._last_accuracy)
         self._line = Line(
             self.store.embedder,
             max_pixels=settings.max_pixels,
             limit=settings.request_pixels
             + _IMAGE_COST * settings.max_images
             + _BYTE_COST * settings.max_bytes,
-            max_images=settings.batch_images,
-            decoders=min(_DECODERS, os.cpu_count() or 1),
+            max_images=_BATCH,
+            decoders=_DECODERS,
+            on_batch=self.metrics.batch,
         )
         self._checkers = ThreadPoolExecutor(2, thread_name_prefix="acil-check")
         # One thread: changes are made one after another.
         self._changes = ThreadPoolExecutor(1, thread_name_prefix="acil-change")
         self._n_changes = 0
-        self.metrics = Metrics(self._current)
 
     async def predict(
         self, client: str, files: Sequence[bytes], top: int, unknown_above: float | None
@@ -120,7 +130,7 @@ class Service:
         """Return what the page and other clients need to know of the model."""
         published, settings = self.store.published, self.settings
         measured = self._measure(published)
-        totals = {} if published is None else published.snapshot.totals
+        totals = self._totals
         return {
             "name": settings.model.name,
             "revision": None if published is None else published.revision,
@@ -139,23 +149,14 @@ class Service:
             "history": list(self._history),
         }
 
-    def _current(self) -> Iterator[Metric]:
-        """Yield metrics with the values of the moment."""
+    @property
+    def _totals(self) -> dict[str, int]:
         published = self.store.published
-        totals = {} if published is None else published.snapshot.totals
-        yield GaugeMetricFamily("acil_classes", "Classes that the model knows.", len(totals))
-        yield GaugeMetricFamily(
-            "acil_model_images", "Images that the model has learnt.", sum(totals.values())
-        )
-        yield CounterMetricFamily(
-            "acil_batches", "Batches that went through the network.", self._line.batches
-        )
-        yield CounterMetricFamily("acil_batch_images", "Images in these batches.", self._line.images)
-        # What has been measured: counting must not take long.
+        return {} if published is None else published.snapshot.totals
+
+    def _last_accuracy(self) -> float:
         accuracy = None if self._measured is None else self._measured[1].to_dict()["accuracy"]
-        if accuracy is not None:
-            about = "Accuracy on the held-out folder, percent."
-            yield GaugeMetricFamily("acil_held_out_accuracy", about, accuracy)
+        return math.nan if accuracy is None else accuracy
 
     def close(self) -> None:
         """Finish open work and stop the threads."""
@@ -187,32 +188,24 @@ class Service:
     def _answer(self, features: Tensor, top: int, unknown_above: float | None) -> dict[str, Any]:
         """Classify the images of a request, all by one state of the model."""
         published = self.store.require()
-        predictions = [
-            {
-                "label": label,
-                "unknown": unknown,
-                "novelty": novelty,
-                "top": [{"label": name, "probability": share} for name, share in likeliest],
-            }
-            for label, unknown, likeliest, novelty in published.snapshot.classify(
-                features.numpy(), top, unknown_above
-            )
-        ]
-        return {"revision": published.revision, "predictions": predictions}
+        names = [f"image {number + 1}" for number in range(len(features))]
+        found = published.snapshot.classify(features.numpy(), names, top, unknown_above)
+        return {"revision": published.revision, "predictions": [one.to_dict() for one in found]}
 
     def _changed(
         self, action: Literal["learn", "forget"], name: str, contents: list[bytes]
     ) -> dict[str, Any]:
         start = time.perf_counter()
-        change = self.store.change(action, self.store.reader.prepare(contents, name))
-        images = sum(change.report.counts.values())
+        samples = self.store.reader.prepare(contents, name)
+        report, state_before, state_after = self.store.change(action, samples)
+        images = sum(report.counts.values())
         self.metrics.used(action, images)
-        before, after = self._measure(change.before), self._measure(change.after)
+        before, after = self._measure(state_before), self._measure(state_after)
         entry = {
             "action": action,
             "class": name,
             "images": images,
-            "revision": change.after.revision,
+            "revision": state_after.revision,
             "held_out": compared(before, after) if before and after else None,
         }
         if images:
@@ -221,8 +214,8 @@ class Service:
         done = "learnt" if action == "learn" else "forgot"
         what = "1 image" if images == 1 else f"{images} images"
         logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
-        repeated = len(change.report.repeated)
-        return {**entry, "totals": change.report.totals, "repeated": repeated, "seconds": seconds}
+        repeated = len(report.repeated)
+        return {**entry, "totals": report.totals, "repeated": repeated, "seconds": seconds}
 
     def _measure(self, published: Published | None) -> Measured | None:
         """Return how a state does on the held-out images, if there are any; the last is remembered."""

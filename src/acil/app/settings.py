@@ -22,58 +22,26 @@ _LARGEST_IMAGES = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a server listens, what it serves and what it accepts.
+    """Where a server listens, what it serves and what it accepts."""
 
-    Attributes
-    ----------
-    model : Path
-        Model file; it need not exist yet.
-    backbone : str or None
-        Network, if not the one that the model names.
-    host, port
-        Address to listen on; port 0 takes any that is free.
-    token : str or None
-        Needed for teaching and forgetting.
-    held_out : Path or None
-        Folder with one folder for each class, on which accuracy is measured after each change.
-    hosts : tuple of str
-        Further names by which the server is reached, for one behind a proxy.
-    max_bytes, max_images, max_pixels : int
-        Of one request, of one request, of one image; a request may have `request_pixels` in all.
-    read_seconds : float
-        Time in which the images of a request must have arrived.
-    batch_images : int
-        Images that go through the network and the head together.
-    track, undo : bool
-        Whether a new model keeps hashes of its images, and whether states before changes are kept.
-    unknown_above : float
-        Novelty beyond which an image is unknown, unless a request says otherwise.
-    """
-
-    model: Path
-    backbone: str | None = None
+    model: Path  # need not exist yet
+    backbone: str | None = None  # network, if not the one that the model names
     host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = field(default=None, repr=False)
-    held_out: Path | None = None
-    hosts: tuple[str, ...] = ()
-    max_bytes: int = 64 * 2**20
-    max_images: int = 64
-    max_pixels: int = 50_000_000
-    read_seconds: float = 60.0
-    batch_images: int = 2 * (os.cpu_count() or 1)
-    track: bool = True
-    undo: bool = True
-    unknown_above: float = UNKNOWN_ABOVE
+    port: int = 8000  # 0 takes any that is free
+    token: str | None = field(default=None, repr=False)  # for teaching and forgetting
+    held_out: Path | None = None  # folder of images on which accuracy is measured after each change
+    hosts: tuple[str, ...] = ()  # further names by which the server is reached
+    max_bytes: int = 64 * 2**20  # of a request
+    max_images: int = 64  # of a request
+    max_pixels: int = 50_000_000  # of an image; a request may have `request_pixels` in all
+    read_seconds: float = 60.0  # in which the images of a request must have arrived
+    track: bool = True  # whether a new model keeps hashes of its images
+    undo: bool = True  # whether states before changes are kept
+    unknown_above: float = UNKNOWN_ABOVE  # novelty beyond which an image is unknown
 
     def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_images", "max_pixels", "batch_images"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not self.model.absolute().parent.is_dir():
             raise InputError(f"There is no folder {self.model.absolute().parent}. Create it first.")
-        if not 0 <= self.port < 2**16:
-            raise InputError(f"port must be between 0 and 65535, got {self.port}.")
         if not self.loopback and self.token is None:
             raise InputError(
                 f"{self.host} is open to other machines, and without a token anybody there could teach "
@@ -97,7 +65,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that requests may use for this server, beside the addresses of one on every address."""
+        """Host names that requests may use; a server on all addresses takes any IP address too."""
         own = f"[{self.host}]" if ":" in self.host else self.host
         local = LOOPBACK_NAMES if self.loopback or self.every_address else ()
         return tuple(dict.fromkeys(name.lower() for name in (*local, own, *self.hosts)))

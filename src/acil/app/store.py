@@ -31,10 +31,10 @@ class Published:
 
     snapshot: Snapshot
     revision: str  # hash of classes and weights: the same for the same state, also after a restart
-    signature: Signature  # of the file that holds this state
+    signature: Signature | None  # of the file that holds this state; None if it is gone
 
     @classmethod
-    def of(cls, classifier: ImageClassifier, signature: Signature) -> Published:
+    def of(cls, classifier: ImageClassifier, signature: Signature | None) -> Published:
         """Publish the state of a classifier that is not changed any more."""
         snapshot = classifier.snapshot
         # Solve now, not when the first prediction waits for it.
@@ -44,15 +44,6 @@ class Published:
             digest.update(f"{name}\0{count}\0".encode())
         digest.update(head.coef_.tobytes())
         return cls(snapshot, digest.hexdigest(), signature)
-
-
-@dataclass(frozen=True)
-class Change:
-    """What teaching or forgetting did: a report, and the states before and after it."""
-
-    report: Report
-    before: Published | None
-    after: Published
 
 
 class Store:
@@ -70,7 +61,7 @@ class Store:
         #: The state that is served now; None until something has been taught.
         self.published: Published | None = None
         self._refused: Signature | None = None
-        #: What is wrong with the file, in words for anybody.
+        #: What is wrong with the file, without its path: everybody can read it.
         self.fault: str | None = None
         self._logged: tuple[str | None, str] = (None, "")
         #: Turns images into samples; never changed.
@@ -109,39 +100,38 @@ class Store:
 
     def _refreshed(self) -> None:
         signature = _signature(self.path)
-        known = None if self.published is None else self.published.signature
-        if signature == known:
+        if signature is None:
+            gone = None if self.published is None else "The model file is gone. Nothing can be changed."
+            self._found(gone)
+        elif self.published is not None and signature == self.published.signature:
             self._found(None)
-        elif signature is None:
-            self._found("The model file is gone. Nothing can be changed.")
-        if signature is None or signature in (known, self._refused):
-            return
         # A change that is being made reads the file itself.
-        if not self._changing.acquire(blocking=False):
-            return
-        try:
-            self.published = Published.of(self._load(), signature)
-        except ACILError:
-            self._refused = signature
-            raise
-        finally:
-            self._changing.release()
-        self._found(None)
-        logger.info("%s has been changed by another process: reloaded.", self.path)
+        elif signature != self._refused and self._changing.acquire(blocking=False):
+            try:
+                self.published = Published.of(self._load(), signature)
+            except ACILError:
+                self._refused = signature
+                raise
+            finally:
+                self._changing.release()
+            self._found(None)
+            logger.info("%s has been changed by another process: reloaded.", self.path)
 
-    def change(self, action: Literal["learn", "forget"], samples: Samples) -> Change:
-        """Learn or forget samples, save, and serve the new state."""
+    def change(
+        self, action: Literal["learn", "forget"], samples: Samples
+    ) -> tuple[Report, Published | None, Published]:
+        """Learn or forget samples, save, and serve the new state; return a report and both states."""
         if action == "forget":
             self.require()
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             classifier, before = self._latest()
             report = classifier.learn(samples) if action == "learn" else classifier.forget(samples)
             if before is not None and not report.counts:
-                return Change(report, before, before)
+                return report, before, before
             classifier.save(self.path, undo=self._settings.undo)
-            after = Published.of(classifier, _existing(self.path))
+            after = Published.of(classifier, _signature(self.path))
             self.published = after
-        return Change(report, before, after)
+        return report, before, after
 
     @property
     def undo_left(self) -> int:
@@ -154,7 +144,7 @@ class Store:
             if not self.undo_left:
                 raise InputError("No earlier state is kept: there is nothing to undo.")
             undo(self.path)
-            self.published = Published.of(self._load(), _existing(self.path))
+            self.published = Published.of(self._load(), _signature(self.path))
             return self.published
 
     def _latest(self) -> tuple[ImageClassifier, Published | None]:
@@ -187,10 +177,3 @@ def _signature(path: Path) -> Signature | None:
     except OSError as error:
         raise InputError(f"Cannot look at {path}: {error.strerror}.") from error
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _existing(path: Path) -> Signature:
-    found = _signature(path)
-    if found is None:
-        raise ModelFileError(f"{path} has been removed while it was saved. Put it back.")
-    return found

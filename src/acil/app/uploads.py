@@ -1,15 +1,28 @@
-"""Images that strangers send: checked before anything decodes them, then decoded fully."""
+"""Images that strangers send: received within limits, and checked before anything decodes them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 from PIL import Image, PngImagePlugin
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
 
+from acil.app.settings import Settings
 from acil.errors import InputError
 from acil.vision.listing import check_class_name
+
+FIELD = "images"
+#: Largest requests that are held in memory at a time.
+_FULL_REQUESTS = 4
+#: Uploads larger than this share so many bytes a second: reading them must leave time for others.
+_LARGE, _BYTES_PER_SECOND = 2**20, 100 * 2**20
 
 # Text that a PNG may unpack; Pillow's own limit is 64 MB an image.
 PngImagePlugin.MAX_TEXT_MEMORY = 4 * PngImagePlugin.MAX_TEXT_CHUNK
@@ -56,6 +69,94 @@ class TooLargeError(InputError):
     """An upload has more bytes, images or pixels than the server takes."""
 
 
+class _Upload:
+    """One request that is being received or worked on."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.deadline: asyncio.Timeout | None = None
+
+
+class Inbox:
+    """Uploads of all requests, in memory.
+
+    When there are too many bytes, the upload that has taken longest so far is given up: a fast client
+    does not wait for slow ones.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._limit = _FULL_REQUESTS * settings.max_bytes
+        self._held = 0
+        #: The oldest first.
+        self._receiving: dict[_Upload, None] = {}
+
+    @contextlib.asynccontextmanager
+    async def files(self, request: Request) -> AsyncIterator[list[bytes]]:
+        """Receive the files of a request; their bytes count until the end of the context."""
+        if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+            raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{FIELD}'.")
+        upload = _Upload()
+        try:
+            async with asyncio.timeout(self._settings.read_seconds) as upload.deadline:
+                self._receiving[upload] = None
+                files = await self._received(request, upload)
+            yield files
+        finally:
+            self._receiving.pop(upload, None)
+            self._held -= upload.size
+
+    async def _received(self, request: Request, upload: _Upload) -> list[bytes]:
+        parser = MultiPartParser(
+            request.headers,
+            self._counted(request, upload),
+            max_files=self._settings.max_images,
+            max_fields=1,
+        )
+        # Bytes are counted, so none has to go to the disk.
+        parser.spool_max_size = self._settings.max_bytes + 1
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise HTTPException(400, error.message) from None
+        self._receiving.pop(upload, None)
+        try:
+            fields = form.multi_items()
+            if not fields:
+                raise InputError(f"There are no images. Send at least one, in a field named '{FIELD}'.")
+            files = []
+            for key, value in fields:
+                if key != FIELD or not isinstance(value, UploadFile):
+                    raise InputError(f"Send files in fields named '{FIELD}', and nothing else.")
+                files.append(value.file.read())
+            return files
+        finally:
+            await form.close()
+
+    async def _counted(self, request: Request, upload: _Upload) -> AsyncGenerator[bytes, None]:
+        async for chunk in request.stream():
+            upload.size += len(chunk)
+            self._held += len(chunk)
+            if upload.size > self._settings.max_bytes:
+                raise TooLargeError(self._settings.too_many_bytes)
+            if self._held > self._limit:
+                self._give_up_the_slowest()
+            if upload.size > _LARGE:
+                large = sum(other.size > _LARGE for other in self._receiving)
+                await asyncio.sleep(len(chunk) * large / _BYTES_PER_SECOND)
+            yield chunk
+
+    def _give_up_the_slowest(self) -> None:
+        slowest = next(iter(self._receiving), None)
+        if slowest is None:
+            return
+        del self._receiving[slowest]
+        self._held -= slowest.size
+        slowest.size = 0
+        if slowest.deadline is not None and not slowest.deadline.expired():
+            slowest.deadline.reschedule(asyncio.get_running_loop().time())
+
+
 def check_image(content: bytes, max_pixels: int) -> int:
     """Return the pixels of an upload; raise unless it is one image, and small enough to decode.
 
@@ -63,10 +164,10 @@ def check_image(content: bytes, max_pixels: int) -> int:
     """
     if not content:
         raise InputError("It is empty. Send the file again.")
-    kind = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), None)
+    kind = next((kind for kind, (magic, _) in _FORMATS.items() if content.startswith(magic)), None)
     if kind is None:
         raise InputError(
-            f"It is not an image of a format that is taken here. Send {', '.join(UPLOAD_FORMATS)}."
+            f"It is not an image of a format that is taken here. Send {', '.join(_FORMATS)}."
         )
     # Before Pillow sees it: this also counts parts of the file, of which Pillow reads any number.
     other = second_type(content, kind)
@@ -104,7 +205,7 @@ def second_type(content: bytes, kind: str) -> str | None:
     for signature in (b"%pdf-", b"<script", b"<html", b"<!doctype", b"<?php"):
         if signature in head:
             return _FOREIGN_ANYWHERE[signature]
-    tail = content[_ENDS[kind](content) :].lower()
+    tail = content[_FORMATS[kind][1](content) :].lower()
     for signature, name in _FOREIGN_ANYWHERE.items():
         if signature in tail:
             return name
@@ -201,19 +302,11 @@ def _end_of_bmp(content: bytes) -> int:
     return int.from_bytes(content[2:6], "little") or len(content)
 
 
-_ENDS = {
-    "PNG": _end_of_png,
-    "JPEG": _end_of_jpeg,
-    "GIF": _end_of_gif,
-    "WEBP": _end_of_webp,
-    "BMP": _end_of_bmp,
+#: Formats that a server takes: how each begins, and what finds its end.
+_FORMATS: dict[str, tuple[bytes, Callable[[bytes], int]]] = {
+    "PNG": (PNG_MAGIC, _end_of_png),
+    "JPEG": (b"\xff\xd8", _end_of_jpeg),
+    "GIF": (b"GIF8", _end_of_gif),
+    "WEBP": (b"RIFF", _end_of_webp),
+    "BMP": (b"BM", _end_of_bmp),
 }
-_MAGIC = {
-    PNG_MAGIC: "PNG",
-    b"\xff\xd8": "JPEG",
-    b"GIF8": "GIF",
-    b"RIFF": "WEBP",
-    b"BM": "BMP",
-}
-#: Formats that a server takes: those whose end is known.
-UPLOAD_FORMATS = tuple(_ENDS)

@@ -6,14 +6,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from acil.cli.shared import is_rank_zero, stop_on_sigterm
+from acil.cli.shared import assignment, is_rank_zero, progress_bars, stop_on_sigterm
 from acil.errors import InputError, ModelFileError, ProcessLostError
 
 app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
@@ -86,7 +86,7 @@ def run(
         "device": device, "root": root, "skip_bad": skip_bad or None, "jobs": jobs,
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
-    values |= dict(_assignment(text) for text in set_ or [])
+    values |= dict(assignment(text) for text in set_ or [])
     settings = make_config(values)
     from acil.benchmark.prepare import dataset_name
 
@@ -151,41 +151,27 @@ class RunProgress:
     PAUSE = 10.0
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        console = Console(stderr=True)
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._tasks: dict[str, Any] = {}
         self._started = time.monotonic()
         self._latest = "loading data"
         self._ended = threading.Event()
-        self._lines = threading.Thread(target=self._print_lines, daemon=True)
+        self._open = ExitStack()
+        self._bars: Callable[..., None] | None = None
+
+    def __enter__(self) -> RunProgress:
+        self._bars = self._open.enter_context(progress_bars())
+        if self._bars is None:
+            lines = threading.Thread(target=self._print_lines, daemon=True)
+            lines.start()
+            self._open.callback(lines.join)
+        self._open.callback(self._ended.set)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     def _print_lines(self) -> None:
         while not self._ended.wait(self.PAUSE):
             typer.echo(f"{time.monotonic() - self._started:.0f} s: {self._latest}", err=True)
-
-    def __enter__(self) -> RunProgress:
-        self._bars.start()
-        if self._bars.disable:
-            self._lines.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-        self._ended.set()
-        if self._bars.disable:
-            self._lines.join()
 
     def __call__(self, event: Any) -> None:
         """Show one event: a finished phase, or an epoch of training."""
@@ -201,11 +187,10 @@ class RunProgress:
             name = f"{event.method}, seed {event.seed}"
             self._show(name, event.phase + 1, event.phases + 1, f"accuracy {event.accuracy:.2f} %")
 
-    def _show(self, name: str, done: float, total: float, note: str) -> None:
-        self._latest = f"{name}, {done:.0f} of {total:.0f}, {note}"
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=total, note=note)
-        self._bars.update(self._tasks[name], completed=done, total=total, note=note)
+    def _show(self, name: str, done: int, total: int, note: str) -> None:
+        self._latest = f"{name}, {done} of {total}, {note}"
+        if self._bars is not None:
+            self._bars(name, done, total, note)
 
 
 @contextmanager
@@ -279,7 +264,7 @@ def choose(
         out or Path("runs") / f"{dataset_name(dataset).replace(':', '-')}-choice",
         dataset,
         recipe=recipe,
-        changes=dict(_assignment(text) for text in set_ or []),
+        changes=dict(assignment(text) for text in set_ or []),
         candidates=dict(_candidate(text) for text in try_) if try_ else DEFAULTS,
         splits=tuple(_numbers("--splits", splits, int)),
         gammas=GAMMAS if gammas is None else tuple(_numbers("--gammas", gammas, float)),
@@ -305,14 +290,7 @@ def _candidate(text: str) -> tuple[str, dict[str, str]]:
     if not changes:
         raise InputError(f"A candidate is NAME key=value …, and {text!r} changes nothing.")
     name = " ".join(words[: words.index(changes[0])]) or text
-    return name, dict(_assignment(word) for word in words[words.index(changes[0]) :])
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise InputError(f"Values are given as key=value, got {text!r}.")
-    return name.strip(), value.strip()
+    return name, dict(assignment(word) for word in words[words.index(changes[0]) :])
 
 
 def _numbers(option: str, text: str, kind: Any) -> list[Any]:

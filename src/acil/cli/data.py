@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from acil.cli.shared import AsJson, progress_bars
-
-if TYPE_CHECKING:
-    from acil.benchmark.datasets import Dataset
+from acil.cli.shared import AsJson, assignment, progress_bars, table
 
 app = typer.Typer(no_args_is_help=True, help="Make data sets ready for benchmarks.")
-
-
-@app.callback()
-def _group() -> None:
-    """Make data sets ready for benchmarks."""
 
 
 @app.command()
@@ -46,8 +38,10 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Fetch a data set (or take the archive that is there), check it, unpack it and load it once."""
-    chosen = _parsed(options or [])
+    from acil.benchmark.config import parse_value
     from acil.benchmark.datasets import prepare as prepare_data
+
+    chosen = {key: parse_value(value) for key, value in map(assignment, options or [])}
 
     start = time.perf_counter()
     try:
@@ -58,29 +52,7 @@ def prepare(
     except KeyboardInterrupt:
         typer.echo("Stopped. Run the same command again to start over.", err=True)
         raise
-    report = _report(dataset, root, time.perf_counter() - start)
-    if as_json:
-        typer.echo(json.dumps(report, indent=2))
-    else:
-        for key, value in report.items():
-            typer.echo(f"{key:<13} {value}")
-
-
-def _parsed(options: list[str]) -> dict[str, Any]:
-    """Return the options of ``--set``."""
-    from acil.benchmark.config import parse_value
-
-    parsed: dict[str, Any] = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals or not key.isidentifier():
-            raise typer.BadParameter(f"{option!r} is not KEY=VALUE.", param_hint="--set")
-        parsed[key] = parse_value(value)
-    return parsed
-
-
-def _report(dataset: Dataset, root: Path | None, seconds: float) -> dict[str, Any]:
-    return {
+    report = {
         "dataset": dataset.name,
         "root": None if root is None else str(root),
         "train": len(dataset.train),
@@ -89,5 +61,9 @@ def _report(dataset: Dataset, root: Path | None, seconds: float) -> dict[str, An
         "shape": " x ".join(str(length) for length in dataset.train.shape),
         "skipped": len(dataset.skipped),
         "identity": dataset.identity,
-        "seconds": round(seconds, 2),
+        "seconds": round(time.perf_counter() - start, 2),
     }
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        typer.echo(table(report.items()))

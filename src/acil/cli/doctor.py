@@ -16,11 +16,10 @@ import typer
 
 from acil import __version__
 from acil.benchmark.machine import cpu_name, memory, thread_variables, usable_cores, version
-from acil.cli.shared import AsJson, facts_table, simple_table
+from acil.cli.shared import AsJson, table
 
 if TYPE_CHECKING:
     import torch
-    from rich.console import Console
 
 PACKAGES = (
     *("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib", "pooch"),
@@ -31,7 +30,6 @@ FOR_DEVELOPERS = ("dev", "docs")
 #: Width of the matrices to measure with: large enough for the device to reach its usual speed.
 SIZES = {"cpu": 2048, "cuda": 8192}
 ROWS = 1024
-COPY_BYTES = 2**27
 DTYPES = ("float64", "float32")
 #: Seconds that all measurements share, beside one run of each to warm up.
 BUDGET = 1.5
@@ -51,7 +49,7 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
-        _show(report, Console(highlight=False))
+        _show(report)
     if report["problem"]:
         typer.echo(f"error: {report['problem']}", err=True)
         raise typer.Exit(1)
@@ -67,11 +65,9 @@ def examine(speed: bool = True) -> dict[str, Any]:
         "packages": {name: version(name) for name in PACKAGES},
         "extras": {name: _extra(name, packages) for name, packages in extras().items()},
         "cores": {"logical": os.cpu_count(), "usable": usable_cores()},
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "memory": memory(),
         "data": {"ACIL_DATA": data, "exists": data is not None and Path(data).is_dir()},
         "devices": [],
-        "blas": {},
         "threads": {},
         "speed": None,
         "problem": None,
@@ -80,7 +76,7 @@ def examine(speed: bool = True) -> dict[str, Any]:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library that torch needs is missing
         return report | {"problem": f"torch cannot be imported: {error}"}
-    report |= {"devices": _devices(torch), "blas": _blas(torch), "threads": _threads(torch)}
+    report |= {"devices": _devices(torch), "threads": _threads(torch)}
     if speed:
         report["speed"] = measure([device["name"] for device in report["devices"]])
     return report
@@ -117,40 +113,28 @@ def _devices(torch: Any) -> list[dict[str, Any]]:
     return devices
 
 
-def _blas(torch: Any) -> dict[str, str]:
-    import numpy
-    import scipy
-
-    libraries = {}
-    for package in (numpy, scipy):
-        build = package.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-        found = f"{build.get('name', 'unknown')} {build.get('version', '')}"
-        libraries[package.__name__] = found.strip()
-    named = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-    return {**libraries, "torch": named[1] if named else "unknown"}
-
-
 def _threads(torch: Any) -> dict[str, Any]:
     import scipy.linalg  # noqa: F401 - loads the BLAS whose threads are counted
     import threadpoolctl  # type: ignore[import-untyped]
 
-    pools = {
-        "/".join(Path(pool["filepath"]).parts[-2:]): pool["num_threads"]
-        for pool in threadpoolctl.threadpool_info()
-    }
+    pools = {}
+    for pool in threadpoolctl.threadpool_info():
+        library = "/".join(Path(pool["filepath"]).parts[-2:])
+        pools[f"{library}, version {pool['version'] or 'unknown'}"] = pool["num_threads"]
     return {"torch": torch.get_num_threads(), "pools": pools, "settings": thread_variables()}
 
 
 def measure(devices: list[str]) -> dict[str, Any]:
-    """Measure the two operations that take most of the time, and memory copies, on CPU and GPUs."""
+    """Measure the two operations that take most of the time, on CPU and GPUs."""
     import torch
 
     names = [name for name in devices if torch.device(name).type in SIZES]
-    seconds = BUDGET / (len(names) * (2 * len(DTYPES) + 1))
+    seconds = BUDGET / (len(names) * 2 * len(DTYPES))
     results: list[dict[str, Any]] = []
     for name in names:
         try:
-            results.append({"device": name, **_measure_device(torch.device(name), seconds)})
+            speeds = {dtype: _measure(torch.device(name), dtype, seconds) for dtype in DTYPES}
+            results.append({"device": name, **speeds})
         except RuntimeError as error:
             # One full or broken device must not hide the others.
             results.append({"device": name, "error": str(error).splitlines()[0]})
@@ -181,25 +165,14 @@ def head_seconds(syrk: float, cholesky: float) -> float:
     return (n * d**2 + substitutions) / syrk + (K + 1) * (d**3 / 3) / cholesky
 
 
-def _measure_device(device: torch.device, seconds: float) -> dict[str, Any]:
-    import torch
-
-    speeds = {name: _measure_dtype(device, getattr(torch, name), seconds) for name in DTYPES}
-    source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copy = _fastest(lambda: target.copy_(source), seconds, device)
-    # A copy reads and writes each byte.
-    return {**speeds, "copy_gb_per_s": 2 * COPY_BYTES / copy / 1e9}
-
-
-def _measure_dtype(device: torch.device, dtype: torch.dtype, seconds: float) -> dict[str, float]:
+def _measure(device: torch.device, dtype: str, seconds: float) -> dict[str, float]:
     import torch
 
     from acil.analytic.cholesky import cholesky_
     from acil.analytic.linalg import add_gram_
 
     d, generator = SIZES[device.type], torch.Generator().manual_seed(0)
-    rows = torch.randn(ROWS, d, generator=generator).to(device, dtype)
+    rows = torch.randn(ROWS, d, generator=generator).to(device, getattr(torch, dtype))
     gram = add_gram_(rows.new_zeros(d, d), rows)
     gram.diagonal().add_(float(ROWS))  # well-conditioned, in float32 too
     work = gram.clone()
@@ -241,35 +214,22 @@ def _fastest(
     return best
 
 
-def _show(report: dict[str, Any], console: Console) -> None:
-    from rich.markup import escape
-
-    console.print(facts_table(_facts(report)))
+def _show(report: dict[str, Any]) -> None:
+    typer.echo(table(_facts(report)))
     if report["speed"] is None:
         return
-    table = simple_table(
-        *("device", "dtype"),
-        right=("syrk\nGFLOP/s", "Cholesky\nGFLOP/s", "memory copy\nGB/s", "CIFAR-100 head\nseconds"),
-    )
+    rows = [("device", "dtype", "syrk GFLOP/s", "Cholesky GFLOP/s", "CIFAR-100 head s")]
     for result in report["speed"]["results"]:
         if "error" in result:
-            table.add_row(result["device"], escape(f"not measured: {result['error']}"))
+            typer.echo(f"{result['device']} was not measured: {result['error']}")
             continue
         for dtype in DTYPES:
-            values = result[dtype]
-            speeds = (values["syrk_gflops"], values["cholesky_gflops"], result["copy_gb_per_s"])
-            cells = (f"{speed:,.0f}" for speed in speeds)
-            table.add_row(result["device"], dtype, *cells, f"{values['head_seconds']:,.1f}")
-    console.print(table)
-    console.print(
-        "CIFAR-100 head: estimate for 50,000 rows, d = 8192, 100 classes, K = 25, features given."
-    )
-    console.print(escape(report["speed"]["recommendation"]))
-    load, cores = report["load"], report["cores"]["usable"]
-    if load is not None and load > cores / 2:
-        console.print(
-            f"Others are using this machine (load {load:.1f} on {cores:g} cores): it can be faster."
-        )
+            syrk, cholesky, head = result[dtype].values()
+            speeds = (f"{syrk:,.0f}", f"{cholesky:,.0f}", f"{head:,.1f}")
+            rows.append((result["device"], dtype, *speeds))
+    typer.echo("\n" + table(rows, right=(2, 3, 4)) + "\n")
+    typer.echo("CIFAR-100 head: estimate for 50,000 rows of features, d = 8192, 100 classes, K = 25.")
+    typer.echo(report["speed"]["recommendation"])
 
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -285,7 +245,6 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     for device in report["devices"]:
         note = "float64" if device["float64"] else 'no float64: only dtype="float32"'
         facts.append((device["name"], f"{device['model']}, {_gib(device['memory'])}, {note}"))
-    facts += [(f"BLAS of {name}", library) for name, library in report["blas"].items()]
     threads = report["threads"]
     if threads:
         facts.append(("threads", f"{threads['torch']} (torch)"))

@@ -15,6 +15,7 @@ from acil.cli.shared import (
     AsJson,
     Backbone,
     ClassName,
+    LabelledImages,
     Model,
     counted,
     given_features,
@@ -41,15 +42,7 @@ Undo = Annotated[
 
 
 def learn(
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Folders with one folder for each class, or CSV of path,label; several folders of "
-            "images, each a class of its name; with --class: images. Or a file of features (npz, "
-            "parquet, csv).",
-            metavar="IMAGES…",
-        ),
-    ],
+    images: LabelledImages,
     model: Annotated[Path, typer.Option("--model", help="Model file, made or added to.")],
     class_name: ClassName = None,
     backbone: Backbone = None,
@@ -108,11 +101,10 @@ def learn(
         )
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
-    _require_unchosen(model, options)
     chosen = {name: value for name, value in options.items() if value is not None}
-    if backbone is not None:
-        chosen["backbone"] = backbone
-    new = ImageClassifier(track=track is not False, **chosen)
+    _require_new(model, chosen)
+    network: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
+    new = ImageClassifier(track=track is not False, **network, **chosen)
     with shown_progress("images") as progress, _mentioning_skip_bad():
         samples, embedder = given_features(images, class_name), None
         if samples is None:
@@ -123,7 +115,7 @@ def learn(
             embedder = reader.embedder
         with locked(model):
             # The file as it is now; another process may have made it or added to it.
-            _require_unchosen(model, options)
+            _require_new(model, chosen)
             classifier = new
             if model.exists():
                 classifier = ImageClassifier.load(model, backbone=embedder, track=track)
@@ -186,22 +178,19 @@ def _mentioning_skip_bad() -> Iterator[None]:
         raise InputError(f"{error} Or leave them out with --skip-bad.") from error
 
 
-def _require_unchosen(model: Path, options: dict[str, Any]) -> None:
+def _require_new(model: Path, chosen: dict[str, Any]) -> None:
     """Raise if options for a new model are given for one that exists."""
-    for name, value in options.items():
-        if value is not None and model.exists():
-            raise InputError(
-                f"{model} exists, and its {name} was chosen when it was made. Leave out "
-                f"--{_FLAGS.get(name, name.replace('_', '-'))}, or make a new model."
-            )
+    if chosen and model.exists():
+        flags = ", ".join(f"--{_FLAGS.get(name, name.replace('_', '-'))}" for name in chosen)
+        raise InputError(
+            f"{model} exists, and {', '.join(chosen)} was chosen when it was made. Leave out {flags}, "
+            "or make a new model."
+        )
 
 
 def forget(
     model: Model,
-    images: Annotated[
-        list[Path],
-        typer.Argument(help="The images that were learnt: as for `acil learn`.", metavar="IMAGES…"),
-    ],
+    images: LabelledImages,
     class_name: ClassName = None,
     undo: Undo = True,
     as_json: AsJson = False,

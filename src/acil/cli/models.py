@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,18 +14,13 @@ from acil.cli.shared import (
     Backbone,
     Force,
     Model,
-    aligned,
     counted,
-    facts_table,
     plain,
     require_free,
     shown_progress,
-    simple_table,
+    table,
 )
 from acil.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 #: Classes shown to people; machines get all.
 _MOST_CLASSES = 30
@@ -44,13 +40,7 @@ _FEW = " This is so here: treat the file like the samples."
 _SCALED = " It has the mean and the deviation of each feature over the samples learnt first."
 
 
-def inspect(
-    model: Model,
-    as_json: AsJson = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Check the file as well: see `acil verify`.")
-    ] = False,
-) -> None:
+def inspect(model: Model, as_json: AsJson = False) -> None:
     """Show what a model file knows, how it was made and what it stores."""
     from acil.modelfile import describe
 
@@ -66,16 +56,10 @@ def inspect(
     report["embeddings"] = _embeddings(report)
     if report["images"] is not None:
         report["images"] = _summary(report["images"])
-    checks = _verified(model) if verify else []
     if as_json:
-        typer.echo(json.dumps(report | ({"checks": checks} if verify else {}), indent=2))
+        typer.echo(json.dumps(report, indent=2))
     else:
-        from rich.console import Console
-
-        _show(report, Console(highlight=False))
-        _show_checks(checks)
-    if not all(check["ok"] for check in checks):
-        raise typer.Exit(1)
+        _show(report)
 
 
 def verify(model: Model, as_json: AsJson = False) -> None:
@@ -84,25 +68,18 @@ def verify(model: Model, as_json: AsJson = False) -> None:
     Header, checksums, values; of a full model also whether its sums can be sums over samples, fit the
     counts of the classes, and give its weights. Exit code 1 if anything is wrong.
     """
-    checks = _verified(model)
-    passed = all(check["ok"] for check in checks)
+    from acil.modelfile import verify as checked
+
+    checks = checked(model)
+    passed = all(check.ok for check in checks)
     if as_json:
-        typer.echo(json.dumps({"model": str(model), "ok": passed, "checks": checks}, indent=2))
+        found = [check._asdict() for check in checks]
+        typer.echo(json.dumps({"model": str(model), "ok": passed, "checks": found}, indent=2))
     else:
-        _show_checks(checks)
+        for check in checks:
+            typer.echo(f"{'ok' if check.ok else 'FAILED':7}{check.name}: {plain(check.detail)}")
     if not passed:
         raise typer.Exit(1)
-
-
-def _verified(model: Path) -> list[dict[str, Any]]:
-    from acil.modelfile import verify
-
-    return [check._asdict() for check in verify(model)]
-
-
-def _show_checks(checks: list[dict[str, Any]]) -> None:
-    for check in checks:
-        typer.echo(f"{'ok' if check['ok'] else 'FAILED':7}{check['name']}: {plain(check['detail'])}")
 
 
 def _guaranteed(release: dict[str, Any]) -> str:
@@ -114,33 +91,29 @@ def _guaranteed(release: dict[str, Any]) -> str:
     )
 
 
-def _show(report: dict[str, Any], console: Console) -> None:
-    from rich.text import Text
-
-    console.print(facts_table(_facts(report)))
-    classes = simple_table("class", right=["samples"])
+def _show(report: dict[str, Any]) -> None:
+    typer.echo(table(_facts(report)) + "\n")
     pairs = list(zip(report["classes"], report["counts"], strict=True))
-    for label, count in pairs[:_MOST_CLASSES]:
-        classes.add_row(Text(plain(label)), f"{count:,}")
+    rows = [("class", "samples"), *((label, f"{count:,}") for label, count in pairs[:_MOST_CLASSES])]
     if rest := pairs[_MOST_CLASSES:]:
-        classes.add_row(f"... and {len(rest)} more", f"{sum(count for _, count in rest):,}")
-    console.print(classes)
-    parts = simple_table("part", "shape", "type", right=["bytes"])
+        rows.append((f"... and {len(rest)} more", f"{sum(count for _, count in rest):,}"))
+    typer.echo(table(rows, right=(1,)) + "\n")
+    parts = [("part", "shape", "type", "bytes")]
     for name, part in sorted(report["tensors"].items()):
         shape = " x ".join(str(length) for length in part["shape"])
-        parts.add_row(name, shape, part["dtype"], f"{part['bytes']:,}")
+        parts.append((name, shape, part["dtype"], f"{part['bytes']:,}"))
     stored = sum(part["bytes"] for part in report["tensors"].values())
-    parts.add_row("header", "", "", f"{report['file_bytes'] - stored:,}")
-    parts.add_row("total", "", "", f"{report['file_bytes']:,}")
-    console.print(parts)
+    parts.append(("header", "", "", f"{report['file_bytes'] - stored:,}"))
+    parts.append(("total", "", "", f"{report['file_bytes']:,}"))
+    typer.echo(table(parts, right=(3,)) + "\n")
     sizes = report["embeddings"]
     if sizes is not None and sizes["smaller"]:
-        console.print(
+        typer.echo(
             f"Keeping the features of all samples themselves would take fewer bytes "
             f"({sizes['embeddings_bytes']:,}) than these sums ({sizes['sums_bytes']:,}). The sums do "
             "not grow with the samples."
         )
-    console.print(report["privacy"])
+    typer.echo(report["privacy"])
 
 
 def _embeddings(report: dict[str, Any]) -> dict[str, Any] | None:
@@ -234,8 +207,7 @@ def merge(
         named = {str(name): count for name, count in totals.items()}
         typer.echo(json.dumps({"model": str(out), "totals": named}, indent=2))
         return
-    for name, count in zip(aligned(totals), totals.values(), strict=True):
-        typer.echo(f"{name}  {count:>7}")
+    typer.echo(table(totals.items(), right=(1,)))
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
     typer.echo(f"{out} knows {known} from {learnt}")
 
@@ -273,9 +245,6 @@ def export(
     delta: Annotated[
         float, typer.Option(help="δ of the private release, well below 1 / number of images.")
     ] = 1e-6,
-    check: Annotated[
-        Path | None, typer.Option(help="Folder of images to compare ONNX and PyTorch on.")
-    ] = None,
     force: Force = False,
     as_json: AsJson = False,
     backbone: Backbone = None,
@@ -298,6 +267,7 @@ def export(
                 raise InputError(f"{path} is the model itself. Give another name.")
     if onnx is not None:
         require_free(Path(f"{onnx}.py"), force)
+    from acil.export import export_onnx
     from acil.images import ImageClassifier
 
     written: dict[str, Any] = {}
@@ -308,7 +278,9 @@ def export(
         if private is not None:
             written["private"] = _private(model, private, epsilon, delta)
         if onnx is not None:
-            written["onnx"] = _onnx(ImageClassifier.load(model, backbone=backbone), onnx, check)
+            loaded = ImageClassifier.load(model, backbone=backbone)
+            done = export_onnx(loaded.snapshot.solved(), loaded.embedder, onnx)
+            written["onnx"] = {"path": str(onnx), **dataclasses.asdict(done)}
     if as_json:
         typer.echo(json.dumps(written, indent=2))
         return
@@ -321,8 +293,8 @@ def export(
         facts = written["onnx"]
         typer.echo(f"{onnx}.py  names the class of image files with it, without acil")
         typer.echo(
-            f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: the same classes, scores "
-            f"within {facts['difference']:.1e}"
+            f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: scores within "
+            f"{facts['difference']:.1e}"
         )
 
 
@@ -342,17 +314,3 @@ def _private(model: Path, path: Path, epsilon: float | None, delta: float) -> di
     stated = describe(path)["release"]
     facts = {"path": str(path), "bytes": path.stat().st_size, "privacy": _guaranteed(stated)}
     return {**facts, "epsilon": stated["epsilon"], "delta": stated["delta"]}
-
-
-def _onnx(classifier: Any, path: Path, check: Path | None) -> dict[str, Any]:
-    import torch
-
-    from acil.export import export_onnx
-    from acil.vision.listing import list_files
-
-    embedder, pixels = classifier.embedder, None
-    if check is not None:
-        pixels = torch.stack([embedder.decode(file) for file in list_files([check])])
-    done = export_onnx(classifier.snapshot.solved(), embedder, path, pixels)
-    agreement = {"images": done.images, "difference": done.difference}
-    return {"path": str(path), "bytes": done.bytes, **agreement}

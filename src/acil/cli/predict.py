@@ -17,8 +17,8 @@ from acil.cli.shared import (
     Backbone,
     ClassName,
     Force,
+    LabelledImages,
     Model,
-    aligned,
     counted,
     given_features,
     given_images,
@@ -26,6 +26,7 @@ from acil.cli.shared import (
     plain,
     require_free,
     shown_progress,
+    table,
     tell_skipped,
 )
 
@@ -112,24 +113,17 @@ def _csv(found: list[Any], top: int) -> str:
 
 
 def _show(found: list[Any]) -> None:
-    images = aligned(prediction.image for prediction in found)
-    labels = aligned(prediction.label for prediction in found)
-    for image, label, prediction in zip(images, labels, found, strict=True):
-        top = "  ".join(f"{plain(name)} {share:.0%}" for name, share in prediction.top)
-        novelty = "" if prediction.novelty is None else f"novelty {prediction.novelty:4.2f}  "
-        typer.echo(f"{image}  {label}  {novelty}{top}")
+    rows = []
+    for prediction in found:
+        novelty = [] if prediction.novelty is None else [f"novelty {prediction.novelty:4.2f}"]
+        top = "  ".join(f"{name} {share:.0%}" for name, share in prediction.top)
+        rows.append([prediction.image, prediction.label, *novelty, top])
+    typer.echo(table(rows))
 
 
 def evaluate(
     model: Model,
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            help="As for `acil learn`: folders with one folder for each class, CSV of path,label, or a "
-            "file of features.",
-            metavar="IMAGES…",
-        ),
-    ],
+    images: LabelledImages,
     class_name: ClassName = None,
     plot: Annotated[Path | None, typer.Option(help="Write the confusion matrix as PNG here.")] = None,
     show: Annotated[
@@ -170,8 +164,8 @@ def evaluate(
         return
     _show_images("wrong", found.wrong, show)
     _show_images("doubtful", found.right, show)
-    for name, accuracy in zip(aligned(found.per_class), found.per_class.values(), strict=True):
-        typer.echo(f"{name}  {accuracy:6.2f} %")
+    rows = [(name, f"{accuracy:.2f} %") for name, accuracy in found.per_class.items()]
+    typer.echo(table(rows, right=(1,)))
     unknown = sum(found.unknown.values())
     typer.echo(
         f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'image')}; {unknown} called unknown"
@@ -182,12 +176,13 @@ def evaluate(
 
 def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> None:
     """Print a line for each of the first images: its class, and the one that the model names."""
-    shown = pairs[:show]
-    images, classes = aligned(p.image for _, p in shown), aligned(name for name, _ in shown)
-    for image, name, (_, prediction) in zip(images, classes, shown, strict=True):
+    rows = []
+    for name, prediction in pairs[:show]:
         likeliest, share = prediction.top[0]
-        instead = f"  taken for {plain(likeliest)}" if what == "wrong" else ""
-        typer.echo(f"{what}  {image}  {name}{instead} {share:.0%}")
+        instead = f"taken for {likeliest} " if what == "wrong" else ""
+        rows.append((what, prediction.image, name, f"{instead}{share:.0%}"))
+    if rows:
+        typer.echo(table(rows))
     if what == "wrong" and 0 < show < len(pairs):
         typer.echo(f"… and {len(pairs) - show:,} more wrong")
 
@@ -195,26 +190,18 @@ def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> No
 def _draw(found: Any, path: Path) -> None:
     """Draw the confusion matrix, in percent of each true class."""
     from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay
 
     from acil.modelfile.writing import replacing
 
-    totals = found.confusion.sum(axis=1, keepdims=True)
-    shares = 100 * found.confusion / totals.clip(min=1)
-    side = 2.5 + 0.45 * len(found.classes)
+    shares = 100 * found.confusion / found.confusion.sum(axis=1, keepdims=True).clip(min=1)
+    names = [plain(name).replace("$", r"\$") for name in found.classes]
+    side = 2.5 + 0.45 * len(names)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
     axes = figure.subplots()
-    picture = axes.imshow(shares, vmin=0, vmax=100, cmap="Blues")
-    names = [plain(name).replace("$", r"\$") for name in found.classes]
-    axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-    axes.set_yticks(range(len(names)), names)
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("true class")
-    axes.set_title(f"accuracy {found.accuracy:.1f} %")
-    for row, column in zip(*found.confusion.nonzero(), strict=True):
-        colour = "white" if shares[row, column] > 50 else "black"
-        count = str(found.confusion[row, column])
-        axes.text(column, row, count, ha="center", va="center", color=colour)
-    figure.colorbar(picture, label="% of true class")
+    axes.set_title(f"accuracy {found.accuracy:.1f} %; cells in % of the true class")
+    shown = ConfusionMatrixDisplay(shares, display_labels=names)
+    shown.plot(ax=axes, cmap="Blues", values_format=".0f", xticks_rotation=45)
     with replacing(path) as draft, warnings.catch_warnings(record=True) as said:
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
         figure.savefig(draft, format="png", dpi=120)
@@ -253,7 +240,7 @@ def embed(
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
     classifier = ImageClassifier() if backbone is None else ImageClassifier(backbone)
     with shown_progress("images") as progress:
-        samples = classifier.embed(paths, labels, skip_bad=skip_bad, progress=progress)
+        samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(samples.skipped)
     write_features(out, samples)
     rows, width = samples.features.shape

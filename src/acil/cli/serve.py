@@ -18,7 +18,9 @@ from acil.errors import MissingExtraError
 def serve(
     model: Annotated[Path, typer.Argument(help="Model file, made if it is not there.", metavar="MODEL")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -63,10 +65,9 @@ def serve(
 ) -> None:
     """Serve a model: predict, teach and forget over HTTP and on a web page.
 
-    Listens on this machine only, unless --host says otherwise. Teaching and forgetting need a token: one
-    is made at each start and printed as part of the address, unless you give your own, which other
-    addresses than this machine require. Each change is saved to the model file before it is answered.
-    Ctrl-C stops.
+    Listens on this machine only, unless --host says otherwise. Teaching and forgetting need a token. By
+    default a new one is made at each start and printed as part of the address; to be reached from other
+    machines, give your own. Each change is saved to the model file before it is answered. Ctrl-C stops.
     """
     try:
         from acil.app.server import serve as run

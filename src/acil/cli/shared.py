@@ -6,17 +6,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from acil.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Model = Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL")]
 Backbone = Annotated[
@@ -28,6 +25,14 @@ Backbone = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+LabelledImages = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Folders with one folder for each class, or CSV of path,label; several folders of images, "
+        "each a class of its name; with --class: images. Or a file of features (npz, parquet, csv).",
+        metavar="IMAGES…",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 ClassName = Annotated[
     str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
@@ -71,6 +76,14 @@ def given_features(places: list[Path], class_name: str | None = None) -> Any:
     return read_features(places[0], class_name)
 
 
+def assignment(text: str) -> tuple[str, str]:
+    """Return name and value of a text such as "key=value"."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise InputError(f"Values are given as key=value, got {text!r}.")
+    return name.strip(), value.strip()
+
+
 def has_folders(place: Path) -> bool:
     """Say whether a path is a folder with folders in it, such as those of classes."""
     return place.is_dir() and any(path.is_dir() for path in place.glob("[!.]*"))
@@ -104,21 +117,22 @@ def tell_skipped(messages: Iterable[str]) -> None:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Show a bar on stderr for each thing being done; None if stderr is not a terminal."""
+def progress_bars() -> Iterator[Callable[..., None] | None]:
+    """Yield what shows a bar on stderr for each thing being done; None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    columns = (*Progress.get_default_columns(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
 
-        def show(what: str, done: int, total: int | None) -> None:
+        def show(what: str, done: int, total: int | None, note: str = "") -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+                tasks[what] = bars.add_task(what, note=note)
+            bars.update(tasks[what], completed=done, total=total, note=note)
 
         yield show
 
@@ -163,47 +177,26 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def aligned(texts: Iterable[Any]) -> list[str]:
-    """Return texts padded to the width of the widest, as a terminal shows it.
+def table(rows: Iterable[Sequence[Any]], right: Sequence[int] = ()) -> str:
+    """Return rows as lines of aligned cells, without control characters; ``right`` has numbers.
 
-    Letters of some scripts are two columns wide there, and accents none.
+    Widths are those of a terminal: letters of some scripts are two columns wide, and accents none.
     """
     from rich.cells import cell_len
 
-    shown = [plain(text) for text in texts]
-    width = max(map(cell_len, shown), default=0)
-    return [text + " " * (width - cell_len(text)) for text in shown]
-
-
-def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
-    """Return names, in bold, and what there is to say about each, without control characters."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        table.add_row(name, Text(plain(value)))
-    return table
-
-
-def simple_table(*left: str, right: Iterable[str] = ()) -> Table:
-    """Return an empty table with these headings, of texts first and then of numbers."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    for heading in left:
-        table.add_column(heading, overflow="fold")
-    for heading in right:
-        table.add_column(heading, justify="right")
-    return table
+    shown = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*shown, strict=True)]
+    lines = []
+    for row in shown:
+        line = []
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            padding = " " * (width - cell_len(cell))
+            line.append(padding + cell if place in right else cell + padding)
+        lines.append("  ".join(line).rstrip())
+    return "\n".join(lines)
 
 
 def show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
     """Print a table of classes: images of this call, and images in the model."""
-    heading, *names = aligned(["class", *counts])
-    typer.echo(f"{heading}  {'images':>7}  {'in model':>8}")
-    for shown, (name, count) in zip(names, counts.items(), strict=True):
-        typer.echo(f"{shown}  {count:>7}  {totals.get(name, 0):>8}")
+    rows = [(name, count, totals.get(name, 0)) for name, count in counts.items()]
+    typer.echo(table([("class", "images", "in model"), *rows], right=(1, 2)))

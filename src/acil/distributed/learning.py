@@ -14,10 +14,10 @@ from torch import Tensor
 
 from acil.analytic import Sums
 from acil.analytic.linalg import panels
-from acil.calibration import Calibration
 from acil.classifier import ACILClassifier, FeaturesKept
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
+from acil.scores import Calibration
 from acil.state import State
 from acil.validation import (
     Labels,

@@ -28,6 +28,7 @@ from acil.images.results import (
     Samples,
     images_and_labels,
     name_of,
+    require_labels,
     require_list,
 )
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
@@ -170,43 +171,23 @@ class ImageClassifier:
         skip_bad: bool = False,
         progress: ImageProgress | None = None,
     ) -> Samples:
-        """Turn images into samples, which `learn` and `forget` take; the model is not changed.
+        """Turn images into samples, which other methods take; the model is not changed.
 
         Parameters
         ----------
         source : str, path-like or sequence of images
             A folder with one folder for each class, or a CSV file of path and label; with ``labels``, a
-            folder of images, or images: each a path, the content of a file (bytes), a PIL image or an
+            folder of images; or images: each a path, the content of a file (bytes), a PIL image or an
             array as `acil.vision.decode` takes it.
         labels : str or sequence of str, optional
-            Class of all images, or of each.
+            Class of all images, or of each. Samples without labels can only be classified.
         skip_bad : bool, default=False
             Leave out files that cannot be read, instead of refusing all.
         progress : callable, optional
             Called with the number of images done and the number of all.
         """
-        return self.embed(*images_and_labels(source, labels), skip_bad=skip_bad, progress=progress)
-
-    def embed(
-        self,
-        sources: Sequence[Source],
-        labels: Sequence[str] | None = None,
-        *,
-        skip_bad: bool = False,
-        progress: ImageProgress | None = None,
-    ) -> Samples:
-        """Return the features of images, which need no labels.
-
-        Parameters
-        ----------
-        sources : sequence of images
-        labels : sequence of str, optional
-            Class of each.
-        skip_bad, progress
-            As in `prepare`.
-        """
         start = time.perf_counter()
-        names = [""] * len(sources) if labels is None else labels
+        sources, names = images_and_labels(source, labels)
         embedder = self.embedder
         found = embed_files(sources, embedder, skip_bad, progress)
         return Samples(
@@ -230,12 +211,8 @@ class ImageClassifier:
     ) -> Report:
         """Learn images of new or known classes, or raise and change nothing.
 
-        A model that tracks its images leaves out those that it has learnt already, under any class.
-
-        Parameters
-        ----------
-        source, labels, skip_bad, progress
-            As in `prepare`; or samples that it returned.
+        Takes what `prepare` takes, or samples that it returned. A model that tracks its images leaves
+        out those that it has learnt already, under any class.
         """
         samples = self._samples(source, labels, skip_bad, progress)
         with self._changing:
@@ -269,10 +246,8 @@ class ImageClassifier:
     ) -> Report:
         """Forget images: the head becomes the one that never learnt them; or raise and change nothing.
 
-        Parameters
-        ----------
-        source, labels, progress
-            The same images and labels that were learnt. A class of which none is left disappears.
+        Give the same images and labels that were learnt, as in `prepare`, or samples. A class of which
+        none is left disappears.
         """
         samples = self._samples(source, labels, False, progress)
         with self._changing:
@@ -294,10 +269,7 @@ class ImageClassifier:
     def merge(self, other: ImageClassifier) -> ImageClassifier:
         """Add everything that another model has learnt, as if this one had seen its images.
 
-        Parameters
-        ----------
-        other : ImageClassifier
-            With the same network and expansion; it is not changed.
+        The other has the same network and expansion, and is not changed.
         """
         theirs = other.snapshot
         with self._changing:
@@ -312,15 +284,7 @@ class ImageClassifier:
     def predict(
         self, sources: Sequence[Source], unknown_above: float | None = UNKNOWN_ABOVE
     ) -> list[str]:
-        """Return the likeliest class of each image, or ``"unknown"``.
-
-        Parameters
-        ----------
-        sources : sequence of images
-            Each a path, the content of a file, a PIL image or an array.
-        unknown_above : float or None, default=1
-            Images of a larger novelty are unknown; with None a class is always named.
-        """
+        """Return the likeliest class of each image, or ``"unknown"``; see `classify`."""
         return [p.label for p in self.classify(sources, 1, unknown_above)]
 
     def classify(
@@ -341,27 +305,25 @@ class ImageClassifier:
         top : int, default=3
             Number of classes to name.
         unknown_above : float or None, default=1
-            Images of a larger novelty are unknown; None calls none so.
+            Images of a larger novelty are unknown; with None a class is always named.
         progress : callable, optional
         skip_bad : bool, default=False
             Of an image that cannot be read, return a prediction that has an ``error`` and no label,
             instead of refusing all.
         """
-        if isinstance(sources, str | os.PathLike):
-            raise InputError("Give a list of images, even for one.")
         require_list(sources)
         if top < 1:
             raise InputError(f"top must be at least 1, got {top}.")
         snapshot = self.snapshot
         if isinstance(sources, Samples):
             require_identity(sources.identity, snapshot.identity)
-            rows = snapshot.classify(sources.features, top, unknown_above)
-            return [Prediction(name, *row) for name, row in zip(sources.images, rows, strict=True)]
+            return snapshot.classify(sources.features, sources.images, top, unknown_above)
         found = embed_files(sources, self.embedder, skip_bad, progress)
-        rows = snapshot.classify(found.features.numpy(), top, unknown_above)
-        answers = dict(zip(found.kept, rows, strict=True))
+        names = [name_of(sources[i], i) for i in found.kept]
+        answers = snapshot.classify(found.features.numpy(), names, top, unknown_above)
+        by_place = dict(zip(found.kept, answers, strict=True))
         return [
-            Prediction(name_of(source, i), *answers.get(i, ("", False, (), None)), found.bad.get(i))
+            by_place.get(i) or Prediction(name_of(source, i), "", False, (), None, found.bad.get(i))
             for i, source in enumerate(sources)
         ]
 
@@ -374,18 +336,12 @@ class ImageClassifier:
         skip_bad: bool = False,
         progress: ImageProgress | None = None,
     ) -> Evaluation:
-        """Compare predictions with the true classes of images.
-
-        Parameters
-        ----------
-        source, labels, skip_bad, progress
-            As in `prepare`.
-        unknown_above : float or None, default=1
-        """
+        """Compare predictions with the true classes of images, given as in `prepare`."""
         sources: Sequence[Source] | Samples
         if isinstance(source, Samples):
             sources, names = source, source.require_labels().names
         else:
+            require_labels(source, labels)
             sources, names = images_and_labels(source, labels)
         classes = list(self.snapshot.totals)
         if not set(names) & set(classes):
@@ -454,9 +410,8 @@ class ImageClassifier:
         model._track = track
         if isinstance(backbone, str):
             source = without_folder(backbone)
-        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked", ())), source)
-        if isinstance(backbone, str):
             model._embedder = open_network(backbone)
+        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked", ())), source)
         if backbone is not None:
             model.embedder  # noqa: B018 (a wrong network is told at once)
         return model
@@ -470,6 +425,7 @@ class ImageClassifier:
     ) -> Samples:
         if isinstance(source, Samples):
             return source.require_labels()
+        require_labels(source, labels)
         return self.prepare(source, labels, skip_bad=skip_bad, progress=progress)
 
     def _tracker(self, samples: Samples) -> Tracker:

@@ -32,10 +32,7 @@ _LISTS = ("features", "embedding")
 def holds_features(path: str | os.PathLike[str]) -> bool:
     """Say whether a file holds features, by its name, and of CSV files by their first line.
 
-    Parameters
-    ----------
-    path : str or path-like
-        A CSV file of two columns is a list of images and labels.
+    A CSV file of two columns is a list of images and labels.
     """
     place = Path(path)
     if place.suffix.lower() not in (".csv", ".tsv") or not place.is_file():
@@ -45,14 +42,7 @@ def holds_features(path: str | os.PathLike[str]) -> bool:
 
 
 def write_features(path: str | os.PathLike[str], samples: Samples) -> None:
-    """Write samples to an npz file, whole or not at all.
-
-    Parameters
-    ----------
-    path : str or path-like
-    samples : Samples
-        Labels that are all empty are left out.
-    """
+    """Write samples to an npz file, whole or not at all; labels that are all empty are left out."""
     network = {"source": without_folder(samples.source), "identity": samples.identity}
     arrays: dict[str, Any] = {
         "features": samples.features,
@@ -73,12 +63,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     ----------
     path : str or path-like
     label : str, optional
-        Class of all rows, instead of those in the file.
-
-    Returns
-    -------
-    Samples
-        Their network is known if `write_features` has stored it. Labels are empty if there are none.
+        Class of all rows, instead of those in the file. Without either, labels are empty.
     """
     place = existing(Path(path))
     read = {".npz": _read_npz, ".parquet": _read_parquet}.get(place.suffix.lower(), _read_csv)

@@ -23,34 +23,24 @@ Given = str | os.PathLike[str] | Sequence[Source]
 
 @dataclass(frozen=True)
 class Samples:
-    """Images as a model learns or forgets them.
-
-    Attributes
-    ----------
-    features : ndarray of shape (n, features), float32
-    labels : ndarray of shape (n,), str
-    digests : tuple of str
-        Hash of the pixels of each image.
-    images : tuple of str
-        What each image is called.
-    skipped : tuple of str
-        Messages about files that could not be read.
-    identity : dict or None
-        Of the network that the features come from; None if that is not known.
-    source : str or None
-        The name that the network was opened by.
-    seconds : float
-        Spent on decoding and features.
-    """
+    """Images as a model learns or forgets them."""
 
     features: npt.NDArray[np.float32]
+    """Of shape (n, features)."""
     labels: npt.NDArray[np.str_]
+    """Class of each image, "" without labels."""
     digests: tuple[str, ...]
+    """Hash of the pixels of each image."""
     images: tuple[str, ...]
+    """What each image is called."""
     skipped: tuple[str, ...]
+    """Messages about files that could not be read."""
     identity: dict[str, Any] | None
+    """Of the network that the features come from; None if that is not known."""
     source: str | None
+    """The name that the network was opened by."""
     seconds: float
+    """Spent on decoding and features."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -60,7 +50,8 @@ class Samples:
     @property
     def names(self) -> list[str]:
         """Class of each of the digests."""
-        return [str(label) for label in self.labels]
+        found: list[str] = self.labels.tolist()
+        return found
 
     def require_labels(self) -> Samples:
         """Return these samples, or raise if they have no labels."""
@@ -83,29 +74,20 @@ class Samples:
 
 @dataclass(frozen=True)
 class Report:
-    """What learning or forgetting did.
-
-    Attributes
-    ----------
-    counts : dict of str to int
-        Images of each class in this call.
-    totals : dict of str to int
-        Images of each class in the model afterwards.
-    skipped : tuple of str
-        Messages about files that could not be read.
-    repeated : tuple of str
-        Images that were left out, because the model has learnt them before. If there were no others,
-        the model is unchanged.
-    feature_seconds, head_seconds : float
-        Spent on decoding and features, and on the head.
-    """
+    """What learning or forgetting did."""
 
     counts: dict[str, int]
+    """Images of each class in this call."""
     totals: dict[str, int]
+    """Images of each class in the model afterwards."""
     skipped: tuple[str, ...]
+    """Messages about files that could not be read."""
     repeated: tuple[str, ...]
+    """Images left out, because they were learnt before. Without others, the model is unchanged."""
     feature_seconds: float
+    """Spent on decoding and features."""
     head_seconds: float
+    """Spent on the head."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -114,31 +96,20 @@ class Report:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one image.
-
-    Attributes
-    ----------
-    image : str
-        Path of the image, or its number for images given otherwise.
-    label : str
-        The likeliest class, or ``"unknown"``.
-    unknown : bool
-        Whether the image is unlike everything learnt.
-    top : tuple of (str, float)
-        The likeliest classes and their probabilities, best first.
-    novelty : float or None
-        How unlike everything learnt the image is: above 1 for 5 % of images of the classes learnt, and
-        for others. None for models that can only predict.
-    error : str or None
-        Why the image cannot be read; then it has no label.
-    """
+    """What a model says of one image."""
 
     image: str
+    """Path of the image, or its number for images given otherwise."""
     label: str
+    """The likeliest class, or ``"unknown"``."""
     unknown: bool
+    """Whether the image is unlike everything learnt."""
     top: tuple[tuple[str, float], ...]
+    """The likeliest classes and their probabilities, best first."""
     novelty: float | None
+    """Above 1 for 5 % of images of the classes learnt, and for others; None if the model cannot tell."""
     error: str | None = None
+    """Why the image cannot be read; then it has no label."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -148,36 +119,24 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a model does on images whose classes are known.
-
-    Attributes
-    ----------
-    classes : tuple of str
-        Of the model, in the order of the confusion matrix.
-    confusion : ndarray of shape (n_classes, n_classes), int64
-        Images by their class (rows) and the likeliest class (columns).
-    unknown : dict of str to int
-        Images of each class that were called unknown; they count by their likeliest class above.
-    not_learnt : dict of str to int
-        Images of classes that the model has not learnt. They count nowhere else.
-    not_learnt_unknown : int
-        How many of these were called unknown.
-    wrong : tuple of (str, Prediction)
-        True class and prediction of the images whose likeliest class is another, the surest first.
-    right : tuple of (str, Prediction)
-        The same of the other images of classes that the model has learnt, the most doubtful first.
-    skipped : tuple of str
-        Messages about files that could not be read.
-    """
+    """How a model does on images whose classes are known."""
 
     classes: tuple[str, ...]
+    """Of the model, in the order of the confusion matrix."""
     confusion: npt.NDArray[np.int64]
+    """Images by their class (rows) and the likeliest class (columns)."""
     unknown: dict[str, int]
+    """Images of each class that were called unknown; they count by their likeliest class above."""
     not_learnt: dict[str, int]
+    """Images of classes that the model has not learnt. They count nowhere else."""
     not_learnt_unknown: int
+    """How many of these were called unknown."""
     wrong: tuple[tuple[str, Prediction], ...]
+    """True class and prediction of the images whose likeliest class is another, the surest first."""
     right: tuple[tuple[str, Prediction], ...]
+    """The same of the other images of classes that the model has learnt, the most doubtful first."""
     skipped: tuple[str, ...]
+    """Messages about files that could not be read."""
 
     @classmethod
     def of(
@@ -256,21 +215,21 @@ class Evaluation:
 def images_and_labels(
     source: Given, labels: str | Sequence[str] | None
 ) -> tuple[list[Source], list[str]]:
-    """Return images and the class of each."""
-    require_list(source)
+    """Return images and the class of each, which is "" for images without labels."""
     if isinstance(source, str | os.PathLike):
         if labels is not None and not isinstance(labels, str):
             raise InputError(f"{os.fspath(source)} is one place: give one label, or a list of images.")
         listing = list_images(source, labels)
         return list(listing.paths), listing.labels
+    require_list(source)
     sources = list(source)
+    if not sources:
+        raise InputError("There are no images. Give at least one.")
     if labels is None:
-        raise InputError("A list of images needs labels: one for all, or one for each.")
+        return sources, [""] * len(sources)
     names = [labels] * len(sources) if isinstance(labels, str) else [str(label) for label in labels]
     if len(names) != len(sources):
         raise InputError(f"There are {len(sources)} images but {len(names)} labels.")
-    if not sources:
-        raise InputError("There are no images. Give at least one.")
     for name in set(names):
         check_class_name(name)
     if isinstance(labels, str):
@@ -280,10 +239,16 @@ def images_and_labels(
     return sources, names
 
 
+def require_labels(source: Given, labels: object) -> None:
+    """Raise if images are given without labels; those in a folder are named by it."""
+    if labels is None and not isinstance(source, str | os.PathLike):
+        raise InputError("A list of images needs labels: one for all, or one for each.")
+
+
 def require_list(source: object) -> None:
     """Raise if one image is given instead of a list of images."""
     one_array = isinstance(source, np.ndarray) and source.ndim < 4
-    if one_array or isinstance(source, bytes | Image.Image):
+    if one_array or isinstance(source, str | os.PathLike | bytes | Image.Image):
         raise InputError("Give a list of images, even for one.")
 
 

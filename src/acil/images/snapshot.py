@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from acil.analytic import Frozen
-from acil.calibration import expected_leverage
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
+from acil.images.results import Prediction
 from acil.modelfile import save
+from acil.scores import expected_leverage
 from acil.vision.listing import UNKNOWN
 
 logger = logging.getLogger(__name__)
@@ -182,7 +183,6 @@ class Snapshot:
     head: ACILClassifier
     tracker: Tracker
     _solving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    _solved: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
@@ -227,14 +227,12 @@ class Snapshot:
             save(head, path, inference=inference)
 
     def solved(self) -> ACILClassifier:
-        """Return the head with all that predictions need; the first call computes it."""
+        """Return the head with all that predictions need, which it computes once."""
         with self._solving:
-            if not self._solved.is_set():
-                self.head.temperature_  # noqa: B018
-                if self.can_learn:
-                    # It needs the factor, which novelties are then computed with.
-                    expected_leverage(self.head._require_state().model)
-                self._solved.set()
+            self.head.temperature_  # noqa: B018
+            if self.can_learn:
+                # It needs the factor, which novelties are then computed with.
+                expected_leverage(self.head._require_state().model)
         return self.head
 
     @property
@@ -244,9 +242,13 @@ class Snapshot:
         return dict(zip(names, self.head.class_count_.tolist(), strict=True))
 
     def classify(
-        self, features: npt.NDArray[np.float32], top: int, unknown_above: float | None
-    ) -> list[tuple[str, bool, tuple[tuple[str, float], ...], float | None]]:
-        """Return label, whether it is unknown, the likeliest classes and novelty of each row."""
+        self,
+        features: npt.NDArray[np.float32],
+        images: Sequence[str],
+        top: int,
+        unknown_above: float | None,
+    ) -> list[Prediction]:
+        """Return what the model says of images of these names, from their features."""
         if not len(features):
             return []
         head = self.solved()
@@ -257,8 +259,9 @@ class Snapshot:
             novelties = head.relative_novelty(features).tolist()
         classes = head.classes_
         found = []
-        for row, columns, novelty in zip(probabilities, best, novelties, strict=True):
+        for image, row, columns, novelty in zip(images, probabilities, best, novelties, strict=True):
             likeliest = tuple((str(classes[c]), float(row[c])) for c in columns)
             unknown = novelty is not None and unknown_above is not None and novelty > unknown_above
-            found.append((UNKNOWN if unknown else likeliest[0][0], unknown, likeliest, novelty))
+            label = UNKNOWN if unknown else likeliest[0][0]
+            found.append(Prediction(image, label, unknown, likeliest, novelty))
         return found

@@ -82,18 +82,21 @@ def _one_of(*options: str) -> Rule:
     )
 
 
+def _is_integer(value: Any) -> bool:
+    # A bool is an int to isinstance; torch takes no int beyond 64 bits.
+    return type(value) is int and abs(value) < 2**63
+
+
 def _number(least: float, most: float) -> Rule:
     def valid(value: Any) -> bool:
-        # A bool is an int to isinstance; torch takes no int beyond 64 bits.
-        whole = type(value) is int and abs(value) < 2**63
-        return (whole or type(value) is float) and least <= value <= most
+        return (_is_integer(value) or type(value) is float) and least <= value <= most
 
     return _rule(valid, f"a number from {least:g} to {most:g}")
 
 
 def _integer(least: int) -> Rule:
     return _rule(
-        lambda value: type(value) is int and least <= value < 2**63, f"an int from {least} to 2**63 - 1"
+        lambda value: _is_integer(value) and value >= least, f"an int from {least} to 2**63 - 1"
     )
 
 
@@ -217,7 +220,7 @@ PARAMETERS: dict[str, Rule] = {
     "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
     **_OPTIONS,
 }
-#: How samples learnt score when left out: `acil.calibration`. An inference file has empty lists.
+#: How samples learnt score when left out: `acil.scores`. An inference file has empty lists.
 CALIBRATION: dict[str, Rule] = {
     "samples": AMOUNT,
     "losses": _list_of(AMOUNT),
@@ -271,10 +274,6 @@ check_entries = _object(HEADER)
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what a model file says of itself, without reading its tensors and without torch.
-
-    Parameters
-    ----------
-    path : str or path-like
 
     Returns
     -------

@@ -22,9 +22,7 @@ from acil.analytic.cholesky import cholesky_
 from acil.analytic.linalg import mirror_, panels
 from acil.analytic.ridge import Solution
 from acil.analytic.sums import Matrix
-from acil.calibration import Calibration
 from acil.classifier import ACILClassifier
-from acil.consistency import impossible, least_left
 from acil.errors import ACILError, InputError, ModelFileError, SingularMatrixError, UnsupportedError
 from acil.modelfile.header import (
     CHECKSUM_KEY,
@@ -38,8 +36,8 @@ from acil.modelfile.header import (
     parse_header,
 )
 from acil.modelfile.writing import write_tensors
-from acil.scores import MIXERS, balance_factors
-from acil.state import State
+from acil.scores import MIXERS, Calibration, balance_factors
+from acil.state import State, impossible, least_left
 from acil.validation import Labels, check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)
@@ -443,16 +441,8 @@ def verify(path: str | os.PathLike[str]) -> list[Check]:
     """Check everything that can be checked about a model file.
 
     Header and shapes; the checksum of each tensor; values and the expansion; and of a full model,
-    whether its sums can be sums over samples, fit the counts of the classes, and give its weights.
-
-    Parameters
-    ----------
-    path : str or path-like
-
-    Returns
-    -------
-    list of Check
-        It ends early where later checks need what has failed.
+    whether its sums can be sums over samples, fit the counts of the classes, and give its weights. The
+    list ends early where later checks need what has failed.
 
     Examples
     --------
@@ -489,8 +479,6 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
     head = clf._state.model.head
     if isinstance(head, Frozen):
         return
-    d = header["size"]
-    yield Check("symmetry", True, f"one triangle of {d} x {d} is stored")
     if isinstance(head, Recursion):
         yield from _of_recursion(head)
         return

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from acil.analytic import AnalyticModel, Expansion, Ridge, Sums
 from acil.analytic.linalg import mirror_
-from acil.calibration import Calibration
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.privacy import UNIT
+from acil.scores import Calibration
 from acil.state import State
 from acil.validation import check_labels, columns_of, union
 
