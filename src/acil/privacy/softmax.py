@@ -29,10 +29,10 @@ from acil.privacy.release import (
 from acil.state import State
 from acil.validation import check_same_kind, columns_of
 
-# All of these were chosen on public samples (docs/privacy.md), once for all data and every ε: a choice
+# Set once for all data and every ε, mostly on public samples (docs/privacy.md says where not): a choice
 # that looks at the private samples would have to be paid for.
 
-#: Steps of descent; half and twice as many are as good.
+#: Steps of descent; on public samples half and twice as many are about as good.
 _STEPS = 16
 #: Share of the squared sensitivity that class sums and counts get, from which the descent starts.
 _FIRST_SHARE = 0.1
