@@ -26,10 +26,11 @@ def test_releases_and_rivals_are_measured_in_the_same_space():
     torch.testing.assert_close(split.x.norm(dim=1), torch.ones(1200))
     parts = (*benchmark.halves(split), *benchmark.halves(split))
     found = [*benchmark.forms(*parts, 1), *benchmark.rivals(*parts, 1, False)]
+    found += benchmark.softmaxes(*parts, 1)
     plain = {r["form"]: r["accuracy"] for r in found if r["epsilon"] == math.inf and r["phases"] == 1}
     assert min(plain.values()) > 80
     rows = [{"kind": "frontier", "features": "f", "space": "6", **record} for record in found]
-    assert benchmark.table(rows).count("\n") == 6
+    assert benchmark.table(rows).count("\n") == 7
 
 
 def test_the_page_shows_the_recorded_frontier():

@@ -202,8 +202,7 @@ def _content(
     with clf._locked() as state:
         if isinstance(state.model.head, Frozen) and not inference:
             raise UnsupportedError(
-                "This model was loaded for inference and has no sums to save. Save it with "
-                "inference=True."
+                "This model can only predict and has no sums to save. Save it with inference=True."
             )
         state.model.solve_again()
         tensors = _tensors(state, inference, packed)

@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from acil.privacy.attack import Audit, Membership, audit
     from acil.privacy.release import combine, guarantee, privatize
+    from acil.privacy.softmax import private_softmax
 
-__all__ = ["SCOPE", "UNIT", "Audit", "Membership", "audit", "combine", "guarantee", "privatize"]
+__all__ = [
+    "SCOPE",
+    "UNIT",
+    "Audit",
+    "Membership",
+    "audit",
+    "combine",
+    "guarantee",
+    "private_softmax",
+    "privatize",
+]
 
 #: Said wherever privacy is.
 SCOPE = (
@@ -20,7 +31,12 @@ SCOPE = (
 UNIT = "one sample added or removed"
 
 # They need torch, which takes seconds to import; the words do not.
-_HOMES = {"combine": "release", "guarantee": "release", "privatize": "release"}
+_HOMES = {
+    "combine": "release",
+    "guarantee": "release",
+    "privatize": "release",
+    "private_softmax": "softmax",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,14 +14,14 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from acil.analytic import AnalyticModel, Expansion, Ridge, Sums
+from acil.analytic import AnalyticModel, Expansion, Frozen, Ridge, Sums
 from acil.analytic.linalg import mirror_
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.privacy import UNIT
 from acil.scores import Calibration
 from acil.state import State
-from acil.validation import check_labels, columns_of, union
+from acil.validation import Labels, check_labels, columns_of, union
 
 #: How the squared sensitivity is divided between gram, moment and counts: noise in gram hurts most.
 _SHARES = {True: (0.78, 0.2, 0.02), False: (0.0, 0.9, 0.1)}
@@ -96,9 +96,7 @@ def privatize(
         noise = _accountant().get_sigma_gaussian(epsilon, delta)
         this = {"id": secrets.token_hex(16), "noise": noise}
         before = [] if state.release is None else state.release["releases"]
-        labels = state.classes if classes is None else np.unique(check_labels(classes))
-        if not np.isin(state.classes, labels).all():
-            raise InputError("The label set lacks classes of the model. Give them all.")
+        labels = _label_set(state, classes)
         ridge = state.model.ridge
         ridge.flush()
         sums, spread = _noisy(ridge.sums, state, labels, noise, gram, expansion)
@@ -106,8 +104,8 @@ def privatize(
         model._state = replace(state, release=_ledger([*before, this]))
     if gamma is None:
         gamma = spread + _LEAST_GAMMA * float(sums.gram.diagonal().mean())
-    ledger = _ledger([*before, this], delta, epsilon)
-    return _model_of(model, state, labels, sums, gamma, ledger)
+    head = Ridge(sums, state.model.precision, gamma, bool(model.fit_intercept))
+    return _model_of(model, state, labels, head, _ledger([*before, this], delta, epsilon))
 
 
 def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassifier:
@@ -148,8 +146,9 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
     # In parallel, the samples of the release with the least noise have the largest ε.
     kept = max(entries, key=_loss) if disjoint else [entry for own in entries for entry in own]
     gamma = math.sqrt(sum(release.gamma_**2 for release in releases))
-    sums = merged.model.ridge.sums
-    return _model_of(releases[0], merged, merged.classes, sums, gamma, _ledger(kept, delta))
+    first, sums = releases[0], merged.model.ridge.sums
+    head = Ridge(sums, merged.model.precision, gamma, bool(first.fit_intercept))
+    return _model_of(first, merged, merged.classes, head, _ledger(kept, delta))
 
 
 def guarantee(model: ACILClassifier) -> dict[str, Any] | None:
@@ -200,6 +199,14 @@ def _require_releasable(model: ACILClassifier, state: State) -> Expansion:
             f'A release needs sums in float64. This model has dtype="{state.model.precision.name}".'
         )
     return expansion
+
+
+def _label_set(state: State, classes: Any) -> Labels:
+    """Return the labels that are released, whether they have samples or not."""
+    labels = state.classes if classes is None else np.unique(check_labels(classes))
+    if not np.isin(state.classes, labels).all():
+        raise InputError("The label set lacks classes of the model. Give them all.")
+    return labels
 
 
 def _noisy(
@@ -276,13 +283,13 @@ def _ledger(
 
 
 def _model_of(
-    origin: ACILClassifier, state: State, labels: Any, sums: Sums, gamma: float, ledger: dict[str, Any]
+    origin: ACILClassifier, state: State, labels: Any, head: Ridge | Frozen, ledger: dict[str, Any]
 ) -> ACILClassifier:
-    """Return a model of sums, with nothing of its origin but public settings."""
+    """Return a model with this head, and nothing of its origin but public settings."""
+    gamma = "auto" if head.gamma is None else head.gamma
     settings = {**origin.get_params(), "gamma": gamma, "random_state": state.seed, "device": "cpu"}
     release = type(origin)(**settings)
     expansion = state.model.expansion
-    head = Ridge(sums, state.model.precision, gamma, bool(origin.fit_intercept))
     model = AnalyticModel(expansion, head, torch.device("cpu"), state.model.mixer)
     # What was measured on samples stays behind; typical values stand for it.
     calibration = state.calibration and Calibration.empty().marked()

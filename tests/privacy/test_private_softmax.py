@@ -1,0 +1,213 @@
+"""Private softmax classifiers: noise of the stated scale, bounded gradients, an ε that adds up."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acil import ACILClassifier, load, save
+from acil.errors import InputError, UnsupportedError
+from acil.privacy import audit, combine, guarantee, private_softmax, privatize, softmax
+
+dp_accounting = pytest.importorskip("dp_accounting")
+
+rng = np.random.default_rng(0)
+X, y = rng.random((300, 8)), np.repeat(["cat", "dog", "owl"], 100)
+DELTA = 1e-5
+
+
+def plain(**settings):
+    return ACILClassifier(**{"expansion_size": None, "gamma": 1.0, "clip_norm": 1.0, **settings})
+
+
+def far_apart(n):
+    """Return n samples of each of three classes."""
+    centres = np.repeat(np.eye(3, 8) - np.eye(3, 8).mean(axis=0), n, axis=0)
+    return rng.normal(size=(3 * n, 8)) * 0.2 + centres, np.repeat(["cat", "dog", "owl"], n)
+
+
+def test_it_predicts_and_is_stored_with_its_guarantee(tmp_path):
+    many, names = far_apart(2000)
+    made = private_softmax(plain(scores="discriminant").fit(many, names), many, names, 1.0, DELTA)
+    assert made.score(many, names) > 0.95
+    with pytest.raises(UnsupportedError, match="inference=True"):
+        save(made, tmp_path / "r.acil")
+    save(made, tmp_path / "r.acil", inference=True)
+    read = load(tmp_path / "r.acil")
+    assert np.array_equal(read.coef_, made.coef_)
+    np.testing.assert_allclose(read.predict_proba(many), made.predict_proba(many), rtol=1e-12)
+    assert guarantee(read) == guarantee(made)
+    assert guarantee(read)["epsilon"] == 1.0
+
+
+def test_it_is_the_softmax_classifier_where_noise_does_not_count(monkeypatch):
+    from sklearn.linear_model import LogisticRegression
+
+    centres = rng.normal(size=(3, 8))
+    labels = rng.integers(0, 3, size=6000)
+    rows = centres[labels] * 0.5 + rng.normal(size=(6000, 8))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    monkeypatch.setattr(softmax, "_LONGEST_ERROR", math.sqrt(2))
+    monkeypatch.setattr(softmax, "_STEPS", 400)
+    monkeypatch.setattr(softmax, "_RIDGE", 1e-3)
+    made = private_softmax(plain().fit(rows, labels), rows, labels, 1e6, DELTA)
+    C = 1 / (1e-3 * 6000 / 3 / 8)
+    reference = LogisticRegression(C=C, fit_intercept=False, tol=1e-8).fit(rows, labels)
+    np.testing.assert_allclose(
+        made.predict_proba(rows[:200]), reference.predict_proba(rows[:200]), atol=1e-3
+    )
+
+
+@given(st.integers(0, 299), st.integers(1, 4), st.floats(0.0, 100.0))
+def test_one_sample_moves_a_gradient_by_at_most_the_stated_length(left_out, blocks, size):
+    columns = torch.arange(300) % 3
+    rows = torch.from_numpy(X / np.linalg.norm(X, axis=1, keepdims=True))
+    W = size * torch.from_numpy(rng.normal(size=(8, 3)))
+
+    def slope(kept):
+        parts = zip(rows[kept].chunk(blocks), columns[kept].chunk(blocks), strict=True)
+        return softmax.gradient(((x, c, None) for x, c in parts), W, 0.5)
+
+    kept = torch.arange(300) != left_out
+    whole, rest = slope(torch.ones(300, dtype=torch.bool)), slope(kept)
+    assert float((whole - rest).norm()) <= 0.5 + 1e-9
+
+
+def test_gradients_that_are_short_enough_are_exact():
+    rows, columns = torch.from_numpy(X), torch.arange(300) % 3
+    W = torch.zeros(8, 3, dtype=torch.float64, requires_grad=True)
+    torch.nn.functional.cross_entropy(rows @ W, columns, reduction="sum").backward()
+    torch.testing.assert_close(softmax.gradient(iter([(rows, columns, None)]), W.detach(), 10.0), W.grad)
+
+
+def test_the_noise_has_the_stated_scale(monkeypatch):
+    clip_norm, sigma = 2.0, dp_accounting.get_sigma_gaussian(2.0, DELTA)
+    seen, sums = [], []
+    monkeypatch.setattr(softmax, "gradient", lambda blocks, W, longest: torch.zeros_like(W))
+    real = softmax.gaussian
+    monkeypatch.setattr(softmax, "gaussian", lambda *shape: seen.append(real(*shape)) or seen[-1])
+    real_sums = softmax._noisy
+    monkeypatch.setattr(softmax, "_noisy", lambda *given: sums.append(given[3]) or real_sums(*given))
+    # Without ridge and momentum, and with the last iterate alone, weights are a sum of the noise.
+    monkeypatch.setattr(softmax, "_RIDGE", 0.0)
+    monkeypatch.setattr(softmax, "_RIDGE_OF_NOISE", 0.0)
+    monkeypatch.setattr(softmax, "_MOMENTUM", 0.0)
+    monkeypatch.setattr(softmax, "_AVERAGED_FROM", (softmax._STEPS - 1) / softmax._STEPS)
+    moment, counts = torch.zeros(8, 3, dtype=torch.float64), torch.full((3,), 100.0).double()
+    W = softmax._descended(lambda: iter([]), moment, counts, clip_norm, sigma)
+    assert len(seen) == softmax._STEPS
+    rate = 1 / (100 * clip_norm**2 / 8 * (2 / 3))
+    each = sigma * math.sqrt(softmax._STEPS) * softmax._LONGEST_ERROR * clip_norm
+    torch.testing.assert_close(W, -rate * each * sum(seen))
+    # All together: class sums and the steps make up one mechanism with the stated σ.
+    clf = plain(clip_norm=clip_norm).fit(X, y)
+    scales = []
+    real_descended = softmax._descended
+    monkeypatch.setattr(
+        softmax, "_descended", lambda *given: scales.append(given[4]) or real_descended(*given)
+    )
+    private_softmax(clf, X, y, 2.0, DELTA)
+    assert sums[0] ** -2 + scales[0] ** -2 == pytest.approx(sigma**-2)
+    noise = torch.cat([part.flatten() for part in seen])
+    assert abs(float(noise.std()) - 1) < 5 / math.sqrt(2 * len(noise))
+
+
+def test_releases_of_both_kinds_add_up(tmp_path):
+    clf = plain().fit(X, y)
+    private_softmax(clf, X, y, 1.0, DELTA)
+    save(clf, tmp_path / "m.acil")
+    clf = load(tmp_path / "m.acil")
+    privatize(clf, 2.0, DELTA)
+    last = guarantee(private_softmax(clf, X, y, 0.5, DELTA))["epsilon"]
+    loss = sum(dp_accounting.get_sigma_gaussian(epsilon, DELTA) ** -2 for epsilon in (1.0, 2.0, 0.5))
+    assert last == pytest.approx(dp_accounting.get_epsilon_gaussian(loss**-0.5, DELTA))
+
+
+def test_samples_in_any_order_and_classes_without_samples():
+    order = rng.permutation(300)
+    clf = plain(expansion_size=32).partial_fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
+    names = ["cat", "dog", "emu", "owl"]
+    made = private_softmax(clf, X[order], y[order], 1.0, DELTA, classes=names)
+    assert made.classes_.tolist() == names
+    assert (made.class_count_ >= 1).all()
+    assert made.predict(X).shape == (300,)
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "message"),
+    [
+        (X[:-1], y[:-1], "all samples"),
+        (X + 1e-3, y, "all samples"),
+        (np.concatenate([X, X[:1]]), np.concatenate([y, y[:1]]), "all samples"),
+        (X, np.roll(y, 1), "all samples"),
+        (X, np.where(y == "cat", "emu", y), "never learnt"),
+        (X[:, :-1], y, "features"),
+        (X, y[:-1], "labels"),
+        (X * math.nan, y, "NaN"),
+    ],
+)
+def test_other_samples_than_those_learnt_are_refused_and_change_nothing(rows, labels, message):
+    clf = plain().fit(X, y)
+    state = clf._state
+    with pytest.raises(InputError, match=message):
+        private_softmax(clf, rows, labels, 1.0, DELTA)
+    assert clf._state is state
+
+
+def test_weighted_samples_and_label_sets_that_lack_a_class_are_refused():
+    clf = plain().fit(X, y, sample_weight=np.full(300, 0.5))
+    with pytest.raises(InputError, match="weight 1"):
+        private_softmax(clf, X, y, 1.0, DELTA)
+    with pytest.raises(InputError, match="lacks classes of the model"):
+        private_softmax(plain().fit(X, y), X, y, 1.0, DELTA, classes=["cat", "dog"])
+    with pytest.raises(InputError, match="epsilon"):
+        private_softmax(plain().fit(X, y), X, y, 0.0, DELTA)
+    with pytest.raises(UnsupportedError, match="clip_norm"):
+        private_softmax(plain(clip_norm=None).fit(X, y), X, y, 1.0, DELTA)
+
+
+def test_a_release_does_not_learn_forget_merge_or_mix():
+    clf = plain().fit(X, y)
+    made, other = private_softmax(clf, X, y, 1.0, DELTA), privatize(plain().fit(X, y), 1.0, DELTA)
+    for change in (
+        lambda: made.partial_fit(X, y),
+        lambda: made.forget(X[:1], y[:1]),
+        lambda: clf.merge(made),
+        lambda: privatize(made, 1.0, DELTA),
+        lambda: private_softmax(made, X, y, 1.0, DELTA),
+        lambda: combine([made, other], disjoint=True),
+        lambda: combine([other, made], disjoint=True),
+    ):
+        with pytest.raises(UnsupportedError):
+            change()
+
+
+def test_nothing_of_the_model_but_public_settings_is_in_a_release():
+    clf = plain(gamma="auto", scores="discriminant").fit(X, y)
+    clf.backbone_, clf.images_ = {"name": "n"}, {"source": "n", "tracked": [{"salt": "0" * 32}]}
+    made = private_softmax(clf, X, y, 1.0, DELTA)
+    assert made.images_ == {"source": "n", "tracked": []}
+    assert made._state.calibration.samples == 0
+    assert set(made.__dict__) <= {"_state", "n_features_in_", "backbone_", "images_", *clf.get_params()}
+
+
+def test_attacks_on_a_release_of_small_epsilon_are_no_better_than_chance():
+    # Chance itself scatters by 0.006 here: 1,000 members and others, five times.
+    labels = np.arange(1000) % 4
+    areas, recovered = [], 0
+    for _ in range(5):
+        members, others = rng.random((1000, 8)), rng.random((1000, 8))
+        clf = plain(expansion_size=64).fit(members[:-5], labels[:-5])
+        before = private_softmax(clf, members[:-5], labels[:-5], 1.0, DELTA)
+        clf.partial_fit(members[-5:], labels[-5:])
+        after = private_softmax(clf, members, labels, 1.0, DELTA)
+        recovered += audit(after, before).recovered
+        whole = audit(after, features=members, labels=labels, others=others, other_labels=labels)
+        recovered += whole.recovered
+        areas += [result.area for result in whole.membership.values()]
+    assert recovered == 0
+    assert len(areas) >= 5
+    assert np.mean(areas) < 0.55
