@@ -110,6 +110,29 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         call; later calls keep that scale. (Mean 1, because the expansion has no bias.) Only models with
         the same scale can be merged, such as copies of one model.
 
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels seen (or declared), sorted.
+    coef_ : ndarray of shape (n_classes, d)
+        Weights, solved when first needed.
+    intercept_ : ndarray of shape (n_classes,)
+        Zeros unless ``fit_intercept``.
+    class_count_ : ndarray of shape (n_classes,)
+        Number of samples of each class.
+    gamma_ : float
+        The γ in use.
+    gamma_relative_ : float
+        γ / (trace(gram) / d), which can be compared between data sets. ``solver="gram"`` only.
+    condition_ : float
+        Estimate of the condition number κ of gram + γI.
+    n_samples_ : int
+        Number of samples learnt.
+    n_features_in_ : int
+        Number of features of X.
+    temperature_ : float
+        Temperature of the softmax in ``predict_proba``.
+
     Notes
     -----
     With ``solver="gram"`` in float64 and equal γ, two ways to the same model agree to max(1e-12, c·ε·κ)
@@ -425,7 +448,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def stored_bytes(self) -> dict[str, int]:
-        """Return the bytes of each part of the model, as a file of it has them."""
+        """Return the bytes of each part of the model, as a file has them; one triangle of a matrix."""
         model = self._require_state().model
         d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
         parts = {"coef": d * c * number, "intercept": c * number}

@@ -92,10 +92,10 @@ def test_each_view_is_a_row_of_training_or_all_are_averaged(ramp, cached):
     expected = {False: [[16, 19], [20, 23], [0, 0], [17, 0], [0, 18]]}
     expected[True] = [row[::-1] for row in [[16, 19], [20, 23], [0, 0], [0, 18], [17, 0]]]
     settings = FeatureSettings(mirror=True, shift=1, rows=True)
-    rows = FeatureExtractor(corner(), settings, cache=cache).training_rows(images)
+    rows = FeatureExtractor(Corner(), settings, cache=cache).training_rows(images)
     found = torch.cat(rows)
     assert found.tolist() == expected[False] + expected[True]
-    averaging = FeatureExtractor(corner(), FeatureSettings(mirror=True, shift=1), cache=cache)
+    averaging = FeatureExtractor(Corner(), FeatureSettings(mirror=True, shift=1), cache=cache)
     (average,) = averaging.training_rows(images)
     assert torch.equal(average, averaging.features(images))
     torch.testing.assert_close(average, found.mean(0, keepdim=True))

@@ -52,8 +52,8 @@ class FeatureSettings:
     standardize: bool = False
     #: Also average over each view moved by so many pixels up, down, left and right, black at the edge.
     shift: int = 0
-    #: Average nothing: each view of a training image is a row of its own, and an image to be classified is
-    #: seen as it is.
+    #: Average nothing: each view of a training image is a row of its own, and an image to be classified
+    #: is seen as it is.
     rows: bool = False
     #: Left out where they are not used: caches and networks of earlier versions are found by a hash.
     LATER: ClassVar[tuple[str, ...]] = ("shift", "rows")
