@@ -136,7 +136,8 @@ def test_legend_of_many_long_names_stays_inside(suites):
 
 
 def test_thirty_two_lines_all_look_different_and_panels_have_room():
-    assert len({tuple(line_style(i).values()) for i in range(32)}) == 32
+    for parts in (("color", "linestyle"), ("color", "marker", "markerfacecolor")):
+        assert len({tuple(line_style(i)[part] for part in parts) for i in range(32)}) == 32
     for n in range(1, 20):
         rows, columns = grid(n)
         assert rows == math.ceil(n / columns)

@@ -225,8 +225,8 @@ def line_style(position: int) -> dict[str, Any]:
     turn = position // len(COLOURS)
     return {
         "color": COLOURS[position % len(COLOURS)],
-        "marker": MARKERS[position % len(MARKERS)],
-        # A single point has no dashes: every second turn its marker is hollow.
+        # A single point has no dashes: every second turn its marker is hollow, after two it is another.
+        "marker": MARKERS[(position + turn // 2) % len(MARKERS)],
         "markerfacecolor": "white" if turn % 2 else COLOURS[position % len(COLOURS)],
         "linestyle": LINES[turn % len(LINES)],
     }
