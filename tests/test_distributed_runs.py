@@ -125,13 +125,13 @@ def test_settings_give_the_records_of_one_process(tmp_path, change):
 def fails_in_one_phase(group, folder):
     """Rank 1 gets features that are no numbers, for γ = 0.1 only; the run has two jobs."""
     if group.rank == 1:
-        real = ACIL.features
+        real = ACIL.training_rows
 
-        def features(self, images):
-            found = real(self, images)
-            return found * float("nan") if self.classifier.gamma == 0.1 else found
+        def training_rows(self, images, labels):
+            found, labels = real(self, images, labels)
+            return found * float("nan") if self.classifier.gamma == 0.1 else found, labels
 
-        ACIL.features = features
+        ACIL.training_rows = training_rows
     try:
         run(make_config(SETTINGS | {"suite": "ablation", "phases": "1"}), folder)
     except Exception as error:

@@ -74,17 +74,20 @@ def images():
     return ImageSet(pixels, None, content_identity(pixels))
 
 
-def test_a_share_is_extracted_once_and_has_the_features_of_the_whole(images):
+def test_a_share_is_extracted_once_and_has_the_features_of_the_whole(images, monkeypatch):
+    seen, extract = [], FeatureExtractor._extract
+
+    def counting(self, own, views):
+        seen.append(len(own))
+        return extract(self, own, views)
+
+    monkeypatch.setattr(FeatureExtractor, "_extract", counting)
     backbone = build("smallcnn", torch.Generator().manual_seed(0)).eval()
     whole = FeatureExtractor(backbone, cache=FeatureCache(None)).features(images)
     for rank in range(3):
-        group, seen = SimpleNamespace(rank=rank, size=3), []
-        extractor = FeatureExtractor(
-            backbone,
-            cache=FeatureCache(None),
-            progress=lambda done, total, seen=seen: seen.append(total),
-            share=(group.rank, group.size),
-        )
+        seen.clear()
+        group = SimpleNamespace(rank=rank, size=3)
+        extractor = FeatureExtractor(backbone, cache=FeatureCache(None), share=(rank, 3))
         for part in (images, images.subset(torch.tensor([7, 5, 0, 22, 1, 2]))):
             rows = own_rows(part, group)
             places = rows if part.indices is None else part.indices[rows]

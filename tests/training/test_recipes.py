@@ -130,5 +130,8 @@ def test_values_out_of_range_are_errors():
 
 
 def test_unknown_recipe_is_an_error_that_names_the_known():
-    with pytest.raises(InputError, match="paper, authors, strong, best, best-resnet18, quick, digits"):
+    with pytest.raises(
+        InputError,
+        match="best, best-views, best-rows, best-resnet18, quick",
+    ):
         recipe("fast")
