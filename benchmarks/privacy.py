@@ -172,8 +172,10 @@ def memberships(name: str, train: Split, test: Split) -> Iterator[dict[str, Any]
         norm = float(pool.x.norm(dim=1).median()) * (1 if width is None else math.sqrt(width / 2))
         for n in (300,) if name == "photos" else (400, 2000, 20_000):
             settings = {"expansion_size": width, "gamma": 1.0, "clip_norm": norm, "device": "cpu"}
-            clf = ACILClassifier(**settings).fit(X[:n], y[:n])
-            for kind, model in (("plain", clf), ("ε = 1", privatize(clf, 1.0, DELTA))):
+            clf, again = (ACILClassifier(**settings).fit(X[:n], y[:n]) for _ in range(2))
+            softmax = private_softmax(again, X[:n], y[:n], 1.0, DELTA)
+            models = {"plain": clf, "ε = 1": privatize(clf, 1.0, DELTA), "ε = 1, softmax": softmax}
+            for kind, model in models.items():
                 others = slice(n, n + 4000)
                 truth = {"features": X[: min(n, 4000)], "labels": y[: min(n, 4000)]}
                 found = audit(model, **truth, others=X[others], other_labels=y[others])

@@ -80,7 +80,7 @@ def assignment(text: str) -> tuple[str, str]:
     """Return name and value of a text such as "key=value"."""
     name, separator, value = text.partition("=")
     if not separator:
-        raise InputError(f"Values are given as key=value, got {text!r}.")
+        raise typer.BadParameter(f"Values are given as key=value, got {text!r}.")
     return name.strip(), value.strip()
 
 
