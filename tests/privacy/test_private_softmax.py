@@ -89,8 +89,8 @@ def test_the_noise_has_the_stated_scale(monkeypatch):
     monkeypatch.setattr(softmax, "gradient", lambda blocks, W, longest: torch.zeros_like(W))
     real = softmax.gaussian
     monkeypatch.setattr(softmax, "gaussian", lambda *shape: seen.append(real(*shape)) or seen[-1])
-    real_sums = softmax._noisy
-    monkeypatch.setattr(softmax, "_noisy", lambda *given: sums.append(given[3]) or real_sums(*given))
+    real_sums = softmax.noisy_sums
+    monkeypatch.setattr(softmax, "noisy_sums", lambda *given: sums.append(given[3]) or real_sums(*given))
     # Without ridge and momentum, and with the last iterate alone, weights are a sum of the noise.
     monkeypatch.setattr(softmax, "_RIDGE", 0.0)
     monkeypatch.setattr(softmax, "_RIDGE_OF_NOISE", 0.0)

@@ -28,7 +28,7 @@ _SHARES = {True: (0.78, 0.2, 0.02), False: (0.0, 0.9, 0.1)}
 #: Least spread of classes, relative to the variance of the noise: even then, directions tell something.
 _LEAST_SPREAD = 1e-2
 #: Rows may be longer than the clip norm by rounding.
-_ROUNDING = 1 + 1e-9
+ROUNDING = 1 + 1e-9
 #: Least ridge, as a share of the mean eigenvalue.
 _LEAST_GAMMA = 1e-3
 
@@ -90,22 +90,22 @@ def privatize(
     >>> guarantee(release)["epsilon"]
     4.0
     """
-    _check_budget(epsilon, delta)
+    check_budget(epsilon, delta)
     with model._locked() as state:
-        expansion = _require_releasable(model, state)
-        noise = _accountant().get_sigma_gaussian(epsilon, delta)
+        expansion = require_releasable(model, state)
+        noise = accountant().get_sigma_gaussian(epsilon, delta)
         this = {"id": secrets.token_hex(16), "noise": noise}
         before = [] if state.release is None else state.release["releases"]
-        labels = _label_set(state, classes)
+        labels = label_set(state, classes)
         ridge = state.model.ridge
         ridge.flush()
-        sums, spread = _noisy(ridge.sums, state, labels, noise, gram, expansion)
+        sums, spread = noisy_sums(ridge.sums, state, labels, noise, gram, expansion)
         # The model knows of the release before anybody has it.
-        model._state = replace(state, release=_ledger([*before, this]))
+        model._state = replace(state, release=ledger_of([*before, this]))
     if gamma is None:
         gamma = spread + _LEAST_GAMMA * float(sums.gram.diagonal().mean())
     head = Ridge(sums, state.model.precision, gamma, bool(model.fit_intercept))
-    return _model_of(model, state, labels, head, _ledger([*before, this], delta, epsilon))
+    return model_of(model, state, labels, head, ledger_of([*before, this], delta, epsilon))
 
 
 def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassifier:
@@ -148,7 +148,7 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
     gamma = math.sqrt(sum(release.gamma_**2 for release in releases))
     first, sums = releases[0], merged.model.ridge.sums
     head = Ridge(sums, merged.model.precision, gamma, bool(first.fit_intercept))
-    return _model_of(first, merged, merged.classes, head, _ledger(kept, delta))
+    return model_of(first, merged, merged.classes, head, ledger_of(kept, delta))
 
 
 def guarantee(model: ACILClassifier) -> dict[str, Any] | None:
@@ -164,7 +164,8 @@ def guarantee(model: ACILClassifier) -> dict[str, Any] | None:
     return {"epsilon": ledger["epsilon"], "delta": ledger["delta"], "unit": UNIT}
 
 
-def _accountant() -> Any:
+def accountant() -> Any:
+    """Return dp-accounting's functions for Gaussian noise; raise if it is not installed."""
     try:
         import dp_accounting
     except ImportError as error:
@@ -174,14 +175,16 @@ def _accountant() -> Any:
     return dp_accounting
 
 
-def _check_budget(epsilon: Any, delta: Any) -> None:
+def check_budget(epsilon: Any, delta: Any) -> None:
+    """Raise unless (ε, δ) is a budget."""
     if not (isinstance(epsilon, int | float) and 0 < epsilon < math.inf):
         raise InputError(f"epsilon must be a finite positive number. Got {epsilon!r}.")
     if not (isinstance(delta, int | float) and 0 < delta < 1):
         raise InputError(f"delta must be a number between 0 and 1. Got {delta!r}.")
 
 
-def _require_releasable(model: ACILClassifier, state: State) -> Expansion:
+def require_releasable(model: ACILClassifier, state: State) -> Expansion:
+    """Return the expansion of a model, or raise if no private release of it can be made."""
     state.require_sums_of_samples()
     expansion = state.model.expansion
     if expansion.clip_norm is None:
@@ -201,7 +204,7 @@ def _require_releasable(model: ACILClassifier, state: State) -> Expansion:
     return expansion
 
 
-def _label_set(state: State, classes: Any) -> Labels:
+def label_set(state: State, classes: Any) -> Labels:
     """Return the labels that are released, whether they have samples or not."""
     labels = state.classes if classes is None else np.unique(check_labels(classes))
     if not np.isin(state.classes, labels).all():
@@ -209,11 +212,11 @@ def _label_set(state: State, classes: Any) -> Labels:
     return labels
 
 
-def _noisy(
+def noisy_sums(
     exact: Sums, state: State, labels: Any, noise: float, with_gram: bool, expansion: Expansion
 ) -> tuple[Sums, float]:
     """Return sums with noise that could be those of samples, and the spread of the noise in gram."""
-    d, norm = expansion.size, float(expansion.clip_norm or 0) * _ROUNDING
+    d, norm = expansion.size, float(expansion.clip_norm or 0) * ROUNDING
     places = columns_of(state.classes, labels)
     share_gram, share_moment, share_counts = _SHARES[with_gram]
     sums = Sums(d, len(labels), torch.float64)
@@ -272,17 +275,17 @@ def _loss(entries: Sequence[dict[str, Any]]) -> float:
     return math.fsum(entry["noise"] ** -2 for entry in entries)
 
 
-def _ledger(
+def ledger_of(
     entries: list[dict[str, Any]], delta: float | None = None, alone: float | None = None
 ) -> dict[str, Any]:
     """Return what a model remembers of its releases, and what a release says of itself if it has a δ."""
     epsilon = alone
     if delta is not None and (alone is None or len(entries) > 1):
-        epsilon = float(_accountant().get_epsilon_gaussian(_loss(entries) ** -0.5, delta))
+        epsilon = float(accountant().get_epsilon_gaussian(_loss(entries) ** -0.5, delta))
     return {"private": delta is not None, "releases": entries, "epsilon": epsilon, "delta": delta}
 
 
-def _model_of(
+def model_of(
     origin: ACILClassifier, state: State, labels: Any, head: Ridge | Frozen, ledger: dict[str, Any]
 ) -> ACILClassifier:
     """Return a model with this head, and nothing of its origin but public settings."""

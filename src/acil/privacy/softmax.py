@@ -16,15 +16,15 @@ from acil.analytic.sums import Block
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.privacy.release import (
-    _ROUNDING,
-    _accountant,
-    _check_budget,
-    _label_set,
-    _ledger,
-    _model_of,
-    _noisy,
-    _require_releasable,
+    ROUNDING,
+    accountant,
+    check_budget,
     gaussian,
+    label_set,
+    ledger_of,
+    model_of,
+    noisy_sums,
+    require_releasable,
 )
 from acil.state import State
 from acil.validation import check_same_kind, columns_of
@@ -91,14 +91,14 @@ def private_softmax(
     >>> guarantee(release)["epsilon"]
     4.0
     """
-    _check_budget(epsilon, delta)
+    check_budget(epsilon, delta)
     with model._locked() as state:
-        expansion = _require_releasable(model, state)
+        expansion = require_releasable(model, state)
         rows, found, _ = model._check_samples(X, y, None, reset=False)
         state.check_values(rows)
         check_same_kind(found, state.classes)
-        labels = _label_set(state, classes)
-        noise = _accountant().get_sigma_gaussian(epsilon, delta)
+        labels = label_set(state, classes)
+        noise = accountant().get_sigma_gaussian(epsilon, delta)
         features, columns = state.features(rows), columns_of(found, labels)
 
         def blocks() -> Iterator[Block]:
@@ -106,16 +106,16 @@ def private_softmax(
 
         _require_samples(state, labels, blocks())
         share = noise / math.sqrt(_FIRST_SHARE)
-        sums, _ = _noisy(state.model.ridge.sums, state, labels, share, False, expansion)
+        sums, _ = noisy_sums(state.model.ridge.sums, state, labels, share, False, expansion)
         this = {"id": secrets.token_hex(16), "noise": noise}
         before = [] if state.release is None else state.release["releases"]
         # The model knows of the release before anybody has it.
-        model._state = replace(state, release=_ledger([*before, this]))
-        norm = float(expansion.clip_norm or 0) * _ROUNDING
+        model._state = replace(state, release=ledger_of([*before, this]))
+        norm = float(expansion.clip_norm or 0) * ROUNDING
         rest = noise / math.sqrt(1 - _FIRST_SHARE)
         W = _descended(blocks, sums.moment, sums.weights, norm, rest)
     head = Frozen((W, torch.zeros(len(labels)).to(W)), sums.counts, state.model.precision, None, 1.0)
-    return _model_of(model, state, labels, head, _ledger([*before, this], delta, epsilon))
+    return model_of(model, state, labels, head, ledger_of([*before, this], delta, epsilon))
 
 
 def _require_samples(state: State, labels: Any, blocks: Iterator[Block]) -> None:
