@@ -1,5 +1,6 @@
 #!/bin/sh
-# The search behind this folder. As it stands it trains the 16 of 36 networks that are missing; with --table it only shows what is recorded.
+# The search behind this folder. As it stands it trains the networks that are missing; with --table it only shows
+# what is recorded.
 # Several at a time, in one folder, share out the work.
 copy="training.auxiliary.copies=1"
 exec acil bench choose --dataset cifar100 --recipe strong --order natural --base 50 \
@@ -11,4 +12,8 @@ exec acil bench choose --dataset cifar100 --recipe strong --order natural --base
   --try "rotation, colours $copy training.auxiliary.colours=3" \
   --try "rotation, contrast 0.5 $copy training.auxiliary.contrast=0.5" \
   --try "rotation, decay 3e-4 $copy training.weight_decay=0.0003" \
-  --try "rotation, colours crossed $copy training.auxiliary.colours=3 training.auxiliary.crossed=true" "$@"
+  --try "rotation, colours crossed $copy training.auxiliary.colours=3 training.auxiliary.crossed=true" \
+  --try "rotation, weight 0.5 $copy training.auxiliary.weight=0.5" \
+  --try "rotation, weight 2 $copy training.auxiliary.weight=2" \
+  --try "rotation, batch 128 $copy training.batch_size=128 training.learning_rate=0.25" \
+  --try "rotation, 2 angles $copy training.auxiliary.angles=2" "$@"
