@@ -67,10 +67,12 @@ def require_free(path: Path, force: bool) -> None:
 
 def given_features(places: list[Path], class_name: str | None = None) -> Any:
     """Return the samples of a file of features, None if images are given."""
-    from acil.images.features import holds_features, read_features
+    from acil.vision.listing import holds_features
 
     if not any(map(holds_features, places)):
         return None
+    from acil.images.features import read_features
+
     if len(places) > 1:
         raise InputError("Give one file of features at a time, and no images with it.")
     return read_features(places[0], class_name)

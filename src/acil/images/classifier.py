@@ -20,23 +20,21 @@ from acil.images.network import (
     require_identity,
     without_folder,
 )
-from acil.images.results import (
-    Evaluation,
-    Given,
-    Prediction,
-    Report,
-    Samples,
-    images_and_labels,
-    name_of,
-    require_labels,
-    require_list,
-)
+from acil.images.results import Evaluation, Prediction, Report, Samples
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
 from acil.images.undo import keep_state, remove_states
 from acil.modelfile import load as load_head
 from acil.vision.decode import Source
 from acil.vision.embedder import Embedder, ImageProgress, embed_files
-from acil.vision.listing import check_class_name, first_of
+from acil.vision.listing import (
+    Given,
+    check_class_name,
+    first_of,
+    images_and_labels,
+    name_of,
+    require_labels,
+    require_list,
+)
 from acil.vision.networks import DEFAULT, open_network
 
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from acil.errors import InputError
-from acil.vision.decode import Source
-from acil.vision.listing import check_class_name, list_images
-
-#: One place of images, or several images.
-Given = str | os.PathLike[str] | Sequence[Source]
 
 
 @dataclass(frozen=True)
@@ -210,48 +202,3 @@ class Evaluation:
             "right": [{"class": name, **found.to_dict()} for name, found in self.right],
             "skipped": list(self.skipped),
         }
-
-
-def images_and_labels(
-    source: Given, labels: str | Sequence[str] | None
-) -> tuple[list[Source], list[str]]:
-    """Return images and the class of each, which is "" for images without labels."""
-    if isinstance(source, str | os.PathLike):
-        if labels is not None and not isinstance(labels, str):
-            raise InputError(f"{os.fspath(source)} is one place: give one label, or a list of images.")
-        listing = list_images(source, labels)
-        return list(listing.paths), listing.labels
-    require_list(source)
-    sources = list(source)
-    if not sources:
-        raise InputError("There are no images. Give at least one.")
-    if labels is None:
-        return sources, [""] * len(sources)
-    names = [labels] * len(sources) if isinstance(labels, str) else [str(label) for label in labels]
-    if len(names) != len(sources):
-        raise InputError(f"There are {len(sources)} images but {len(names)} labels.")
-    for name in set(names):
-        check_class_name(name)
-    if isinstance(labels, str):
-        folders = [s for s in sources if isinstance(s, str | os.PathLike) and Path(s).is_dir()]
-        if folders:
-            raise InputError(f"{folders[0]!s} is a folder. Give folders one at a time.")
-    return sources, names
-
-
-def require_labels(source: Given, labels: object) -> None:
-    """Raise if images are given without labels; those in a folder are named by it."""
-    if labels is None and not isinstance(source, str | os.PathLike):
-        raise InputError("A list of images needs labels: one for all, or one for each.")
-
-
-def require_list(source: object) -> None:
-    """Raise if one image is given instead of a list of images."""
-    one_array = isinstance(source, np.ndarray) and source.ndim < 4
-    if one_array or isinstance(source, str | os.PathLike | bytes | Image.Image):
-        raise InputError("Give a list of images, even for one.")
-
-
-def name_of(source: Source, number: int) -> str:
-    """Return what an image is called in results."""
-    return os.fspath(source) if isinstance(source, str | os.PathLike) else f"image {number + 1}"

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from acil.errors import InputError, ModelFileError
 from acil.modelfile.writing import write_tensors
-from acil.vision.base import Backbone, Preprocessing, convolution, draw_weights_, normalise
+from acil.vision.base import Backbone, convolution, draw_weights_
+from acil.vision.decode import Preprocessing, normalise
 from acil.vision.resnet import ResNet18, ResNet32
 
 __all__ = [

@@ -3,98 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError
+from acil.vision.decode import Preprocessing
 
 #: Whose number a weight is scaled by: of outputs or of inputs.
 Init = Literal["fan_out", "fan_in"]
 
 #: What a message lists of a state dict that does not fit.
 _SHOWN = 4
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """How pixels become the input of a network.
-
-    Examples
-    --------
-    >>> Preprocessing.from_dict({"mean": [0.5], "std": [0.25], "size": 8})
-    Preprocessing(mean=(0.5,), std=(0.25,), size=8)
-    """
-
-    #: Of each channel, for pixels from 0 to 1.
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    #: Height and width of an image in pixels.
-    size: int
-
-    def __post_init__(self) -> None:
-        finite = all(map(math.isfinite, self.mean)) and all(0 < s < math.inf for s in self.std)
-        if not self.mean or len(self.mean) != len(self.std) or not finite:
-            raise InputError(
-                "A preprocessing needs a finite mean and a positive std for each channel. "
-                f"Got mean={self.mean} and std={self.std}."
-            )
-        if self.size < 1:
-            raise InputError(f"The size of an image must be at least 1 pixel. Got {self.size}.")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as JSON has them."""
-        return {"mean": list(self.mean), "std": list(self.std), "size": self.size}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
-        """Make a preprocessing of what `to_dict` returned."""
-        try:
-            mean, std = (tuple(float(v) for v in values[key]) for key in ("mean", "std"))
-            return cls(mean, std, int(values["size"]))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"A preprocessing has the entries mean, std and size. Got {values!r} ({error})."
-            ) from None
-
-
-def normalise(x: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Turn pixels into what a network was trained on: zero mean and unit deviation per channel.
-
-    Parameters
-    ----------
-    x : Tensor of shape (n, channels, height, width)
-        uint8, or floating point from 0 to 1; on any device. It is not changed.
-    preprocessing : Preprocessing
-
-    Returns
-    -------
-    Tensor of the same shape and memory format, float32
-        A uint8 image and the same image divided by 255 give the same bits.
-
-    Examples
-    --------
-    >>> import torch
-    >>> pixels = torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2)
-    >>> normalise(pixels, Preprocessing(mean=(0.5,), std=(0.25,), size=2)).flatten()
-    tensor([-2.,  2.])
-    """
-    channels = len(preprocessing.mean)
-    if x.ndim != 4 or x.shape[1] != channels:
-        raise InputError(
-            f"This preprocessing takes images of shape (n, {channels}, height, width). "
-            f"Got {tuple(x.shape)}. Use images with {channels} channel(s)."
-        )
-    if x.dtype != torch.uint8 and not x.is_floating_point():
-        raise InputError(f"Pixels must be uint8, or floating point from 0 to 1. Got {x.dtype}.")
-    mean = torch.tensor(preprocessing.mean, dtype=torch.float32, device=x.device)
-    std = torch.tensor(preprocessing.std, dtype=torch.float32, device=x.device)
-    unit = x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x.to(torch.float32)
-    return unit.sub(mean.reshape(-1, 1, 1)).div_(std.reshape(-1, 1, 1))
 
 
 class Backbone(nn.Module):

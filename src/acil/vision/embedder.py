@@ -17,8 +17,8 @@ from torch import Tensor
 
 from acil.errors import InputError
 from acil.vision.backbones import fingerprint
-from acil.vision.base import Backbone, Preprocessing
-from acil.vision.decode import Source, decode
+from acil.vision.base import Backbone
+from acil.vision.decode import Preprocessing, Source, decode
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from acil.errors import InputError, MissingExtraError
 from acil.vision.backbones import load_backbone
-from acil.vision.base import Backbone, Preprocessing, WrappedBackbone
+from acil.vision.base import Backbone, WrappedBackbone
 from acil.vision.cache import FeatureCache
+from acil.vision.decode import Preprocessing
 from acil.vision.embedder import Embedder, TorchEmbedder
 from acil.vision.onnx_models import IMAGENET, IMAGENET_CROP, OnnxEmbedder, exported_network, open_onnx
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.errors import InputError
-from acil.vision.base import Backbone, Init, Preprocessing, convolution, draw_weights_
+from acil.vision.base import Backbone, Init, convolution, draw_weights_
+from acil.vision.decode import Preprocessing
 
 CIFAR_MEAN, CIFAR_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
