@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.cli.shared import assignment, is_rank_zero, progress_bars, stop_on_sigterm
+from acil.cli.shared import assignment, echo_json, is_rank_zero, progress_bars, stop_on_sigterm
 from acil.errors import InputError, ModelFileError, ProcessLostError
 
 app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
@@ -126,7 +125,7 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
     recorded = Records(folder / FILE_NAME).read()
     summaries = [record for record in recorded if record["kind"] == "summary"]
     if as_json:
-        typer.echo(json.dumps(summaries, indent=2))
+        echo_json(summaries)
     else:
         typer.echo(report.markdown)
         for line in _closing_lines(folder, report, summaries):
@@ -280,7 +279,10 @@ def choose(
         with RunProgress() as progress:
             search.run(progress)
     rows = search.rows()
-    typer.echo(json.dumps(rows, indent=2) if as_json else table(rows))
+    if as_json:
+        echo_json(rows)
+    else:
+        typer.echo(table(rows))
 
 
 def _candidate(text: str) -> tuple[str, dict[str, str]]:
@@ -351,7 +353,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
         "suites": list(SUITES),
     }
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        echo_json(found)
         return
     for name, items in found.items():
         typer.echo(f"{name:9} {', '.join(items)}")

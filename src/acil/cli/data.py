@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from acil.cli.shared import AsJson, assignment, progress_bars, table
+from acil.cli.shared import AsJson, assignment, echo_json, progress_bars, table
 
 app = typer.Typer(no_args_is_help=True, help="Make data sets ready for benchmarks.")
 
@@ -64,6 +63,6 @@ def prepare(
         "seconds": round(time.perf_counter() - start, 2),
     }
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        echo_json(report)
     else:
         typer.echo(table(report.items()))

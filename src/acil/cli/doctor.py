@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -16,7 +15,7 @@ import typer
 
 from acil import __version__
 from acil.benchmark.machine import cpu_name, memory, thread_variables, usable_cores, version
-from acil.cli.shared import AsJson, table
+from acil.cli.shared import AsJson, echo_json, table
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +46,7 @@ def doctor(
     with Console(stderr=True).status("Examining this machine"):
         report = examine(speed)
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        echo_json(report)
     else:
         _show(report)
     if report["problem"]:

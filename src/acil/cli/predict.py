@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import warnings
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ from acil.cli.shared import (
     LabelledImages,
     Model,
     counted,
+    echo_json,
     given_features,
     given_images,
     has_folders,
@@ -91,7 +91,7 @@ def predict(
     if threshold is not None and found[0].novelty is None:
         typer.echo("This model can only predict: it cannot tell what is unknown.", err=True)
     if as_json or format_ is Format.json:
-        typer.echo(json.dumps([prediction.to_dict() for prediction in answers], indent=2))
+        echo_json([prediction.to_dict() for prediction in answers])
     elif format_ is Format.csv:
         typer.echo(_csv(found, top), nl=False)
     else:
@@ -160,7 +160,7 @@ def evaluate(
             err=True,
         )
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        echo_json(found.to_dict())
         return
     _show_images("wrong", found.wrong, show)
     _show_images("doubtful", found.right, show)
@@ -235,12 +235,13 @@ def embed(
     from acil.images import ImageClassifier
     from acil.images.features import write_features
     from acil.vision.listing import list_files
+    from acil.vision.networks import DEFAULT
 
     labelled = class_name is not None or any(has_folders(p) or p.suffix == ".csv" for p in images)
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
-    classifier = ImageClassifier() if backbone is None else ImageClassifier(backbone)
     with shown_progress("images") as progress:
-        samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+        reader = ImageClassifier(backbone or DEFAULT)
+        samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(samples.skipped)
     write_features(out, samples)
     rows, width = samples.features.shape

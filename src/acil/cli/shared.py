@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -112,6 +113,11 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
     return paths, [label for listing in listings for label in listing.labels]
 
 
+def echo_json(value: Any) -> None:
+    """Print a value as JSON, for machines."""
+    typer.echo(json.dumps(value, indent=2))
+
+
 def tell_skipped(messages: Iterable[str]) -> None:
     """Name on stderr the files that could not be read."""
     for message in messages:
@@ -196,9 +202,3 @@ def table(rows: Iterable[Sequence[Any]], right: Sequence[int] = ()) -> str:
             line.append(padding + cell if place in right else cell + padding)
         lines.append("  ".join(line).rstrip())
     return "\n".join(lines)
-
-
-def show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
-    """Print a table of classes: images of this call, and images in the model."""
-    rows = [(name, count, totals.get(name, 0)) for name, count in counts.items()]
-    typer.echo(table([("class", "images", "in model"), *rows], right=(1, 2)))

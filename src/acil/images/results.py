@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ class Samples:
     @property
     def counts(self) -> dict[str, int]:
         """Number of images of each class, by name."""
-        return dict(sorted(Counter(self.labels.tolist()).items()))
+        return _counted(self.labels.tolist())
 
     @property
     def names(self) -> list[str]:
@@ -135,36 +135,26 @@ class Evaluation:
         cls, classes: Sequence[str], names: Sequence[str], predictions: Sequence[Prediction]
     ) -> Evaluation:
         """Count the predictions of a model of these classes, given the true name of each image."""
+        readable = [pair for pair in zip(names, predictions, strict=True) if pair[1].error is None]
         place = {name: column for column, name in enumerate(classes)}
-        confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
-        unknown: Counter[str] = Counter()
-        not_learnt: Counter[str] = Counter()
-        not_learnt_unknown = 0
-        wrong: list[tuple[str, Prediction]] = []
-        right: list[tuple[str, Prediction]] = []
-        skipped: list[str] = []
-        for name, prediction in zip(names, predictions, strict=True):
-            if prediction.error is not None:
-                skipped.append(prediction.error)
-            elif name in place:
-                likeliest = prediction.top[0][0]
-                confusion[place[name], place[likeliest]] += 1
-                unknown[name] += prediction.unknown
-                (right if name == likeliest else wrong).append((name, prediction))
-            else:
-                not_learnt[name] += 1
-                not_learnt_unknown += prediction.unknown
-        if not confusion.any():
+        learnt = [(name, found) for name, found in readable if name in place]
+        others = [(name, found) for name, found in readable if name not in place]
+        if not learnt:
             raise InputError("No image of a class that was learnt can be read. Give other images.")
+        confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
+        for name, found in learnt:
+            confusion[place[name], place[found.top[0][0]]] += 1
+        doubtful = sorted(learnt, key=lambda pair: pair[1].top[0][1])
+        surest = sorted(learnt, key=lambda pair: -pair[1].top[0][1])
         return cls(
             tuple(classes),
             confusion,
-            {name: count for name, count in sorted(unknown.items()) if count},
-            dict(sorted(not_learnt.items())),
-            not_learnt_unknown,
-            tuple(sorted(wrong, key=lambda pair: -pair[1].top[0][1])),
-            tuple(sorted(right, key=lambda pair: pair[1].top[0][1])),
-            tuple(skipped),
+            _counted(name for name, found in learnt if found.unknown),
+            _counted(name for name, _ in others),
+            sum(found.unknown for _, found in others),
+            tuple((name, found) for name, found in surest if name != found.top[0][0]),
+            tuple((name, found) for name, found in doubtful if name == found.top[0][0]),
+            tuple(found.error for found in predictions if found.error is not None),
         )
 
     @property
@@ -202,3 +192,7 @@ class Evaluation:
             "right": [{"class": name, **found.to_dict()} for name, found in self.right],
             "skipped": list(self.skipped),
         }
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))

@@ -15,20 +15,12 @@ from torch import Tensor, nn
 
 from acil.errors import InputError, ModelFileError
 from acil.modelfile.writing import write_tensors
-from acil.vision.base import Backbone, convolution, draw_weights_
-from acil.vision.decode import Preprocessing, normalise
+from acil.vision.base import Backbone as Backbone
+from acil.vision.base import convolution, draw_weights_
+from acil.vision.decode import Preprocessing as Preprocessing
+from acil.vision.decode import normalise as normalise
 from acil.vision.resnet import ResNet18, ResNet32
 
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "Preprocessing",
-    "build",
-    "fingerprint",
-    "load_backbone",
-    "normalise",
-    "save_backbone",
-]
 METADATA_KEY = "acil_backbone"
 FORMAT_VERSION = 1
 #: Of the digits with their 17 grey levels spread over 0 to 1.
@@ -64,7 +56,7 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
 
 
 def build(name: str, generator: torch.Generator | None = None, **options: Any) -> Backbone:
-    """Build a backbone with fresh weights.
+    """Build a backbone with fresh weights, on the CPU and in training mode.
 
     Parameters
     ----------
@@ -74,11 +66,6 @@ def build(name: str, generator: torch.Generator | None = None, **options: Any) -
         On the CPU; decides the weights. None means a generator with seed 0.
     **options
         Of that backbone, such as ``option="B"`` for the shortcuts of ResNet-32.
-
-    Returns
-    -------
-    Backbone
-        On the CPU, in training mode.
 
     Examples
     --------
@@ -93,18 +80,14 @@ def build(name: str, generator: torch.Generator | None = None, **options: Any) -
     return BACKBONES[name](generator, **options)
 
 
-def fingerprint(backbone: Backbone) -> str:
+def fingerprint(backbone: Backbone, state: Mapping[str, Tensor] | None = None) -> str:
     """Return a hash of everything that decides the features of an image, but the preprocessing.
 
-    That is name, options, and names, shapes and values (as float32) of parameters and buffers. It does
-    not depend on device, memory format or training mode.
+    That is name, options, and names, shapes and values (as float32) of parameters and buffers, or of
+    ``state`` instead of them. It does not depend on device, memory format or training mode.
     """
-    return _digest(backbone, backbone.state_dict())
-
-
-def _digest(backbone: Backbone, state: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps([backbone.name, backbone.options], sort_keys=True).encode())
-    for name, tensor in sorted(state.items()):
+    for name, tensor in sorted((state or backbone.state_dict()).items()):
         if name.endswith("num_batches_tracked"):  # no output depends on this counter
             continue
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
@@ -157,7 +140,7 @@ def save_backbone(
         "name": backbone.name,
         "options": backbone.options,
         "preprocessing": backbone.preprocessing.to_dict(),
-        "fingerprint": _digest(backbone, state),
+        "fingerprint": fingerprint(backbone, state),
         "half": half,
     }
     write_tensors(path, state, {METADATA_KEY: json.dumps(facts, allow_nan=False)})
@@ -166,19 +149,10 @@ def save_backbone(
 def load_backbone(
     path: str | os.PathLike[str], device: str | torch.device = "cpu"
 ) -> tuple[Backbone, dict[str, Any]]:
-    """Read a backbone that `save_backbone` has written.
+    """Read a backbone that `save_backbone` has written, and what was stored with it.
 
-    Returns
-    -------
-    backbone : Backbone
-        In evaluation mode, with float32 weights.
-    metadata : dict
-        What was stored with it, and its name, options, preprocessing and fingerprint.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged, not a backbone or written by a newer version.
+    It is in evaluation mode, with float32 weights. A file that is missing, damaged, not a backbone or
+    written by a newer version is a `ModelFileError`.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -204,7 +178,7 @@ def load_backbone(
 def _facts(text: str | None) -> dict[str, Any]:
     if text is None:
         raise InputError(f"it is a safetensors file without the entry {METADATA_KEY!r}")
-    facts = json.loads(text)
+    facts: Any = json.loads(text)
     version = facts.get("format_version") if isinstance(facts, dict) else None
     if version != FORMAT_VERSION:
         raise InputError(
@@ -213,4 +187,4 @@ def _facts(text: str | None) -> dict[str, Any]:
     missing = {"name", "options", "preprocessing", "fingerprint"} - facts.keys()
     if missing or not isinstance(facts["options"], dict) or not isinstance(facts["name"], str):
         raise InputError(f"its metadata is incomplete (missing: {sorted(missing)})")
-    return dict(facts)
+    return facts
