@@ -10,10 +10,10 @@ from acil.vision.backbones import (
     normalise,
     save_backbone,
 )
-from acil.vision.base import WrappedBackbone
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor, FeatureSettings
 from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.networks import WrappedBackbone
 
 __all__ = [
     "BACKBONES",

@@ -11,41 +11,17 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from acil.errors import InputError, ModelFileError
 from acil.modelfile.writing import write_tensors
-from acil.vision.base import Backbone as Backbone
-from acil.vision.base import convolution, draw_weights_
+from acil.vision.architectures import Backbone as Backbone
+from acil.vision.architectures import ResNet18, ResNet32, SmallCNN
 from acil.vision.decode import Preprocessing as Preprocessing
 from acil.vision.decode import normalise as normalise
-from acil.vision.resnet import ResNet18, ResNet32
 
 METADATA_KEY = "acil_backbone"
 FORMAT_VERSION = 1
-#: Of the digits with their 17 grey levels spread over 0 to 1.
-DIGITS_MEAN, DIGITS_STD = (0.3053,), (0.3760,)
-
-
-class SmallCNN(Backbone):
-    """Two convolutions for grey images, by default of 8 x 8: 64 features, 18,912 parameters."""
-
-    def __init__(self, generator: torch.Generator | None = None, *, size: int = 8) -> None:
-        preprocessing = Preprocessing(DIGITS_MEAN, DIGITS_STD, size)
-        super().__init__("smallcnn", 64, preprocessing, {"size": size})
-        self.stage1 = nn.Sequential(convolution(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(inplace=True))
-        self.pool = nn.MaxPool2d(2)
-        self.stage2 = nn.Sequential(convolution(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
-        draw_weights_(self, generator)
-
-    def taps(self) -> dict[str, nn.Module]:
-        """Return "stage1" (8 x 8 places) and "stage2" (4 x 4)."""
-        return {"stage1": self.stage1, "stage2": self.stage2}
-
-    def stages(self) -> list[list[nn.Module]]:
-        """Return the two stages."""
-        return [[self.stage1], [self.pool, self.stage2]]
-
 
 #: Name to constructor, which takes a generator and options. A new backbone is one line here.
 BACKBONES: dict[str, Callable[..., Backbone]] = {
@@ -178,7 +154,7 @@ def load_backbone(
 def _facts(text: str | None) -> dict[str, Any]:
     if text is None:
         raise InputError(f"it is a safetensors file without the entry {METADATA_KEY!r}")
-    facts: Any = json.loads(text)
+    facts = json.loads(text)
     version = facts.get("format_version") if isinstance(facts, dict) else None
     if version != FORMAT_VERSION:
         raise InputError(
@@ -187,4 +163,4 @@ def _facts(text: str | None) -> dict[str, Any]:
     missing = {"name", "options", "preprocessing", "fingerprint"} - facts.keys()
     if missing or not isinstance(facts["options"], dict) or not isinstance(facts["name"], str):
         raise InputError(f"its metadata is incomplete (missing: {sorted(missing)})")
-    return facts
+    return dict(facts)

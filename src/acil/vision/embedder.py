@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from acil.errors import InputError
+from acil.vision.architectures import Backbone
 from acil.vision.backbones import fingerprint
-from acil.vision.base import Backbone
 from acil.vision.decode import Preprocessing, Source, decode
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, MissingExtraError
+from acil.vision.architectures import Backbone
 from acil.vision.backbones import load_backbone
-from acil.vision.base import Backbone, WrappedBackbone
 from acil.vision.cache import FeatureCache
 from acil.vision.decode import Preprocessing
 from acil.vision.embedder import Embedder, TorchEmbedder
@@ -190,6 +190,43 @@ def _built(make: Callable[[], Any], spec: str) -> Any:
         return make()
     except Exception as error:  # unknown names, downloads and constructors fail in their own ways
         raise InputError(f"Cannot make the network {spec}: {error}") from error
+
+
+class WrappedBackbone(Backbone):
+    """Use any `torch.nn.Module` that returns one row of features for each image.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Takes normalised images, returns a tensor of shape (n, num_features).
+    name : str
+        Part of the identity of the features, such as ``"timm/vit_small_patch16_224"``.
+    num_features : int
+    preprocessing : Preprocessing
+
+    Examples
+    --------
+    >>> import torch
+    >>> average = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    >>> backbone = WrappedBackbone(average, "average", 1, Preprocessing((0.0,), (1.0,), 2))
+    >>> backbone(torch.ones(3, 1, 2, 2)).shape
+    torch.Size([3, 1])
+    """
+
+    def __init__(
+        self, module: nn.Module, name: str, num_features: int, preprocessing: Preprocessing
+    ) -> None:
+        # Layers without parameters change the features, too, but are not in the weights.
+        modules = module.named_modules()
+        layers = "\n".join(f"{path} {type(layer).__qualname__}" for path, layer in modules)
+        options = {"layers": hashlib.sha256(layers.encode()).hexdigest()}
+        super().__init__(name, num_features, preprocessing, options)
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the module returns."""
+        features: Tensor = self.module(x)
+        return features
 
 
 class EfficientNetLite0(Backbone):

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, MissingExtraError, ModelFileError, UnsupportedError
-from acil.vision.base import Backbone
+from acil.vision.architectures import IMAGENET_MEAN, IMAGENET_STD, Backbone
 from acil.vision.decode import Preprocessing, normalise
 from acil.vision.embedder import Embedder, worker_threads
 from acil.vision.extract import evaluating
-from acil.vision.resnet import IMAGENET_MEAN, IMAGENET_STD
 
 #: Widely supported, and the lowest that torch's exporter writes without converting.
 OPSET = 18
