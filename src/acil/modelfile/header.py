@@ -275,16 +275,9 @@ check_entries = _object(HEADER)
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what a model file says of itself, without reading its tensors and without torch.
 
-    Returns
-    -------
-    dict
-        The header (``classes``, ``counts``, ``gamma``, ``parameters`` …), ``n_samples``, ``path``,
-        ``file_bytes`` and ``tensors``, a dict of name to ``dtype``, ``shape`` and ``bytes``.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged or written by another version.
+    That is its header (``classes``, ``counts``, ``gamma``, ``parameters`` …), ``n_samples``, ``path``,
+    ``file_bytes`` and ``tensors``, a dict of name to ``dtype``, ``shape`` and ``bytes``. A file that is
+    missing, damaged or written by another version is a `ModelFileError`.
     """
     with opened(path) as (_, header, layouts):
         tensors = {

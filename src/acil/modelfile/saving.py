@@ -50,8 +50,6 @@ Get = Callable[[str], Any]
 #: Tensors that are one triangle of a matrix.
 _TRIANGLES = ("gram", "rfaum")
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
-
-
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
 #: Share of a class that rounding of the recursion may invent.
@@ -59,7 +57,7 @@ _RECURSION = {torch.float64: 1e-4, torch.float32: 0.5}
 
 
 def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool = False) -> None:
-    """Write a model to one file, completely or not at all.
+    """Write a model to one file, completely or not at all (`ModelFileError`).
 
     The model is solved first, so that the weights in the file belong to the sums in it.
 
@@ -72,11 +70,6 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     inference : bool, default=False
         Store only what prediction needs. Such a model cannot learn, forget or merge. γ and what it
         follows from are left out, because with them the weights give back single samples.
-
-    Raises
-    ------
-    ModelFileError
-        If the file cannot be written; a file that was there is unchanged.
 
     Examples
     --------
@@ -98,7 +91,10 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
 def load(
     path: str | os.PathLike[str], *, inference: bool = False, device: str | None = None
 ) -> ACILClassifier:
-    """Read a model from a file.
+    """Read a model from a file; it goes on learning as if it had never been saved.
+
+    Its sums are bit-equal to those saved. A file that is missing, damaged, hostile or written by another
+    version is a `ModelFileError`.
 
     Parameters
     ----------
@@ -107,16 +103,6 @@ def load(
         Read only what prediction needs, which is a small part of a full model.
     device : str, optional
         Where to put the model, instead of the ``device`` it was made with.
-
-    Returns
-    -------
-    ACILClassifier
-        Its sums are bit-equal to those saved; it goes on learning as if it had never been saved.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged, hostile or written by another version.
     """
     with opened(path) as (file, header, found):
         return _assembled(file.get_tensor, header, found, inference, device)
