@@ -27,6 +27,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acil.errors import ModelFileError
+from acil.modelfile.writing import cannot_read
 
 #: The version that is written and read; no other was ever released.
 FORMAT_VERSION = 5
@@ -315,9 +316,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], 
             f"Cannot read {path}: it is truncated or damaged ({error}). Use another copy of it."
         ) from None
     except OSError as error:
-        raise ModelFileError(
-            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
-        ) from error
+        raise cannot_read(path, error) from error
 
 
 def parse_header(text: str, packed: bool = False) -> dict[str, Any]:

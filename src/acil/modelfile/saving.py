@@ -497,6 +497,4 @@ def _of_recursion(head: Recursion) -> Iterator[Check]:
     yield Check("rfaum", True, "positive definite")
     slack = _RECURSION[lower.dtype] * float(head.weights.max())
     fits = least_left(lower, head.coef, head.weights) >= -slack
-    yield Check(
-        "weights", fits, "coef and counts " + ("belong" if fits else "do not belong") + " to rfaum"
-    )
+    yield Check("weights", fits, f"coef and counts {'belong' if fits else 'do not belong'} to rfaum")

@@ -98,6 +98,12 @@ def cannot_write(path: str | os.PathLike[str], error: Exception) -> ModelFileErr
     return ModelFileError(f"Cannot write {path}: {reason}. {hint} An existing file was not changed.")
 
 
+def cannot_read(path: str | os.PathLike[str], error: OSError) -> ModelFileError:
+    """Return the error that says why a file could not be read and what to do."""
+    reason = error.strerror or error
+    return ModelFileError(f"Cannot read {path}: {reason}. Check path and permissions.")
+
+
 @contextmanager
 def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[None]:
     """Keep other processes and threads that do the same away from one file, which need not exist yet.

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from acil.errors import InputError, ModelFileError
-from acil.modelfile.writing import write_tensors
+from acil.modelfile.writing import cannot_read, write_tensors
 from acil.vision.architectures import Backbone as Backbone
 from acil.vision.architectures import ResNet18, ResNet32, SmallCNN
 from acil.vision.decode import Preprocessing as Preprocessing
@@ -140,9 +140,7 @@ def load_backbone(
         if fingerprint(backbone) != facts["fingerprint"]:
             raise InputError("its weights do not have the fingerprint it names")
     except OSError as error:
-        raise ModelFileError(
-            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
-        ) from error
+        raise cannot_read(path, error) from error
     except (SafetensorError, InputError, ValueError, RecursionError) as error:
         raise ModelFileError(
             f"Cannot read {path} as a backbone: {error}. Give a file that acil has written as a "

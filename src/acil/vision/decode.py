@@ -31,19 +31,15 @@ _HEIC = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"hevc", b"heim", 
 MAX_PIXELS = 89_478_485
 #: Of longer images only the middle is resized: one of 1 x 100,000 pixels would fill the memory.
 _MAX_ASPECT = 4
-
-
 #: Path of an image file, its content, or the image itself.
 Source = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[np.uint8]
 
 
-def decode(
-    source: Source,
-    size: int,
-    mode: Literal["RGB", "L"] = "RGB",
-    crop: float = 1.0,
-) -> Tensor:
+def decode(source: Source, size: int, mode: Literal["RGB", "L"] = "RGB", crop: float = 1.0) -> Tensor:
     """Read an image file as a square of pixels: resize the shorter side, then cut out the centre.
+
+    Returns a tensor of shape (3 or 1, size, size), uint8. A file that is missing, empty, damaged, too
+    large, or of a kind whose range of values is unknown is an `InputError`.
 
     Parameters
     ----------
@@ -58,15 +54,6 @@ def decode(
         Part of the shorter side that is kept: it is resized to ``size / crop``. ImageNet's protocol for
         224 pixels (resize to 256, cut out 224) is ``crop=0.875``. An image that is too small for that is
         not enlarged beyond ``size``: more of it is kept instead.
-
-    Returns
-    -------
-    Tensor of shape (3 or 1, size, size), uint8
-
-    Raises
-    ------
-    InputError
-        If the file is missing, empty, damaged, too large, or of a kind whose range of values is unknown.
 
     Notes
     -----
@@ -257,16 +244,9 @@ class Preprocessing:
 def normalise(x: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Turn pixels into what a network was trained on: zero mean and unit deviation per channel.
 
-    Parameters
-    ----------
-    x : Tensor of shape (n, channels, height, width)
-        uint8, or floating point from 0 to 1; on any device. It is not changed.
-    preprocessing : Preprocessing
-
-    Returns
-    -------
-    Tensor of the same shape and memory format, float32
-        A uint8 image and the same image divided by 255 give the same bits.
+    ``x`` has the shape (n, channels, height, width), uint8 or floating point from 0 to 1, on any device,
+    and is not changed. The result is float32, of the same shape and memory format. A uint8 image and the
+    same image divided by 255 give the same bits.
 
     Examples
     --------

@@ -265,16 +265,10 @@ def open_efficientnet() -> Embedder:
     )
 
 
-def cache_folder() -> Path:
-    """Return the cache folder: ACIL_CACHE, or ``acil`` in the user's cache."""
-    given = os.environ.get(CACHE_VARIABLE)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given) if given else Path(base) / "acil"
-
-
 def _graph(digest: str) -> bytes:
-    """Return the exported network as ONNX, from the cache or made now."""
-    cache = FeatureCache(cache_folder())
+    """Return the exported network as ONNX, from the cache (ACIL_CACHE, or the user's) or made now."""
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "acil"
+    cache = FeatureCache(os.environ.get(CACHE_VARIABLE) or users)
     found = cache.get(f"{EFFICIENTNET}-{digest}-v{_GRAPH_VERSION}.onnx", _exported)
     return found.numpy().tobytes()
 
