@@ -16,8 +16,7 @@ from acil.cli.shared import (
     Model,
     counted,
     echo_json,
-    given_features,
-    given_images,
+    given,
     plain,
     several_ranks,
     shown_progress,
@@ -105,13 +104,13 @@ def learn(
     _require_new(model, chosen)
     new = ImageClassifier(backbone or DEFAULT, track=track is not False, **chosen)
     with shown_progress("images") as progress:
-        samples, embedder = given_features(images, class_name), None
-        if samples is None:
-            paths, labels = given_images(images, class_name)
+        samples, labels = given(images, class_name)
+        embedder = None
+        if labels is not None:
             # Before the lock: features take longest, and other processes may change the model meanwhile.
             reader = ImageClassifier(network_of(model, backbone)) if model.exists() else new
             try:
-                samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+                samples = reader.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
             except UnreadableError as error:
                 hint = " Or leave them out with --skip-bad." if error.others else ""
                 raise InputError(f"{error}{hint}") from error
@@ -198,12 +197,12 @@ def forget(
     from acil.modelfile import locked
     from acil.privacy.receipts import file_hash, write_receipt
 
-    embedder, samples = None, given_features(images, class_name)
-    if samples is None:
-        paths, labels = given_images(images, class_name)
+    samples, labels = given(images, class_name)
+    embedder = None
+    if labels is not None:
         with shown_progress("images") as progress:
             embedder = network_of(model, backbone)
-            samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
+            samples = ImageClassifier(embedder).prepare(samples, labels, progress=progress)
     with locked(model):
         latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)
         report = latest.forget(samples)

@@ -20,6 +20,7 @@ from acil.cli.shared import (
     Model,
     counted,
     echo_json,
+    given,
     given_features,
     given_images,
     has_folders,
@@ -142,14 +143,12 @@ def evaluate(
     """
     if plot is not None:
         require_free(plot, force)
-    paths, labels = given_features(images, class_name), None
-    if paths is None:
-        paths, labels = given_images(images, class_name)
+    sources, labels = given(images, class_name)
     from acil.images import ImageClassifier
 
     with shown_progress("images") as progress:
         classifier = ImageClassifier.load(model, backbone=backbone)
-        found = classifier.evaluate(paths, labels, skip_bad=skip_bad, progress=progress)
+        found = classifier.evaluate(sources, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(found.skipped)
     if plot is not None:
         _draw(found, plot)

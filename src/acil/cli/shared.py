@@ -66,6 +66,12 @@ def require_free(path: Path, force: bool) -> None:
         raise InputError(f"{path} exists. Replace it with --force, or give another name.")
 
 
+def given(places: list[Path], class_name: str | None) -> tuple[Any, Any]:
+    """Return images and the class of each, or the samples of a file of features and None."""
+    samples = given_features(places, class_name)
+    return given_images(places, class_name) if samples is None else (samples, None)
+
+
 def given_features(places: list[Path], class_name: str | None = None) -> Any:
     """Return the samples of a file of features, None if images are given."""
     from acil.vision.listing import holds_features
