@@ -282,13 +282,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Choose γ by generalized cross-validation over the stored sums; keep and return it.
 
         No data is needed. The criterion is optimistic on data that the backbone was trained on: prefer
-        sums of other data.
-
-        Parameters
-        ----------
-        gammas : array-like of shape (k,), optional
-            Candidates. By default half decades from 1e-6 to 10 times trace(gram) / d. Candidates under
-            which the model fits its samples all but exactly are left out.
+        sums of other data. Candidates ``gammas``, of shape (k,), are by default half decades from 1e-6
+        to 10 times trace(gram) / d. Those by which the model all but interpolates its samples are left
+        out.
         """
         with self._locked() as state:
             candidates = None if gammas is None else check_candidates(gammas)
@@ -305,17 +301,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._set_gamma(state, value * state.gamma_unit() if relative else value)
 
     def decision_function(self, X: Any) -> Any:
-        """Return the scores of each class.
+        """Return the scores of each class, of shape (n, n_classes), or (n,) for two classes.
 
-        Parameters
-        ----------
-        X : array-like or Tensor of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray or Tensor of shape (n, n_classes), or (n,) for two classes
-            Estimates of the one-hot targets; for two classes the score of the second minus that of
-            the first. A class without samples scores −inf. Tensors come back on the device of X.
+        X is an array or Tensor of shape (n, n_features); of a Tensor, scores come back on its device.
+        They are estimates of the one-hot targets; for two classes the score of the second minus that of
+        the first. A class without samples scores −inf.
         """
         rows = self._check_query(X)
         state, weights = self._scoring()

@@ -190,18 +190,18 @@ def merge(
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
-    from acil.modelfile import load, locked, save
+    from acil.modelfile import describe, load, locked, save
 
     with locked(out):
         require_free(out, force)
-        merged = load(models[0])
-        if getattr(merged, "images_", None) is None:
+        if describe(models[0])["images"] is not None:
+            totals = _merge_images(models, out)
+        else:
+            merged = load(models[0])
             for path in models[1:]:
                 merged.merge(load(path))
             save(merged, out)
             totals = dict(zip(merged.classes_.tolist(), merged.class_count_.tolist(), strict=True))
-        else:
-            totals = _merge_images(models, out)
     if as_json:
         echo_json({"model": str(out), "totals": {str(name): n for name, n in totals.items()}})
         return

@@ -62,12 +62,9 @@ def partial_fit(
     ----------
     classifier : ACILClassifier
         With ``solver="gram"``. A new one takes its expansion from rank 0.
-    X : array-like or Tensor of shape (n, n_features), or None
-        The shard of this process. Shards may differ in size, lack classes and be empty (None).
-    y : array-like or Tensor of shape (n,), or None
-    classes : array-like, optional
-        Labels to expect; see `ACILClassifier.partial_fit`.
-    sample_weight : array-like of shape (n,), optional
+    X, y, classes, sample_weight
+        As in `ACILClassifier.partial_fit`, of the shard of this process. Shards may differ in size, lack
+        classes and be empty (None).
     group : Group
 
     Examples

@@ -183,14 +183,10 @@ class Evaluation:
             "accuracy": self.accuracy,
             "images": self.images,
             "per_class": self.per_class,
-            "classes": list(self.classes),
+            **vars(self),
             "confusion": self.confusion.tolist(),
-            "unknown": self.unknown,
-            "not_learnt": self.not_learnt,
-            "not_learnt_unknown": self.not_learnt_unknown,
             "wrong": [{"class": name, **found.to_dict()} for name, found in self.wrong],
             "right": [{"class": name, **found.to_dict()} for name, found in self.right],
-            "skipped": list(self.skipped),
         }
 
 

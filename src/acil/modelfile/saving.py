@@ -154,28 +154,25 @@ def pack_lower(matrix: Tensor) -> Tensor:
     """
     d = matrix.shape[0]
     packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
-    for start, stop in panels(d):
-        packed[_places(start, stop)] = matrix[start:stop, :stop].cpu()[_below(start, stop)]
+    for start, stop, place, below in _lower_panels(d):
+        packed[place] = matrix[start:stop, :stop].cpu()[below]
     return packed
 
 
 def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
     """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
-    for start, stop in panels(matrix.shape[0]):
+    for start, stop, place, below in _lower_panels(matrix.shape[0]):
         panel = torch.zeros(stop - start, stop, dtype=packed.dtype)
-        panel[_below(start, stop)] = packed[_places(start, stop)]
+        panel[below] = packed[place]
         matrix[start:stop, :stop] = panel.to(matrix.device)
     return matrix
 
 
-def _below(start: int, stop: int) -> Tensor:
-    """Say which entries of these rows are in the lower triangle."""
-    return torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
-
-
-def _places(start: int, stop: int) -> slice:
-    """Return where these rows are in a packed triangle."""
-    return slice(start * (start + 1) // 2, stop * (stop + 1) // 2)
+def _lower_panels(d: int) -> Iterator[tuple[int, int, slice, Tensor]]:
+    """Yield rows of a matrix, their place in a packed triangle, and which of their entries are in it."""
+    for start, stop in panels(d):
+        place = slice(start * (start + 1) // 2, stop * (stop + 1) // 2)
+        yield start, stop, place, torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
 
 
 def _content(

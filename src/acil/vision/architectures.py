@@ -187,8 +187,6 @@ class ResNet32(Backbone):
 
     Parameters
     ----------
-    generator : torch.Generator, optional
-        Draws the weights; None means a generator with seed 0.
     option : {"A", "B"}
         Shortcuts between stages: every second pixel with channels of zeros around (463,504 parameters),
         or a 1 x 1 convolution (466,256).
