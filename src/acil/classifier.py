@@ -283,8 +283,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         No data is needed. The criterion is optimistic on data that the backbone was trained on: prefer
         sums of other data. Candidates ``gammas``, of shape (k,), are by default half decades from 1e-6
-        to 10 times trace(gram) / d. Those by which the model all but interpolates its samples are left
-        out.
+        to 10 times trace(gram) / d. Those that fit the samples all but exactly are left out.
         """
         with self._locked() as state:
             candidates = None if gammas is None else check_candidates(gammas)
