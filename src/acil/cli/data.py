@@ -16,8 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Make data sets ready for benchmark
 @app.command()
 def prepare(
     name: Annotated[
-        str,
-        typer.Argument(help="digits, cifar100, imagefolder:DIR, features:FILE …", metavar="NAME"),
+        str, typer.Argument(help="digits, cifar100, imagefolder:DIR, features:FILE …", metavar="NAME")
     ],
     root: Annotated[
         Path | None,

@@ -68,7 +68,6 @@ def learn(
             help="Keep salted hashes of the images in the file, and leave out those learnt before. "
             "Whoever has the file and an image can then tell whether it was learnt (default: track in "
             "new models, and in others as before).",
-            show_default=False,
         ),
     ] = None,
     undo: Undo = True,

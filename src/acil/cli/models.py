@@ -232,12 +232,10 @@ def export(
         Path | None, typer.Option(help="Write network and head as one ONNX file here.")
     ] = None,
     inference: Annotated[
-        Path | None,
-        typer.Option(help="Write a small model file here that predicts but cannot learn."),
+        Path | None, typer.Option(help="Write a small model file here that predicts but cannot learn.")
     ] = None,
     private: Annotated[
-        Path | None,
-        typer.Option(help="Write a differentially private release here; needs --epsilon."),
+        Path | None, typer.Option(help="Write a differentially private release here; needs --epsilon.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε of the private release.")] = None,
     delta: Annotated[

@@ -61,7 +61,6 @@ def predict(
             min=0,
             help="Call an image unknown when its novelty is beyond this (default: 1, beyond which are "
             "5 % of images of the classes learnt). 0 calls none unknown.",
-            show_default=False,
         ),
     ] = None,
     skip_bad: SkipBad = True,

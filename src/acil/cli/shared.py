@@ -21,8 +21,7 @@ Backbone = Annotated[
     str | None,
     typer.Option(
         help="Network: efficientnet-lite0, timm:NAME, torchvision:NAME, onnx:FILE, "
-        "module:PACKAGE.MODULE.NAME or a .safetensors file (default: that of the model).",
-        show_default=False,
+        "module:PACKAGE.MODULE.NAME or a .safetensors file (default: that of the model)."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]

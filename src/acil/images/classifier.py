@@ -348,11 +348,7 @@ class ImageClassifier:
         return Evaluation.of(classes, names, predictions)
 
     def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        inference: bool = False,
-        undo: bool | None = None,
+        self, path: str | os.PathLike[str], *, inference: bool = False, undo: bool | None = None
     ) -> None:
         """Write the model to one file, completely or not at all.
 

@@ -305,11 +305,7 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
 
 
 def _assembled(
-    get: Get,
-    header: dict[str, Any],
-    names: Collection[str],
-    inference: bool,
-    device: str | None,
+    get: Get, header: dict[str, Any], names: Collection[str], inference: bool, device: str | None
 ) -> ACILClassifier:
     """Return the model of a checked header and of tensors with these names."""
     clf = ACILClassifier(**header["parameters"])

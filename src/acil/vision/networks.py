@@ -146,11 +146,7 @@ _KINDS: dict[str, Callable[[str, str | torch.device], Embedder]] = {
 
 
 def _wrapped(
-    module: nn.Module,
-    name: str,
-    preprocessing: Preprocessing,
-    crop: float,
-    device: str | torch.device,
+    module: nn.Module, name: str, preprocessing: Preprocessing, crop: float, device: str | torch.device
 ) -> Embedder:
     module.eval()
     shape = (1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
