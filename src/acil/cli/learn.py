@@ -101,7 +101,8 @@ def learn(
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     chosen = {name: value for name, value in options.items() if value is not None}
     _require_new(model, chosen)
-    new = ImageClassifier(backbone or DEFAULT, track=track is not False, **chosen)
+    network = DEFAULT if backbone is None else backbone
+    new = ImageClassifier(network, track=track is not False, **chosen)
     with shown_progress("images") as progress:
         samples, labels = given(images, class_name)
         embedder = None

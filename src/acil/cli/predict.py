@@ -238,7 +238,7 @@ def embed(
     labelled = class_name is not None or any(has_folders(p) or p.suffix == ".csv" for p in images)
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
     with shown_progress("images") as progress:
-        reader = ImageClassifier(backbone or DEFAULT)
+        reader = ImageClassifier(DEFAULT if backbone is None else backbone)
         samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(samples.skipped)
     write_features(out, samples)

@@ -243,8 +243,6 @@ class ResNet18(Backbone):
 
     Parameters
     ----------
-    generator : torch.Generator, optional
-        Draws the weights; None means a generator with seed 0.
     size : int, default=224
         Height and width of images.
     last_relu : bool, default=True
