@@ -29,7 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.vision.base import Backbone, normalise
+from acil.vision.architectures import Backbone
+from acil.vision.decode import normalise
 from acil.vision.embedder import Embedder
 from acil.vision.listing import list_images
 from acil.vision.networks import EfficientNetLite0, open_efficientnet

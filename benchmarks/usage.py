@@ -10,7 +10,7 @@ from PIL import Image
 
 from acil import ACILClassifier, ImageClassifier
 from acil.vision import FeatureExtractor, ImageSet, build, content_identity
-from acil.vision.base import normalise
+from acil.vision.decode import normalise
 from acil.vision.embedder import TorchEmbedder
 from benchmarks.head import extra_memory
 from benchmarks.problem import GAMMA, Problem

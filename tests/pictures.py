@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 from acil.vision import WrappedBackbone
-from acil.vision.base import Preprocessing
+from acil.vision.decode import Preprocessing
 from acil.vision.embedder import TorchEmbedder
 from acil.vision.onnx_models import exported_network
 

@@ -25,7 +25,7 @@ from acil.classifier import ACILClassifier
 from acil.errors import UnsupportedError
 from acil.modelfile.writing import replacing
 from acil.vision.embedder import Embedder
-from acil.vision.onnx_models import export_module, require_onnx
+from acil.vision.onnx_models import export_module, open_session, require_onnx
 
 #: Largest difference of scores to PyTorch: the graph computes in float32, scores lie near 0 … 1.
 TOLERANCE = 1e-3
@@ -117,22 +117,8 @@ def _constant(values: Tensor) -> nn.Parameter:
 def export_onnx(clf: ACILClassifier, embedder: Embedder, path: str | os.PathLike[str]) -> Exported:
     """Write network and head as one ONNX file, compared with PyTorch first, and a script for it.
 
-    Parameters
-    ----------
-    clf : ACILClassifier
-        Fitted on features of the network, every class with samples.
-    embedder : Embedder
-    path : str or path-like
-        A file there is replaced.
-
-    Returns
-    -------
-    Exported
-
-    Raises
-    ------
-    UnsupportedError
-        If the graph does not give the scores of PyTorch; nothing is written.
+    The classifier is fitted on features of the network, every class with samples. Files there are
+    replaced. A graph that does not give the scores of PyTorch is not written (`UnsupportedError`).
 
     Notes
     -----
@@ -199,11 +185,7 @@ def _rename_outputs(model: Any, names: dict[str, str]) -> None:
 
 def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Tensor) -> float:
     """Return the largest difference of scores; raise if it is too large."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = open_session(content, "exported")
     name = session.get_inputs()[0].name
     # One by one, because a graph of a user may be made for one image.
     rows = [session.run(["scores"], {name: image[None].numpy()})[0] for image in pixels]

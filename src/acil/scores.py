@@ -171,15 +171,28 @@ class Discriminant:
 class Calibration:
     """Sums over samples learnt, each scored as if it had been left out; merged by addition."""
 
-    samples: float  # their weight
-    losses: Tensor  # Σ −log(probability of the true class), at each of the temperatures
-    novelties: Tensor  # histogram of the logarithm of the novelty
+    numbers: Tensor  # weight of the samples, then losses, then novelties
     approximate: bool = False  # some samples were forgotten, or learnt without being counted here
 
     @classmethod
     def empty(cls) -> Calibration:
         """Return the calibration of no samples."""
-        return cls.of_numbers(torch.zeros(1 + len(_TEMPERATURES) + _BINS, dtype=torch.float64))
+        return cls(torch.zeros(1 + len(_TEMPERATURES) + _BINS, dtype=torch.float64))
+
+    @property
+    def samples(self) -> float:
+        """Weight of the samples."""
+        return float(self.numbers[0])
+
+    @property
+    def losses(self) -> Tensor:
+        """Σ −log(probability of the true class), at each of the temperatures."""
+        return self.numbers[1 : 1 + len(_TEMPERATURES)]
+
+    @property
+    def novelties(self) -> Tensor:
+        """Histogram of the logarithm of the novelty."""
+        return self.numbers[1 + len(_TEMPERATURES) :]
 
     def plus(self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor) -> Calibration:
         """Return the calibration with more samples, of true classes in ``columns``.
@@ -190,30 +203,15 @@ class Calibration:
         losses = [(torch.logsumexp(scores / T, 1) - own / T) @ weights for T in _TEMPERATURES.tolist()]
         places = ((novelties - _FIRST) / _WIDTH).long().clamp(0, _BINS - 1)
         added = torch.bincount(places, weights, minlength=_BINS)
-        return self.merged(Calibration(float(weights.sum()), torch.stack(losses), added))
+        return self.merged(Calibration(torch.cat([weights.sum(0, True), torch.stack(losses), added])))
 
     def merged(self, other: Calibration) -> Calibration:
         """Return the calibration of the samples of both."""
-        return Calibration(
-            self.samples + other.samples,
-            self.losses + other.losses,
-            self.novelties + other.novelties,
-            self.approximate or other.approximate,
-        )
+        return Calibration(self.numbers + other.numbers, self.approximate or other.approximate)
 
     def marked(self) -> Calibration:
         """Return the calibration as an approximate one."""
         return replace(self, approximate=True)
-
-    def numbers(self) -> Tensor:
-        """Return what adds up under merging, in one tensor; see `of_numbers`."""
-        return torch.cat([self.losses.new_tensor([self.samples]), self.losses, self.novelties])
-
-    @classmethod
-    def of_numbers(cls, numbers: Tensor) -> Calibration:
-        """Return the calibration that has these numbers."""
-        end = 1 + len(_TEMPERATURES)
-        return cls(float(numbers[0]), numbers[1:end], numbers[end:])
 
     def to_dict(self, summary: bool) -> dict[str, Any]:
         """Return the values as JSON has them; a summary leaves out the lists."""
@@ -224,14 +222,12 @@ class Calibration:
     @classmethod
     def from_dict(cls, stored: dict[str, Any], summary: bool) -> Calibration | None:
         """Return the calibration that was stored, or None if it has not as many numbers as it needs."""
-        losses, novelties = (
-            torch.tensor(stored[name], dtype=torch.float64) for name in ("losses", "novelties")
-        )
+        samples, losses, novelties = stored["samples"], stored["losses"], stored["novelties"]
         complete = len(losses) == len(_TEMPERATURES) and len(novelties) == _BINS
-        sound = complete and abs(float(novelties.sum()) - stored["samples"]) <= 1e-6 * stored["samples"]
-        if not (sound or summary):
-            return None
-        return cls(float(stored["samples"]), losses, novelties, stored["approximate"])
+        numbers = torch.tensor([samples, *losses, *novelties], dtype=torch.float64)
+        found = cls(numbers, stored["approximate"])
+        sound = complete and abs(float(found.novelties.sum()) - samples) <= 1e-6 * samples
+        return found if sound or summary else None
 
     def temperature(self) -> float:
         """Return the temperature of the least loss; few samples hardly move the typical one."""

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acil.analytic import AnalyticModel, Ridge, Sums
+from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
 from acil.analytic.cholesky import cholesky_
 from acil.analytic.linalg import add_gram_, solve_lower
 from acil.analytic.model import Features
 from acil.analytic.sums import Block, weighted
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.scores import Calibration, Discriminant, estimated_temperature, relative_leverage
-from acil.validation import Labels, Rows, columns_of, input_errors, new_model, union
+from acil.scores import MIXERS, Calibration, Discriminant, estimated_temperature, relative_leverage
+from acil.validation import Labels, Rows, columns_of, input_errors, resolve_device, union
 
 #: What sums of weights may round by; anything beyond that was never learnt.
 _WEIGHT_ROUNDING = 1e-9
@@ -40,9 +40,24 @@ class State:
 
     @classmethod
     def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
-        """Return the state that has learnt nothing yet."""
+        """Return the state that has learnt nothing yet, as the (checked) arguments describe it."""
+        precision = PRECISIONS[estimator.dtype]
+        device = resolve_device(estimator.device, estimator.dtype)
+        norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
+        expansion = Expansion.draw(
+            n_features, estimator.expansion_size, estimator.activation, seed, norm
+        )
+        head: Ridge | Recursion
+        if estimator.solver == "recursive":
+            head = Recursion(expansion.size, precision, device, float(estimator.gamma))
+        else:
+            gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
+            sums = Sums(expansion.size, 0, precision.sums, device)
+            head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
+        mixer = MIXERS["balanced" if estimator.class_balance else estimator.scores]
         calibration = Calibration.empty() if estimator.scores == "discriminant" else None
-        return cls(classes, new_model(estimator, n_features, seed), seed, None, calibration)
+        model = AnalyticModel(expansion, head, device, mixer)
+        return cls(classes, model, seed, calibration=calibration)
 
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""

@@ -15,9 +15,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d, validate_data
 from torch import Tensor
 
-from acil.analytic import ACTIVATIONS, PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
+from acil.analytic import ACTIVATIONS, PRECISIONS
 from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
-from acil.scores import MIXERS
 
 #: Largest γ, by the type of products: it is added to the diagonal of a matrix. Files take no larger one.
 MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
@@ -379,25 +378,6 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
             f'dtype="{dtype}": {reason} Use device="auto" or device="cpu", also to load a model.'
         ) from error
     return device
-
-
-def new_model(estimator: Any, n_features: int, seed: int) -> AnalyticModel:
-    """Make the empty model that the (checked) arguments describe."""
-    precision = PRECISIONS[estimator.dtype]
-    device = resolve_device(estimator.device, estimator.dtype)
-    clip_norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
-    expansion = Expansion.draw(
-        n_features, estimator.expansion_size, estimator.activation, seed, clip_norm
-    )
-    head: Ridge | Recursion
-    if estimator.solver == "recursive":
-        head = Recursion(expansion.size, precision, device, float(estimator.gamma))
-    else:
-        gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
-        sums = Sums(expansion.size, 0, precision.sums, device)
-        head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
-    mixer = MIXERS["balanced" if estimator.class_balance else estimator.scores]
-    return AnalyticModel(expansion, head, device, mixer)
 
 
 def _is_gamma(value: Any, products: torch.dtype) -> bool:

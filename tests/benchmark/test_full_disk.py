@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -135,17 +136,13 @@ def test_directory_that_cannot_be_made(tmp_path):
 
 
 def test_second_command_into_the_same_directory_is_refused(undisturbed, tmp_path, monkeypatch):
-    from acil.cli.bench import RunProgress
-
     folder, answers = tmp_path / "run", []
 
-    class Meanwhile(RunProgress):
-        def __call__(self, event):
-            if not answers:
-                answers.append(process(*DIGITS, "--out", folder, "--resume"))
-            super().__call__(event)
+    def meanwhile(event):
+        if not answers:
+            answers.append(process(*DIGITS, "--out", folder, "--resume"))
 
-    monkeypatch.setattr("acil.cli.bench.RunProgress", Meanwhile)
+    monkeypatch.setattr("acil.cli.bench.run_progress", lambda: nullcontext(meanwhile))
     assert command(*DIGITS, "--out", folder).exit_code == 0
     assert answers[0].returncode == 1
     assert "error: Another process is writing into" in answers[0].stderr

@@ -7,8 +7,9 @@ import pytest
 
 from acil import ACILClassifier, ImageClassifier, load, save
 from acil.errors import InputError, MissingExtraError
-from acil.images.features import holds_features, read_features, write_features
+from acil.images.features import read_features, write_features
 from acil.modelfile import describe
+from acil.vision.listing import holds_features
 from commands import acil
 from pictures import draw, network
 

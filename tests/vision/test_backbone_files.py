@@ -17,7 +17,7 @@ from acil.vision.backbones import (
     load_backbone,
     save_backbone,
 )
-from acil.vision.base import WrappedBackbone
+from acil.vision.networks import WrappedBackbone
 from backbones import input_of, seeded, with_statistics
 
 METADATA = {"order": [3, 1, 2], "base_classes": 2, "seed": 7, "recipe": "quick", "dataset": "digits"}

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from acil.errors import InputError
+from acil.vision.architectures import PaddedShortcut
 from acil.vision.backbones import BACKBONES, Preprocessing, build, fingerprint, normalise
-from acil.vision.resnet import PaddedShortcut
 from backbones import input_of, seeded, with_statistics
 
 #: Two correct orders of float32 sums over some thousand products.

@@ -7,10 +7,10 @@ from torch import nn
 
 from acil.errors import InputError
 from acil.vision.backbones import Backbone, Preprocessing, build, normalise
-from acil.vision.base import WrappedBackbone
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor, FeatureSettings, full_float32
 from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.networks import WrappedBackbone
 
 DEEP = FeatureSettings(taps=("stem", "stage2.2", "stage3.4"), grid=2, mirror=True, length=8.0)
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acil.app.metrics import Metrics
-from acil.app.settings import Settings
+from acil.app.settings import Settings, address_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +42,11 @@ _MAX_GUESSERS = 10_000
 
 def client_of(scope: Mapping[str, Any]) -> str:
     """Return the client that a request counts for: its IPv4 address, or its IPv6 network (/64)."""
-    address = (scope.get("client") or ("unknown",))[0]
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return str(address)
-    return str(found if found.version == 4 else ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    client = str((scope.get("client") or ("unknown",))[0])
+    address = address_of(client)
+    if address is None or address.version == 4:
+        return client
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
 class TokenCheck:
@@ -99,8 +98,6 @@ class Guard:
         self._app = app
         self._metrics = metrics
         self._settings = settings
-        self._names = frozenset(settings.names)
-        self._any_address = settings.every_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -118,11 +115,8 @@ class Guard:
 
         try:
             refusal = self._refusal(scope["method"], Headers(scope=scope))
-            if refusal is not None:
-                status_code, detail = refusal
-                await JSONResponse({"detail": detail}, status_code)(scope, receive, sending)
-            else:
-                await self._app(scope, receive, sending)
+            answer = self._app if refusal is None else JSONResponse({"detail": refusal[1]}, refusal[0])
+            await answer(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - start
             path = getattr(scope.get("route"), "path", "other")
@@ -135,7 +129,8 @@ class Guard:
         host = headers.get("host", "").lower()
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         # A foreign site could point a name of its own here (DNS rebinding), but not an address.
-        if name not in self._names and not (self._any_address and _is_address(name)):
+        address = address_of(name.removeprefix("[").removesuffix("]"))
+        if name not in self._settings.names and not (address and self._settings.every_address):
             return 421, (
                 "This server does not answer to that name. Start it with --allow-host if it should."
             )
@@ -147,11 +142,3 @@ class Guard:
         if not length.isdecimal() or len(length) > 18 or int(length) > self._settings.max_bytes:
             return 413, self._settings.too_many_bytes
         return None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return False
-    return True

@@ -56,24 +56,9 @@ class _Request:
 class Line:
     """Decode and classify images of many requests.
 
-    Parameters
-    ----------
-    embedder : Embedder
-        Its features do not depend on the batch.
-    max_pixels : int
-        That are decoded at a time, and of one image.
-    limit : int
-        Cost of the images of one client; all clients together may have twice as much. Beyond that the
-        client with most in the line loses its largest request (`BusyError`).
-    max_images : int
-        Of a batch.
-    decoders : int
-        Threads that decode images of any size; one more decodes small ones only.
-    on_batch : callable
-        Called with the number of images of each batch.
+    All clients together may have twice the cost that one may have. Beyond these limits the client with
+    most in the line loses its largest request (`BusyError`).
 
-    Notes
-    -----
     The next image is one of the client that has had least (by cost), and of the request that has had
     least among those of this client. So neither many images nor large ones hold up another request. One
     whose future is cancelled takes no more time. Batches are chosen in the same order, and while a full
@@ -82,13 +67,13 @@ class Line:
 
     def __init__(
         self,
-        embedder: Embedder,
+        embedder: Embedder,  # its features do not depend on the batch
         *,
-        max_pixels: int,
-        limit: int,
-        max_images: int = 8,
-        decoders: int = 2,
-        on_batch: Callable[[int], None] = lambda images: None,
+        max_pixels: int,  # that are decoded at a time, and of one image
+        limit: int,  # cost of the images of one client
+        max_images: int = 8,  # of a batch
+        decoders: int = 2,  # threads for images of any size; one more decodes small ones only
+        on_batch: Callable[[int], None] = lambda images: None,  # told the size of each batch
     ) -> None:
         self._embedder = embedder
         self._max_pixels = max_pixels

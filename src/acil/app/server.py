@@ -139,12 +139,6 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def address_of(listening: socket.socket) -> str:
-    """Return the address of the page."""
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
 def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve a model until a signal says stop; ``ready`` is told the address of the page."""
     _return_memory()
@@ -152,7 +146,8 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     with contextlib.closing(listen(settings.host, settings.port)) as listening:
         server = configured(Service(settings))
-        ready(address_of(listening))
+        host, port = listening.getsockname()[:2]
+        ready(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/")
         server.run(sockets=[listening])
 
 

@@ -73,10 +73,16 @@ class Settings:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        address = address_of(self.host)
+        return self.host == "localhost" if address is None else address.is_loopback
+
+
+def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a text is, None if it is something else."""
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
 
 
 def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:

@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 
 from PIL import Image, PngImagePlugin
 from starlette.datastructures import UploadFile
@@ -69,12 +70,12 @@ class TooLargeError(InputError):
     """An upload has more bytes, images or pixels than the server takes."""
 
 
+@dataclass(eq=False)
 class _Upload:
     """One request that is being received or worked on."""
 
-    def __init__(self) -> None:
-        self.size = 0
-        self.deadline: asyncio.Timeout | None = None
+    size: int = 0
+    deadline: asyncio.Timeout | None = None
 
 
 class Inbox:

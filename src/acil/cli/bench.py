@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from acil.cli.shared import assignment, is_rank_zero, progress_bars, stop_on_sigterm
+from acil.cli.shared import assignment, echo_json, is_rank_zero, progress_bars, stop_on_sigterm
 from acil.errors import InputError, ModelFileError, ProcessLostError
+
+#: Seconds between two lines about a run.
+PAUSE = 10.0
 
 app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
 
@@ -117,7 +119,7 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
     stop_on_sigterm()
     with _saying_how_to_resume(folder):
         try:
-            with RunProgress() as progress:
+            with run_progress() as progress:
                 run_benchmark(settings, folder, resume=resume, force=force, progress=progress)
         except RunFailedError as error:
             failed = error
@@ -126,7 +128,7 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
     recorded = Records(folder / FILE_NAME).read()
     summaries = [record for record in recorded if record["kind"] == "summary"]
     if as_json:
-        typer.echo(json.dumps(summaries, indent=2))
+        echo_json(summaries)
     else:
         typer.echo(report.markdown)
         for line in _closing_lines(folder, report, summaries):
@@ -144,53 +146,42 @@ def _import_from_here() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-class RunProgress:
-    """Bars on stderr for the trainings and phases of a run; a line now and then if it is no terminal."""
+@contextmanager
+def run_progress() -> Iterator[Callable[[Any], None]]:
+    """Show trainings and phases of a run on stderr: bars, or without a terminal a line now and then."""
+    started, latest, ended = time.monotonic(), "loading data", threading.Event()
 
-    #: Seconds between two lines.
-    PAUSE = 10.0
+    def print_lines() -> None:
+        while not ended.wait(PAUSE):
+            typer.echo(f"{time.monotonic() - started:.0f} s: {latest}", err=True)
 
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._latest = "loading data"
-        self._ended = threading.Event()
-        self._open = ExitStack()
-        self._bars: Callable[..., None] | None = None
+    with progress_bars() as bars:
 
-    def __enter__(self) -> RunProgress:
-        self._bars = self._open.enter_context(progress_bars())
-        if self._bars is None:
-            lines = threading.Thread(target=self._print_lines, daemon=True)
-            lines.start()
-            self._open.callback(lines.join)
-        self._open.callback(self._ended.set)
-        return self
+        def show(event: Any) -> None:
+            nonlocal latest
+            name, done, total, note = _described(event)
+            latest = f"{name}, {done} of {total}, {note}"
+            if bars is not None:
+                bars(name, done, total, note)
 
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
+        lines = threading.Thread(target=print_lines if bars is None else ended.wait, daemon=True)
+        lines.start()
+        try:
+            yield show
+        finally:
+            ended.set()
+            lines.join()
 
-    def _print_lines(self) -> None:
-        while not self._ended.wait(self.PAUSE):
-            typer.echo(f"{time.monotonic() - self._started:.0f} s: {self._latest}", err=True)
 
-    def __call__(self, event: Any) -> None:
-        """Show one event: a finished phase, or an epoch of training."""
-        if hasattr(event, "epochs"):
-            # A generator of images has no accuracy.
-            accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.1f} %  "
-            note = (
-                f"loss {event.loss:.3f}  {accuracy}"
-                f"{event.images_per_second:,.0f} images/s  {event.seconds_left:.0f} s left"
-            )
-            self._show("training", event.epoch, event.epochs, note)
-        else:
-            name = f"{event.method}, seed {event.seed}"
-            self._show(name, event.phase + 1, event.phases + 1, f"accuracy {event.accuracy:.2f} %")
-
-    def _show(self, name: str, done: int, total: int, note: str) -> None:
-        self._latest = f"{name}, {done} of {total}, {note}"
-        if self._bars is not None:
-            self._bars(name, done, total, note)
+def _described(event: Any) -> tuple[str, int, int, str]:
+    """Return what an event is about, how far that is, and a note: an epoch, or a finished phase."""
+    if not hasattr(event, "epochs"):
+        name = f"{event.method}, seed {event.seed}"
+        return name, event.phase + 1, event.phases + 1, f"accuracy {event.accuracy:.2f} %"
+    # A generator of images has no accuracy.
+    accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.1f} %  "
+    speed = f"{event.images_per_second:,.0f} images/s  {event.seconds_left:.0f} s left"
+    return "training", event.epoch, event.epochs, f"loss {event.loss:.3f}  {accuracy}{speed}"
 
 
 @contextmanager
@@ -277,10 +268,13 @@ def choose(
         typer.echo(search.plan())
         return
     if not only_table:
-        with RunProgress() as progress:
+        with run_progress() as progress:
             search.run(progress)
     rows = search.rows()
-    typer.echo(json.dumps(rows, indent=2) if as_json else table(rows))
+    if as_json:
+        echo_json(rows)
+    else:
+        typer.echo(table(rows))
 
 
 def _candidate(text: str) -> tuple[str, dict[str, str]]:
@@ -351,7 +345,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
         "suites": list(SUITES),
     }
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        echo_json(found)
         return
     for name, items in found.items():
         typer.echo(f"{name:9} {', '.join(items)}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from acil.cli.shared import AsJson, assignment, progress_bars, table
+from acil.cli.shared import AsJson, assignment, echo_json, progress_bars, table
 
 app = typer.Typer(no_args_is_help=True, help="Make data sets ready for benchmarks.")
 
@@ -17,8 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Make data sets ready for benchmark
 @app.command()
 def prepare(
     name: Annotated[
-        str,
-        typer.Argument(help="digits, cifar100, imagefolder:DIR, features:FILE …", metavar="NAME"),
+        str, typer.Argument(help="digits, cifar100, imagefolder:DIR, features:FILE …", metavar="NAME")
     ],
     root: Annotated[
         Path | None,
@@ -64,6 +62,6 @@ def prepare(
         "seconds": round(time.perf_counter() - start, 2),
     }
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        echo_json(report)
     else:
         typer.echo(table(report.items()))

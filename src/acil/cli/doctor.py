@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -16,7 +15,7 @@ import typer
 
 from acil import __version__
 from acil.benchmark.machine import cpu_name, memory, thread_variables, usable_cores, version
-from acil.cli.shared import AsJson, table
+from acil.cli.shared import AsJson, echo_json, table
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +46,7 @@ def doctor(
     with Console(stderr=True).status("Examining this machine"):
         report = examine(speed)
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        echo_json(report)
     else:
         _show(report)
     if report["problem"]:
@@ -63,7 +62,7 @@ def examine(speed: bool = True) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: version(name) for name in PACKAGES},
-        "extras": {name: _extra(name, packages) for name, packages in extras().items()},
+        "extras": {},
         "cores": {"logical": os.cpu_count(), "usable": usable_cores()},
         "memory": memory(),
         "data": {"ACIL_DATA": data, "exists": data is not None and Path(data).is_dir()},
@@ -72,6 +71,10 @@ def examine(speed: bool = True) -> dict[str, Any]:
         "speed": None,
         "problem": None,
     }
+    for name, packages in extras().items():
+        missing = [package for package in packages if version(package) is None]
+        install = f'pip install "acil[{name}]"' if missing else None
+        report["extras"][name] = {"missing": missing, "install": install}
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library that torch needs is missing
@@ -94,11 +97,6 @@ def extras() -> dict[str, list[str]]:
         if package is not None and package[2] not in FOR_DEVELOPERS:
             found.setdefault(package[2], []).append(package[1])
     return found
-
-
-def _extra(name: str, packages: list[str]) -> dict[str, Any]:
-    missing = [package for package in packages if version(package) is None]
-    return {"missing": missing, "install": f'pip install "acil[{name}]"' if missing else None}
 
 
 def _devices(torch: Any) -> list[dict[str, Any]]:
@@ -238,14 +236,13 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     for name, extra in report["extras"].items():
         missing = f"{extra['install']} (missing: {', '.join(extra['missing'])})"
         facts.append((f"extra {name}", missing if extra["missing"] else "installed"))
-    cores, memory, data = report["cores"], report["memory"], report["data"]
+    cores, memory, data, threads = (report[key] for key in ("cores", "memory", "data", "threads"))
     facts.append(("cores", f"{cores['logical']}, of which {cores['usable']:g} usable"))
     limit = f", limited to {_gib(memory['limit'])}" if memory["limit"] else ""
     facts.append(("memory", f"{_gib(memory['total'])}, {_gib(memory['available'])} available{limit}"))
     for device in report["devices"]:
         note = "float64" if device["float64"] else 'no float64: only dtype="float32"'
         facts.append((device["name"], f"{device['model']}, {_gib(device['memory'])}, {note}"))
-    threads = report["threads"]
     if threads:
         facts.append(("threads", f"{threads['torch']} (torch)"))
         facts += [("", f"{count} ({library})") for library, count in threads["pools"].items()]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +15,12 @@ from acil.cli.shared import (
     LabelledImages,
     Model,
     counted,
-    given_features,
-    given_images,
+    echo_json,
+    given,
     plain,
     several_ranks,
-    show_counts,
     shown_progress,
+    table,
     tell_skipped,
 )
 from acil.errors import InputError
@@ -71,7 +68,6 @@ def learn(
             help="Keep salted hashes of the images in the file, and leave out those learnt before. "
             "Whoever has the file and an image can then tell whether it was learnt (default: track in "
             "new models, and in others as before).",
-            show_default=False,
         ),
     ] = None,
     undo: Undo = True,
@@ -85,7 +81,9 @@ def learn(
     from acil.images import ImageClassifier, network_of
     from acil.images.undo import kept_states
     from acil.modelfile import locked
+    from acil.vision.embedder import UnreadableError
     from acil.vision.listing import first_of
+    from acil.vision.networks import DEFAULT
 
     start = time.perf_counter()
     options = {
@@ -103,15 +101,19 @@ def learn(
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     chosen = {name: value for name, value in options.items() if value is not None}
     _require_new(model, chosen)
-    network: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
-    new = ImageClassifier(track=track is not False, **network, **chosen)
-    with shown_progress("images") as progress, _mentioning_skip_bad():
-        samples, embedder = given_features(images, class_name), None
-        if samples is None:
-            paths, labels = given_images(images, class_name)
+    network = DEFAULT if backbone is None else backbone
+    new = ImageClassifier(network, track=track is not False, **chosen)
+    with shown_progress("images") as progress:
+        samples, labels = given(images, class_name)
+        embedder = None
+        if labels is not None:
             # Before the lock: features take longest, and other processes may change the model meanwhile.
             reader = ImageClassifier(network_of(model, backbone)) if model.exists() else new
-            samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+            try:
+                samples = reader.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
+            except UnreadableError as error:
+                hint = " Or leave them out with --skip-bad." if error.others else ""
+                raise InputError(f"{error}{hint}") from error
             embedder = reader.embedder
         with locked(model):
             # The file as it is now; another process may have made it or added to it.
@@ -130,13 +132,13 @@ def learn(
     n_images = sum(report.counts.values())
     rate = n_images / samples.seconds if samples.seconds else None
     if as_json:
-        facts = {**report.to_dict(), "model": str(model), "seconds": seconds, "images_per_second": rate}
-        typer.echo(json.dumps(facts, indent=2))
+        facts = {"model": str(model), "seconds": seconds, "images_per_second": rate}
+        echo_json({**report.to_dict(), **facts})
         return
     if not report.counts:
         typer.echo(f"nothing new: {model} is unchanged")
         return
-    show_counts(report.counts, report.totals)
+    _show_counts(report.counts, report.totals)
     learnt_now, known = counted(n_images, "sample"), counted(len(report.totals), "class", "classes")
     speed = "" if rate is None else f"features {rate:.0f} images/s, "
     typer.echo(
@@ -163,19 +165,6 @@ def _strength(gamma: str | None) -> Any:
         raise typer.BadParameter(
             f"{gamma!r} is neither a number nor auto.", param_hint="--gamma"
         ) from None
-
-
-@contextmanager
-def _mentioning_skip_bad() -> Iterator[None]:
-    """If some images cannot be read but others can, mention --skip-bad."""
-    try:
-        yield
-    except InputError as error:
-        from acil.vision.embedder import UnreadableError
-
-        if not isinstance(error, UnreadableError) or not error.others:
-            raise
-        raise InputError(f"{error} Or leave them out with --skip-bad.") from error
 
 
 def _require_new(model: Path, chosen: dict[str, Any]) -> None:
@@ -208,12 +197,12 @@ def forget(
     from acil.modelfile import locked
     from acil.privacy.receipts import file_hash, write_receipt
 
-    embedder, samples = None, given_features(images, class_name)
-    if samples is None:
-        paths, labels = given_images(images, class_name)
+    samples, labels = given(images, class_name)
+    embedder = None
+    if labels is not None:
         with shown_progress("images") as progress:
             embedder = network_of(model, backbone)
-            samples = ImageClassifier(embedder).prepare(paths, labels, progress=progress)
+            samples = ImageClassifier(embedder).prepare(samples, labels, progress=progress)
     with locked(model):
         latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)
         report = latest.forget(samples)
@@ -221,9 +210,9 @@ def forget(
         receipt = write_receipt(model, before, len(samples.labels), len(report.counts))
     if as_json:
         facts = {"model": str(model), "receipt": receipt[1], "undo_left": len(kept_states(model))}
-        typer.echo(json.dumps({**report.to_dict(), **facts}, indent=2))
+        echo_json({**report.to_dict(), **facts})
         return
-    show_counts(report.counts, report.totals)
+    _show_counts(report.counts, report.totals)
     gone = [name for name in report.counts if name not in report.totals]
     if gone:
         typer.echo(f"no longer known: {', '.join(gone)}")
@@ -279,12 +268,18 @@ def undo(
         take_back(model)
         after, left = _counts(describe(model)), len(kept_states(model))
     if as_json:
-        typer.echo(json.dumps({"model": str(model), "totals": after, "undo_left": left}, indent=2))
+        echo_json({"model": str(model), "totals": after, "undo_left": left})
         return
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
+    _show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
     typer.echo(f"{model} is as it was before the last change; {counted(left, 'earlier state')} left")
 
 
 def _counts(header: dict[str, Any]) -> dict[str, int]:
     return dict(zip(map(str, header["classes"]), header["counts"], strict=True))
+
+
+def _show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
+    """Print a table of classes: images of this call, and images in the model."""
+    rows = [(name, count, totals.get(name, 0)) for name, count in counts.items()]
+    typer.echo(table([("class", "images", "in model"), *rows], right=(1, 2)))

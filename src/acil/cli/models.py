@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from acil.cli.shared import (
     Force,
     Model,
     counted,
+    echo_json,
     plain,
     require_free,
     shown_progress,
@@ -57,7 +57,7 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
     if report["images"] is not None:
         report["images"] = _summary(report["images"])
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        echo_json(report)
     else:
         _show(report)
 
@@ -73,8 +73,7 @@ def verify(model: Model, as_json: AsJson = False) -> None:
     checks = checked(model)
     passed = all(check.ok for check in checks)
     if as_json:
-        found = [check._asdict() for check in checks]
-        typer.echo(json.dumps({"model": str(model), "ok": passed, "checks": found}, indent=2))
+        echo_json({"model": str(model), "ok": passed, "checks": [check._asdict() for check in checks]})
     else:
         for check in checks:
             typer.echo(f"{'ok' if check.ok else 'FAILED':7}{check.name}: {plain(check.detail)}")
@@ -191,21 +190,20 @@ def merge(
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
-    from acil.modelfile import load, locked, save
+    from acil.modelfile import describe, load, locked, save
 
     with locked(out):
         require_free(out, force)
-        merged = load(models[0])
-        if getattr(merged, "images_", None) is None:
+        if describe(models[0])["images"] is not None:
+            totals = _merge_images(models, out)
+        else:
+            merged = load(models[0])
             for path in models[1:]:
                 merged.merge(load(path))
             save(merged, out)
             totals = dict(zip(merged.classes_.tolist(), merged.class_count_.tolist(), strict=True))
-        else:
-            totals = _merge_images(models, out)
     if as_json:
-        named = {str(name): count for name, count in totals.items()}
-        typer.echo(json.dumps({"model": str(out), "totals": named}, indent=2))
+        echo_json({"model": str(out), "totals": {str(name): n for name, n in totals.items()}})
         return
     typer.echo(table(totals.items(), right=(1,)))
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
@@ -234,12 +232,10 @@ def export(
         Path | None, typer.Option(help="Write network and head as one ONNX file here.")
     ] = None,
     inference: Annotated[
-        Path | None,
-        typer.Option(help="Write a small model file here that predicts but cannot learn."),
+        Path | None, typer.Option(help="Write a small model file here that predicts but cannot learn.")
     ] = None,
     private: Annotated[
-        Path | None,
-        typer.Option(help="Write a differentially private release here; needs --epsilon."),
+        Path | None, typer.Option(help="Write a differentially private release here; needs --epsilon.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε of the private release.")] = None,
     delta: Annotated[
@@ -282,7 +278,7 @@ def export(
             done = export_onnx(loaded.snapshot.solved(), loaded.embedder, onnx)
             written["onnx"] = {"path": str(onnx), **dataclasses.asdict(done)}
     if as_json:
-        typer.echo(json.dumps(written, indent=2))
+        echo_json(written)
         return
     for path in (onnx, inference, private):
         if path is not None:

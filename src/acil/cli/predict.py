@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import warnings
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,8 @@ from acil.cli.shared import (
     LabelledImages,
     Model,
     counted,
+    echo_json,
+    given,
     given_features,
     given_images,
     has_folders,
@@ -60,7 +61,6 @@ def predict(
             min=0,
             help="Call an image unknown when its novelty is beyond this (default: 1, beyond which are "
             "5 % of images of the classes learnt). 0 calls none unknown.",
-            show_default=False,
         ),
     ] = None,
     skip_bad: SkipBad = True,
@@ -91,7 +91,7 @@ def predict(
     if threshold is not None and found[0].novelty is None:
         typer.echo("This model can only predict: it cannot tell what is unknown.", err=True)
     if as_json or format_ is Format.json:
-        typer.echo(json.dumps([prediction.to_dict() for prediction in answers], indent=2))
+        echo_json([prediction.to_dict() for prediction in answers])
     elif format_ is Format.csv:
         typer.echo(_csv(found, top), nl=False)
     else:
@@ -142,14 +142,12 @@ def evaluate(
     """
     if plot is not None:
         require_free(plot, force)
-    paths, labels = given_features(images, class_name), None
-    if paths is None:
-        paths, labels = given_images(images, class_name)
+    sources, labels = given(images, class_name)
     from acil.images import ImageClassifier
 
     with shown_progress("images") as progress:
         classifier = ImageClassifier.load(model, backbone=backbone)
-        found = classifier.evaluate(paths, labels, skip_bad=skip_bad, progress=progress)
+        found = classifier.evaluate(sources, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(found.skipped)
     if plot is not None:
         _draw(found, plot)
@@ -160,7 +158,7 @@ def evaluate(
             err=True,
         )
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        echo_json(found.to_dict())
         return
     _show_images("wrong", found.wrong, show)
     _show_images("doubtful", found.right, show)
@@ -235,12 +233,13 @@ def embed(
     from acil.images import ImageClassifier
     from acil.images.features import write_features
     from acil.vision.listing import list_files
+    from acil.vision.networks import DEFAULT
 
     labelled = class_name is not None or any(has_folders(p) or p.suffix == ".csv" for p in images)
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
-    classifier = ImageClassifier() if backbone is None else ImageClassifier(backbone)
     with shown_progress("images") as progress:
-        samples = classifier.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
+        reader = ImageClassifier(DEFAULT if backbone is None else backbone)
+        samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(samples.skipped)
     write_features(out, samples)
     rows, width = samples.features.shape

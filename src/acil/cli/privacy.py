@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acil.cli.shared import AsJson, Backbone, Model, counted, given_features, plain, shown_progress
+from acil.cli.shared import (
+    AsJson,
+    Backbone,
+    Model,
+    counted,
+    echo_json,
+    given_features,
+    plain,
+    shown_progress,
+)
 
 if TYPE_CHECKING:
     from acil.privacy import Audit
@@ -48,10 +56,8 @@ def audit(
 
     given: dict[str, Any] = {}
     with shown_progress("images") as progress:
-        for place, rows, labels in (
-            (images, "features", "labels"),
-            (others, "others", "other_labels"),
-        ):
+        names = (images, "features", "labels"), (others, "others", "other_labels")
+        for place, rows, labels in names:
             if place is not None:
                 samples = given_features([place])
                 if samples is None:
@@ -63,7 +69,7 @@ def audit(
         found = attack(load(model), None if previous is None else load(previous), **given)
     if as_json:
         facts = {"model": str(model), "previous": None if previous is None else str(previous)}
-        typer.echo(json.dumps({**facts, **found.to_dict()}, indent=2))
+        echo_json({**facts, **found.to_dict()})
         return
     typer.echo(report(found, plain(model), None if previous is None else plain(previous)))
 

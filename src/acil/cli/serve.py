@@ -23,10 +23,7 @@ def serve(
     ] = 8000,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            help="File with the token that teaching and forgetting need (or set ACIL_TOKEN).",
-            show_default=False,
-        ),
+        typer.Option(help="File with the token that teaching and forgetting need (or set ACIL_TOKEN)."),
     ] = None,
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Let everybody on this machine teach and forget.")
@@ -34,13 +31,11 @@ def serve(
     held_out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with a folder for each class, to measure accuracy before and after changes.",
-            show_default=False,
+            help="Folder with a folder for each class, to measure accuracy before and after changes."
         ),
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Another name by which this server is reached.", show_default=False),
+        list[str] | None, typer.Option(help="Another name by which this server is reached.")
     ] = None,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Size of a request, in MiB.")] = 64,
     max_images: Annotated[int, typer.Option(min=1, help="Images in a request.")] = 64,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -20,8 +21,7 @@ Backbone = Annotated[
     str | None,
     typer.Option(
         help="Network: efficientnet-lite0, timm:NAME, torchvision:NAME, onnx:FILE, "
-        "module:PACKAGE.MODULE.NAME or a .safetensors file (default: that of the model).",
-        show_default=False,
+        "module:PACKAGE.MODULE.NAME or a .safetensors file (default: that of the model)."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
@@ -65,12 +65,20 @@ def require_free(path: Path, force: bool) -> None:
         raise InputError(f"{path} exists. Replace it with --force, or give another name.")
 
 
+def given(places: list[Path], class_name: str | None) -> tuple[Any, Any]:
+    """Return images and the class of each, or the samples of a file of features and None."""
+    samples = given_features(places, class_name)
+    return given_images(places, class_name) if samples is None else (samples, None)
+
+
 def given_features(places: list[Path], class_name: str | None = None) -> Any:
     """Return the samples of a file of features, None if images are given."""
-    from acil.images.features import holds_features, read_features
+    from acil.vision.listing import holds_features
 
     if not any(map(holds_features, places)):
         return None
+    from acil.images.features import read_features
+
     if len(places) > 1:
         raise InputError("Give one file of features at a time, and no images with it.")
     return read_features(places[0], class_name)
@@ -108,6 +116,11 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
             typer.echo(f"ignored {what}: {names}", err=True)
     paths = [path for listing in listings for path in listing.paths]
     return paths, [label for listing in listings for label in listing.labels]
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as JSON, for machines."""
+    typer.echo(json.dumps(value, indent=2))
 
 
 def tell_skipped(messages: Iterable[str]) -> None:
@@ -194,9 +207,3 @@ def table(rows: Iterable[Sequence[Any]], right: Sequence[int] = ()) -> str:
             line.append(padding + cell if place in right else cell + padding)
         lines.append("  ".join(line).rstrip())
     return "\n".join(lines)
-
-
-def show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
-    """Print a table of classes: images of this call, and images in the model."""
-    rows = [(name, count, totals.get(name, 0)) for name, count in counts.items()]
-    typer.echo(table([("class", "images", "in model"), *rows], right=(1, 2)))

@@ -54,31 +54,18 @@ def partial_fit(
 ) -> ACILClassifier:
     """Learn more samples, of which each process of a group has a part; all end with the same model.
 
-    Called by all processes of the group, with models that have learnt the same.
+    Called by all processes of the group, with models that have learnt the same. Bad input of one is an
+    `InputError` on all, with its rank, and a process that has ended or cannot be reached a
+    `ProcessLostError`; the models have not changed then.
 
     Parameters
     ----------
     classifier : ACILClassifier
         With ``solver="gram"``. A new one takes its expansion from rank 0.
-    X : array-like or Tensor of shape (n, n_features), or None
-        The shard of this process. Shards may differ in size, lack classes and be empty (None).
-    y : array-like or Tensor of shape (n,), or None
-    classes : array-like, optional
-        Labels to expect; see `ACILClassifier.partial_fit`.
-    sample_weight : array-like of shape (n,), optional
+    X, y, classes, sample_weight
+        As in `ACILClassifier.partial_fit`, of the shard of this process. Shards may differ in size, lack
+        classes and be empty (None).
     group : Group
-
-    Returns
-    -------
-    ACILClassifier
-        The classifier, as if it had learnt the samples of all processes.
-
-    Raises
-    ------
-    InputError
-        On all processes, with the rank whose input is bad; no model has changed.
-    ProcessLostError
-        If a process has ended or cannot be reached; this model has not changed.
 
     Examples
     --------
@@ -238,7 +225,7 @@ def _calibrate(classifier: ACILClassifier, shard: _Shard, group: Group) -> None:
             if shard.rows is not None:
                 seen = state.measured(shard.rows, shard.labels, shard.weights)
             group.exchange()
-            seen = Calibration.of_numbers(all_reduce_(seen.numbers(), group))
+            seen = Calibration(all_reduce_(seen.numbers, group))
         after = before.merged(seen)
     except ProcessLostError:
         after = before.marked()

@@ -20,23 +20,21 @@ from acil.images.network import (
     require_identity,
     without_folder,
 )
-from acil.images.results import (
-    Evaluation,
-    Given,
-    Prediction,
-    Report,
-    Samples,
-    images_and_labels,
-    name_of,
-    require_labels,
-    require_list,
-)
+from acil.images.results import Evaluation, Prediction, Report, Samples
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
 from acil.images.undo import keep_state, remove_states
 from acil.modelfile import load as load_head
 from acil.vision.decode import Source
 from acil.vision.embedder import Embedder, ImageProgress, embed_files
-from acil.vision.listing import check_class_name, first_of
+from acil.vision.listing import (
+    Given,
+    check_class_name,
+    first_of,
+    images_and_labels,
+    name_of,
+    require_labels,
+    require_list,
+)
 from acil.vision.networks import DEFAULT, open_network
 
 
@@ -176,9 +174,8 @@ class ImageClassifier:
         Parameters
         ----------
         source : str, path-like or sequence of images
-            A folder with one folder for each class, or a CSV file of path and label; with ``labels``, a
-            folder of images; or images: each a path, the content of a file (bytes), a PIL image or an
-            array as `acil.vision.decode` takes it.
+            As `acil.vision.listing.list_images` takes it; or images: each a path, the content of a file
+            (bytes), a PIL image or an array as `acil.vision.decode` takes it.
         labels : str or sequence of str, optional
             Class of all images, or of each. Samples without labels can only be classified.
         skip_bad : bool, default=False
@@ -296,17 +293,15 @@ class ImageClassifier:
         *,
         skip_bad: bool = False,
     ) -> list[Prediction]:
-        """Return what the model says of each image.
+        """Return what the model says of each image; images and ``progress`` as in `prepare`.
 
         Parameters
         ----------
         sources : sequence of images, or Samples
-            Each a path, the content of a file, a PIL image or an array.
         top : int, default=3
             Number of classes to name.
         unknown_above : float or None, default=1
             Images of a larger novelty are unknown; with None a class is always named.
-        progress : callable, optional
         skip_bad : bool, default=False
             Of an image that cannot be read, return a prediction that has an ``error`` and no label,
             instead of refusing all.
@@ -353,23 +348,13 @@ class ImageClassifier:
         return Evaluation.of(classes, names, predictions)
 
     def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        inference: bool = False,
-        undo: bool | None = None,
+        self, path: str | os.PathLike[str], *, inference: bool = False, undo: bool | None = None
     ) -> None:
         """Write the model to one file, completely or not at all.
 
-        Parameters
-        ----------
-        path : str or path-like
-        inference : bool, default=False
-            Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
-            unknown.
-        undo : bool, optional
-            True keeps the state that the file has now, for `acil.images.undo`; the file is to be locked.
-            False removes all that are kept. By default neither.
+        With ``inference`` only what prediction needs: such a model cannot learn, forget, merge or tell
+        what is unknown. ``undo=True`` keeps the state that the file has now, for `acil.images.undo`; the
+        file is to be locked. ``undo=False`` removes all that are kept. By default neither.
         """
         snapshot = self.snapshot
         if undo:
@@ -391,7 +376,6 @@ class ImageClassifier:
 
         Parameters
         ----------
-        path : str or path-like
         backbone : str or Embedder, optional
             The network; by default the one that the model names. A network that is Python code of a user
             (``module:…``) has to be given: a file does not decide which code runs.

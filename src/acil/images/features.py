@@ -21,24 +21,12 @@ from acil.images.network import located, without_folder
 from acil.images.results import Samples
 from acil.modelfile.header import NETWORK, check_identity
 from acil.modelfile.writing import replacing
-from acil.vision.listing import check_class_name, existing
+from acil.vision.listing import check_class_name, delimiter_of, existing
 
 #: Columns of tables, and arrays of npz files, that are not features.
 _LABEL, _PATH = "label", "path"
 #: A column of a table whose cells are whole rows of features.
 _LISTS = ("features", "embedding")
-
-
-def holds_features(path: str | os.PathLike[str]) -> bool:
-    """Say whether a file holds features, by its name, and of CSV files by their first line.
-
-    A CSV file of two columns is a list of images and labels.
-    """
-    place = Path(path)
-    if place.suffix.lower() not in (".csv", ".tsv") or not place.is_file():
-        return place.suffix.lower() in (".npz", ".parquet")
-    with place.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        return len(next(csv.reader(file, delimiter=_delimiter(place)), [])) > 2
 
 
 def write_features(path: str | os.PathLike[str], samples: Samples) -> None:
@@ -126,7 +114,7 @@ def _read_parquet(path: Path) -> dict[str, Any]:
 
 def _read_csv(path: Path) -> dict[str, Any]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        names, *rows = csv.reader(file, delimiter=_delimiter(path), strict=True)
+        names, *rows = csv.reader(file, delimiter=delimiter_of(path), strict=True)
     if not rows:
         raise ValueError("it has no rows")
     for number, row in enumerate(rows, start=2):
@@ -150,7 +138,3 @@ def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return column.astype(np.float32)
     except ValueError as error:
         raise ValueError(f"column {name!r} is not of numbers ({error})") from None
-
-
-def _delimiter(path: Path) -> str:
-    return "\t" if path.suffix.lower() == ".tsv" else ","

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from acil.errors import InputError
-from acil.vision.decode import Source
-from acil.vision.listing import check_class_name, list_images
-
-#: One place of images, or several images.
-Given = str | os.PathLike[str] | Sequence[Source]
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class Samples:
     @property
     def counts(self) -> dict[str, int]:
         """Number of images of each class, by name."""
-        return dict(sorted(Counter(self.labels.tolist()).items()))
+        return _counted(self.labels.tolist())
 
     @property
     def names(self) -> list[str]:
@@ -143,36 +135,26 @@ class Evaluation:
         cls, classes: Sequence[str], names: Sequence[str], predictions: Sequence[Prediction]
     ) -> Evaluation:
         """Count the predictions of a model of these classes, given the true name of each image."""
+        readable = [pair for pair in zip(names, predictions, strict=True) if pair[1].error is None]
         place = {name: column for column, name in enumerate(classes)}
-        confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
-        unknown: Counter[str] = Counter()
-        not_learnt: Counter[str] = Counter()
-        not_learnt_unknown = 0
-        wrong: list[tuple[str, Prediction]] = []
-        right: list[tuple[str, Prediction]] = []
-        skipped: list[str] = []
-        for name, prediction in zip(names, predictions, strict=True):
-            if prediction.error is not None:
-                skipped.append(prediction.error)
-            elif name in place:
-                likeliest = prediction.top[0][0]
-                confusion[place[name], place[likeliest]] += 1
-                unknown[name] += prediction.unknown
-                (right if name == likeliest else wrong).append((name, prediction))
-            else:
-                not_learnt[name] += 1
-                not_learnt_unknown += prediction.unknown
-        if not confusion.any():
+        learnt = [(name, found) for name, found in readable if name in place]
+        others = [(name, found) for name, found in readable if name not in place]
+        if not learnt:
             raise InputError("No image of a class that was learnt can be read. Give other images.")
+        confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
+        for name, found in learnt:
+            confusion[place[name], place[found.top[0][0]]] += 1
+        doubtful = sorted(learnt, key=lambda pair: pair[1].top[0][1])
+        surest = sorted(learnt, key=lambda pair: -pair[1].top[0][1])
         return cls(
             tuple(classes),
             confusion,
-            {name: count for name, count in sorted(unknown.items()) if count},
-            dict(sorted(not_learnt.items())),
-            not_learnt_unknown,
-            tuple(sorted(wrong, key=lambda pair: -pair[1].top[0][1])),
-            tuple(sorted(right, key=lambda pair: pair[1].top[0][1])),
-            tuple(skipped),
+            _counted(name for name, found in learnt if found.unknown),
+            _counted(name for name, _ in others),
+            sum(found.unknown for _, found in others),
+            tuple((name, found) for name, found in surest if name != found.top[0][0]),
+            tuple((name, found) for name, found in doubtful if name == found.top[0][0]),
+            tuple(found.error for found in predictions if found.error is not None),
         )
 
     @property
@@ -201,57 +183,12 @@ class Evaluation:
             "accuracy": self.accuracy,
             "images": self.images,
             "per_class": self.per_class,
-            "classes": list(self.classes),
+            **vars(self),
             "confusion": self.confusion.tolist(),
-            "unknown": self.unknown,
-            "not_learnt": self.not_learnt,
-            "not_learnt_unknown": self.not_learnt_unknown,
             "wrong": [{"class": name, **found.to_dict()} for name, found in self.wrong],
             "right": [{"class": name, **found.to_dict()} for name, found in self.right],
-            "skipped": list(self.skipped),
         }
 
 
-def images_and_labels(
-    source: Given, labels: str | Sequence[str] | None
-) -> tuple[list[Source], list[str]]:
-    """Return images and the class of each, which is "" for images without labels."""
-    if isinstance(source, str | os.PathLike):
-        if labels is not None and not isinstance(labels, str):
-            raise InputError(f"{os.fspath(source)} is one place: give one label, or a list of images.")
-        listing = list_images(source, labels)
-        return list(listing.paths), listing.labels
-    require_list(source)
-    sources = list(source)
-    if not sources:
-        raise InputError("There are no images. Give at least one.")
-    if labels is None:
-        return sources, [""] * len(sources)
-    names = [labels] * len(sources) if isinstance(labels, str) else [str(label) for label in labels]
-    if len(names) != len(sources):
-        raise InputError(f"There are {len(sources)} images but {len(names)} labels.")
-    for name in set(names):
-        check_class_name(name)
-    if isinstance(labels, str):
-        folders = [s for s in sources if isinstance(s, str | os.PathLike) and Path(s).is_dir()]
-        if folders:
-            raise InputError(f"{folders[0]!s} is a folder. Give folders one at a time.")
-    return sources, names
-
-
-def require_labels(source: Given, labels: object) -> None:
-    """Raise if images are given without labels; those in a folder are named by it."""
-    if labels is None and not isinstance(source, str | os.PathLike):
-        raise InputError("A list of images needs labels: one for all, or one for each.")
-
-
-def require_list(source: object) -> None:
-    """Raise if one image is given instead of a list of images."""
-    one_array = isinstance(source, np.ndarray) and source.ndim < 4
-    if one_array or isinstance(source, str | os.PathLike | bytes | Image.Image):
-        raise InputError("Give a list of images, even for one.")
-
-
-def name_of(source: Source, number: int) -> str:
-    """Return what an image is called in results."""
-    return os.fspath(source) if isinstance(source, str | os.PathLike) else f"image {number + 1}"
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))

@@ -27,6 +27,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acil.errors import ModelFileError
+from acil.modelfile.writing import cannot_read
 
 #: The version that is written and read; no other was ever released.
 FORMAT_VERSION = 5
@@ -275,16 +276,9 @@ check_entries = _object(HEADER)
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what a model file says of itself, without reading its tensors and without torch.
 
-    Returns
-    -------
-    dict
-        The header (``classes``, ``counts``, ``gamma``, ``parameters`` …), ``n_samples``, ``path``,
-        ``file_bytes`` and ``tensors``, a dict of name to ``dtype``, ``shape`` and ``bytes``.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged or written by another version.
+    That is its header (``classes``, ``counts``, ``gamma``, ``parameters`` …), ``n_samples``, ``path``,
+    ``file_bytes`` and ``tensors``, a dict of name to ``dtype``, ``shape`` and ``bytes``. A file that is
+    missing, damaged or written by another version is a `ModelFileError`.
     """
     with opened(path) as (_, header, layouts):
         tensors = {
@@ -322,9 +316,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], 
             f"Cannot read {path}: it is truncated or damaged ({error}). Use another copy of it."
         ) from None
     except OSError as error:
-        raise ModelFileError(
-            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
-        ) from error
+        raise cannot_read(path, error) from error
 
 
 def parse_header(text: str, packed: bool = False) -> dict[str, Any]:

@@ -50,8 +50,6 @@ Get = Callable[[str], Any]
 #: Tensors that are one triangle of a matrix.
 _TRIANGLES = ("gram", "rfaum")
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
-
-
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
 #: Share of a class that rounding of the recursion may invent.
@@ -59,7 +57,7 @@ _RECURSION = {torch.float64: 1e-4, torch.float32: 0.5}
 
 
 def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool = False) -> None:
-    """Write a model to one file, completely or not at all.
+    """Write a model to one file, completely or not at all (`ModelFileError`).
 
     The model is solved first, so that the weights in the file belong to the sums in it.
 
@@ -72,11 +70,6 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     inference : bool, default=False
         Store only what prediction needs. Such a model cannot learn, forget or merge. γ and what it
         follows from are left out, because with them the weights give back single samples.
-
-    Raises
-    ------
-    ModelFileError
-        If the file cannot be written; a file that was there is unchanged.
 
     Examples
     --------
@@ -98,7 +91,10 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
 def load(
     path: str | os.PathLike[str], *, inference: bool = False, device: str | None = None
 ) -> ACILClassifier:
-    """Read a model from a file.
+    """Read a model from a file; it goes on learning as if it had never been saved.
+
+    Its sums are bit-equal to those saved. A file that is missing, damaged, hostile or written by another
+    version is a `ModelFileError`.
 
     Parameters
     ----------
@@ -107,16 +103,6 @@ def load(
         Read only what prediction needs, which is a small part of a full model.
     device : str, optional
         Where to put the model, instead of the ``device`` it was made with.
-
-    Returns
-    -------
-    ACILClassifier
-        Its sums are bit-equal to those saved; it goes on learning as if it had never been saved.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged, hostile or written by another version.
     """
     with opened(path) as (file, header, found):
         return _assembled(file.get_tensor, header, found, inference, device)
@@ -168,28 +154,25 @@ def pack_lower(matrix: Tensor) -> Tensor:
     """
     d = matrix.shape[0]
     packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
-    for start, stop in panels(d):
-        packed[_places(start, stop)] = matrix[start:stop, :stop].cpu()[_below(start, stop)]
+    for start, stop, place, below in _lower_panels(d):
+        packed[place] = matrix[start:stop, :stop].cpu()[below]
     return packed
 
 
 def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
     """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
-    for start, stop in panels(matrix.shape[0]):
+    for start, stop, place, below in _lower_panels(matrix.shape[0]):
         panel = torch.zeros(stop - start, stop, dtype=packed.dtype)
-        panel[_below(start, stop)] = packed[_places(start, stop)]
+        panel[below] = packed[place]
         matrix[start:stop, :stop] = panel.to(matrix.device)
     return matrix
 
 
-def _below(start: int, stop: int) -> Tensor:
-    """Say which entries of these rows are in the lower triangle."""
-    return torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
-
-
-def _places(start: int, stop: int) -> slice:
-    """Return where these rows are in a packed triangle."""
-    return slice(start * (start + 1) // 2, stop * (stop + 1) // 2)
+def _lower_panels(d: int) -> Iterator[tuple[int, int, slice, Tensor]]:
+    """Yield rows of a matrix, their place in a packed triangle, and which of their entries are in it."""
+    for start, stop in panels(d):
+        place = slice(start * (start + 1) // 2, stop * (stop + 1) // 2)
+        yield start, stop, place, torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
 
 
 def _content(
@@ -322,11 +305,7 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
 
 
 def _assembled(
-    get: Get,
-    header: dict[str, Any],
-    names: Collection[str],
-    inference: bool,
-    device: str | None,
+    get: Get, header: dict[str, Any], names: Collection[str], inference: bool, device: str | None
 ) -> ACILClassifier:
     """Return the model of a checked header and of tensors with these names."""
     clf = ACILClassifier(**header["parameters"])
@@ -511,6 +490,4 @@ def _of_recursion(head: Recursion) -> Iterator[Check]:
     yield Check("rfaum", True, "positive definite")
     slack = _RECURSION[lower.dtype] * float(head.weights.max())
     fits = least_left(lower, head.coef, head.weights) >= -slack
-    yield Check(
-        "weights", fits, "coef and counts " + ("belong" if fits else "do not belong") + " to rfaum"
-    )
+    yield Check("weights", fits, f"coef and counts {'belong' if fits else 'do not belong'} to rfaum")

@@ -98,23 +98,18 @@ def cannot_write(path: str | os.PathLike[str], error: Exception) -> ModelFileErr
     return ModelFileError(f"Cannot write {path}: {reason}. {hint} An existing file was not changed.")
 
 
+def cannot_read(path: str | os.PathLike[str], error: OSError) -> ModelFileError:
+    """Return the error that says why a file could not be read and what to do."""
+    reason = error.strerror or error
+    return ModelFileError(f"Cannot read {path}: {reason}. Check path and permissions.")
+
+
 @contextmanager
 def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[None]:
-    """Keep other processes and threads that do the same away from one file.
+    """Keep other processes and threads that do the same away from one file, which need not exist yet.
 
-    For reading a model, changing it and saving it again. Readers need no lock.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file, which need not exist yet.
-    timeout : float, optional
-        Seconds to wait for others; by default as long as it takes.
-
-    Raises
-    ------
-    ModelFileError
-        If the others have not finished in time, or the directory does not exist.
+    For reading a model, changing it and saving it again. Readers need no lock. Others that have not
+    finished in ``timeout`` seconds are a `ModelFileError`; by default it waits as long as it takes.
 
     Notes
     -----

@@ -1,24 +1,12 @@
 """Images to features: decoding, augmentation, backbones, extraction and a cache."""
 
-from acil.vision.backbones import (
-    BACKBONES,
-    Backbone,
-    Preprocessing,
-    build,
-    fingerprint,
-    load_backbone,
-    normalise,
-    save_backbone,
-)
-from acil.vision.base import WrappedBackbone
-from acil.vision.cache import FeatureCache
+from acil.vision.backbones import Backbone, Preprocessing, build, load_backbone, save_backbone
 from acil.vision.extract import FeatureExtractor, FeatureSettings
 from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.networks import WrappedBackbone
 
 __all__ = [
-    "BACKBONES",
     "Backbone",
-    "FeatureCache",
     "FeatureExtractor",
     "FeatureSettings",
     "ImageSet",
@@ -26,8 +14,6 @@ __all__ = [
     "WrappedBackbone",
     "build",
     "content_identity",
-    "fingerprint",
     "load_backbone",
-    "normalise",
     "save_backbone",
 ]

@@ -11,48 +11,17 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from acil.errors import InputError, ModelFileError
-from acil.modelfile.writing import write_tensors
-from acil.vision.base import Backbone, Preprocessing, convolution, draw_weights_, normalise
-from acil.vision.resnet import ResNet18, ResNet32
+from acil.modelfile.writing import cannot_read, write_tensors
+from acil.vision.architectures import Backbone as Backbone
+from acil.vision.architectures import ResNet18, ResNet32, SmallCNN
+from acil.vision.decode import Preprocessing as Preprocessing
+from acil.vision.decode import normalise as normalise
 
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "Preprocessing",
-    "build",
-    "fingerprint",
-    "load_backbone",
-    "normalise",
-    "save_backbone",
-]
 METADATA_KEY = "acil_backbone"
 FORMAT_VERSION = 1
-#: Of the digits with their 17 grey levels spread over 0 to 1.
-DIGITS_MEAN, DIGITS_STD = (0.3053,), (0.3760,)
-
-
-class SmallCNN(Backbone):
-    """Two convolutions for grey images, by default of 8 x 8: 64 features, 18,912 parameters."""
-
-    def __init__(self, generator: torch.Generator | None = None, *, size: int = 8) -> None:
-        preprocessing = Preprocessing(DIGITS_MEAN, DIGITS_STD, size)
-        super().__init__("smallcnn", 64, preprocessing, {"size": size})
-        self.stage1 = nn.Sequential(convolution(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(inplace=True))
-        self.pool = nn.MaxPool2d(2)
-        self.stage2 = nn.Sequential(convolution(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
-        draw_weights_(self, generator)
-
-    def taps(self) -> dict[str, nn.Module]:
-        """Return "stage1" (8 x 8 places) and "stage2" (4 x 4)."""
-        return {"stage1": self.stage1, "stage2": self.stage2}
-
-    def stages(self) -> list[list[nn.Module]]:
-        """Return the two stages."""
-        return [[self.stage1], [self.pool, self.stage2]]
-
 
 #: Name to constructor, which takes a generator and options. A new backbone is one line here.
 BACKBONES: dict[str, Callable[..., Backbone]] = {
@@ -63,7 +32,7 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
 
 
 def build(name: str, generator: torch.Generator | None = None, **options: Any) -> Backbone:
-    """Build a backbone with fresh weights.
+    """Build a backbone with fresh weights, on the CPU and in training mode.
 
     Parameters
     ----------
@@ -73,11 +42,6 @@ def build(name: str, generator: torch.Generator | None = None, **options: Any) -
         On the CPU; decides the weights. None means a generator with seed 0.
     **options
         Of that backbone, such as ``option="B"`` for the shortcuts of ResNet-32.
-
-    Returns
-    -------
-    Backbone
-        On the CPU, in training mode.
 
     Examples
     --------
@@ -92,18 +56,14 @@ def build(name: str, generator: torch.Generator | None = None, **options: Any) -
     return BACKBONES[name](generator, **options)
 
 
-def fingerprint(backbone: Backbone) -> str:
+def fingerprint(backbone: Backbone, state: Mapping[str, Tensor] | None = None) -> str:
     """Return a hash of everything that decides the features of an image, but the preprocessing.
 
-    That is name, options, and names, shapes and values (as float32) of parameters and buffers. It does
-    not depend on device, memory format or training mode.
+    That is name, options, and names, shapes and values (as float32) of parameters and buffers, or of
+    ``state`` instead of them. It does not depend on device, memory format or training mode.
     """
-    return _digest(backbone, backbone.state_dict())
-
-
-def _digest(backbone: Backbone, state: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps([backbone.name, backbone.options], sort_keys=True).encode())
-    for name, tensor in sorted(state.items()):
+    for name, tensor in sorted((state or backbone.state_dict()).items()):
         if name.endswith("num_batches_tracked"):  # no output depends on this counter
             continue
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
@@ -156,7 +116,7 @@ def save_backbone(
         "name": backbone.name,
         "options": backbone.options,
         "preprocessing": backbone.preprocessing.to_dict(),
-        "fingerprint": _digest(backbone, state),
+        "fingerprint": fingerprint(backbone, state),
         "half": half,
     }
     write_tensors(path, state, {METADATA_KEY: json.dumps(facts, allow_nan=False)})
@@ -165,19 +125,10 @@ def save_backbone(
 def load_backbone(
     path: str | os.PathLike[str], device: str | torch.device = "cpu"
 ) -> tuple[Backbone, dict[str, Any]]:
-    """Read a backbone that `save_backbone` has written.
+    """Read a backbone that `save_backbone` has written, and what was stored with it.
 
-    Returns
-    -------
-    backbone : Backbone
-        In evaluation mode, with float32 weights.
-    metadata : dict
-        What was stored with it, and its name, options, preprocessing and fingerprint.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged, not a backbone or written by a newer version.
+    It is in evaluation mode, with float32 weights. A file that is missing, damaged, not a backbone or
+    written by a newer version is a `ModelFileError`.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -189,9 +140,7 @@ def load_backbone(
         if fingerprint(backbone) != facts["fingerprint"]:
             raise InputError("its weights do not have the fingerprint it names")
     except OSError as error:
-        raise ModelFileError(
-            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
-        ) from error
+        raise cannot_read(path, error) from error
     except (SafetensorError, InputError, ValueError, RecursionError) as error:
         raise ModelFileError(
             f"Cannot read {path} as a backbone: {error}. Give a file that acil has written as a "

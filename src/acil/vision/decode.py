@@ -1,14 +1,17 @@
-"""Decode image files into pixels; a file that cannot be decoded is an error with its name."""
+"""Image files to the input of a network: decoding into pixels, and their scale."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import io
+import math
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +31,15 @@ _HEIC = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"hevc", b"heim", 
 MAX_PIXELS = 89_478_485
 #: Of longer images only the middle is resized: one of 1 x 100,000 pixels would fill the memory.
 _MAX_ASPECT = 4
-
-
 #: Path of an image file, its content, or the image itself.
 Source = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[np.uint8]
 
 
-def decode(
-    source: Source,
-    size: int,
-    mode: Literal["RGB", "L"] = "RGB",
-    crop: float = 1.0,
-) -> Tensor:
+def decode(source: Source, size: int, mode: Literal["RGB", "L"] = "RGB", crop: float = 1.0) -> Tensor:
     """Read an image file as a square of pixels: resize the shorter side, then cut out the centre.
+
+    Returns a tensor of shape (3 or 1, size, size), uint8. A file that is missing, empty, damaged, too
+    large, or of a kind whose range of values is unknown is an `InputError`.
 
     Parameters
     ----------
@@ -55,15 +54,6 @@ def decode(
         Part of the shorter side that is kept: it is resized to ``size / crop``. ImageNet's protocol for
         224 pixels (resize to 256, cut out 224) is ``crop=0.875``. An image that is too small for that is
         not enlarged beyond ``size``: more of it is kept instead.
-
-    Returns
-    -------
-    Tensor of shape (3 or 1, size, size), uint8
-
-    Raises
-    ------
-    InputError
-        If the file is missing, empty, damaged, too large, or of a kind whose range of values is unknown.
 
     Notes
     -----
@@ -207,3 +197,73 @@ def _square(image: Image.Image, size: int, shorter: int) -> Image.Image:
 def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
     left, top = round((image.width - width) / 2), round((image.height - height) / 2)
     return image.crop((left, top, left + width, top + height))
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels become the input of a network.
+
+    Examples
+    --------
+    >>> Preprocessing.from_dict({"mean": [0.5], "std": [0.25], "size": 8})
+    Preprocessing(mean=(0.5,), std=(0.25,), size=8)
+    """
+
+    #: Of each channel, for pixels from 0 to 1.
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    #: Height and width of an image in pixels.
+    size: int
+
+    def __post_init__(self) -> None:
+        finite = all(map(math.isfinite, self.mean)) and all(0 < s < math.inf for s in self.std)
+        if not self.mean or len(self.mean) != len(self.std) or not finite:
+            raise InputError(
+                "A preprocessing needs a finite mean and a positive std for each channel. "
+                f"Got mean={self.mean} and std={self.std}."
+            )
+        if self.size < 1:
+            raise InputError(f"The size of an image must be at least 1 pixel. Got {self.size}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as JSON has them."""
+        return {"mean": list(self.mean), "std": list(self.std), "size": self.size}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
+        """Make a preprocessing of what `to_dict` returned."""
+        try:
+            mean, std = (tuple(float(v) for v in values[key]) for key in ("mean", "std"))
+            return cls(mean, std, int(values["size"]))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"A preprocessing has the entries mean, std and size. Got {values!r} ({error})."
+            ) from None
+
+
+def normalise(x: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Turn pixels into what a network was trained on: zero mean and unit deviation per channel.
+
+    ``x`` has the shape (n, channels, height, width), uint8 or floating point from 0 to 1, on any device,
+    and is not changed. The result is float32, of the same shape and memory format. A uint8 image and the
+    same image divided by 255 give the same bits.
+
+    Examples
+    --------
+    >>> import torch
+    >>> pixels = torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2)
+    >>> normalise(pixels, Preprocessing(mean=(0.5,), std=(0.25,), size=2)).flatten()
+    tensor([-2.,  2.])
+    """
+    channels = len(preprocessing.mean)
+    if x.ndim != 4 or x.shape[1] != channels:
+        raise InputError(
+            f"This preprocessing takes images of shape (n, {channels}, height, width). "
+            f"Got {tuple(x.shape)}. Use images with {channels} channel(s)."
+        )
+    if x.dtype != torch.uint8 and not x.is_floating_point():
+        raise InputError(f"Pixels must be uint8, or floating point from 0 to 1. Got {x.dtype}.")
+    mean = torch.tensor(preprocessing.mean, dtype=torch.float32, device=x.device)
+    std = torch.tensor(preprocessing.std, dtype=torch.float32, device=x.device)
+    unit = x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x.to(torch.float32)
+    return unit.sub(mean.reshape(-1, 1, 1)).div_(std.reshape(-1, 1, 1))

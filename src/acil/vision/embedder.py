@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from acil.errors import InputError
+from acil.vision.architectures import Backbone
 from acil.vision.backbones import fingerprint
-from acil.vision.base import Backbone, Preprocessing
-from acil.vision.decode import Source, decode
+from acil.vision.decode import Preprocessing, Source, decode
 from acil.vision.extract import FeatureExtractor
 from acil.vision.imageset import ImageSet
 
@@ -184,20 +184,10 @@ def embed_files(
     skip_bad: bool = False,
     progress: ImageProgress | None = None,
 ) -> Embedded:
-    """Return the features of image files.
+    """Return the features of images, which `Embedder.decode` reads.
 
-    Parameters
-    ----------
-    sources : sequence of str, path-like or bytes
-    embedder : Embedder
-    skip_bad : bool, default=False
-        Leave out files that cannot be read; otherwise they are an error that names them.
-    progress : callable, optional
-
-    Raises
-    ------
-    UnreadableError
-        If files cannot be read, or if all of them cannot.
+    Those that cannot be read are an `UnreadableError` that names them, or with ``skip_bad`` left out, as
+    long as any is left.
     """
     features, digests, kept, bad = [], [], [], {}
     waiting: list[Tensor] = []

@@ -154,18 +154,11 @@ class FeatureExtractor:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def features(self, images: ImageSet) -> Tensor:
-        """Return the features of images: of all their views together, or of the images as they are.
+        """Return the features of images, of shape (n, num_features): float32, on the CPU.
 
-        Parameters
-        ----------
-        images : ImageSet
-            With pixels, of the size of the backbone's preprocessing. Of images up to 256/224 times as
-            large, as ImageNet's protocol has them, the centre is taken.
-
-        Returns
-        -------
-        Tensor of shape (n, num_features), float32, on the CPU
-            Shared with the cache: not to be changed in place.
+        Of all their views together, or of the images as they are. Of images up to 256/224 times as large
+        as the backbone takes, as ImageNet's protocol has them, the centre counts. The tensor is shared
+        with the cache: not to be changed in place.
         """
         views = self.settings.views
         return self._features(images, views[:1] if self.settings.rows else views)

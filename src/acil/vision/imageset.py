@@ -105,13 +105,7 @@ class ImageSet:
         return self._content[slice(start, stop) if self.indices is None else self.indices[start:stop]]
 
     def features(self, extractor: FeatureExtractor | None) -> Tensor:
-        """Return the features of the images, or the vectors as they are; not to be changed in place.
-
-        Parameters
-        ----------
-        extractor : FeatureExtractor or None
-            Not used by a set of vectors.
-        """
+        """Return the features of the images, or the vectors as they are; not to be changed in place."""
         return self._vectors() if not self.has_pixels else _required(extractor).features(self)
 
     def training_rows(self, extractor: FeatureExtractor | None) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Which images, of which classes: folders, files and CSV lists as pairs of path and label."""
+"""Which images, of which classes: what was given, as pairs of image and label."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from acil.errors import InputError
+import numpy as np
+from PIL import Image
 
+from acil.errors import InputError
+from acil.vision.decode import Source
+
+#: One place of images, or several images.
+Given = str | os.PathLike[str] | Sequence[Source]
 #: A format that this build of Pillow lacks is told when the file is read.
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
@@ -107,6 +113,63 @@ def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return found
 
 
+def holds_features(path: str | os.PathLike[str]) -> bool:
+    """Say whether a file holds features, by its name, and of CSV files by their first line.
+
+    A CSV file of two columns is a list of images and labels.
+    """
+    place = Path(path)
+    if place.suffix.lower() not in (".csv", ".tsv") or not place.is_file():
+        return place.suffix.lower() in (".npz", ".parquet")
+    with place.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return len(next(csv.reader(file, delimiter=delimiter_of(place)), [])) > 2
+
+
+def images_and_labels(
+    source: Given, labels: str | Sequence[str] | None
+) -> tuple[list[Source], list[str]]:
+    """Return images and the class of each, which is "" for images without labels."""
+    if isinstance(source, str | os.PathLike):
+        if labels is not None and not isinstance(labels, str):
+            raise InputError(f"{os.fspath(source)} is one place: give one label, or a list of images.")
+        listing = list_images(source, labels)
+        return list(listing.paths), listing.labels
+    require_list(source)
+    sources = list(source)
+    if not sources:
+        raise InputError("There are no images. Give at least one.")
+    if labels is None:
+        return sources, [""] * len(sources)
+    names = [labels] * len(sources) if isinstance(labels, str) else [str(label) for label in labels]
+    if len(names) != len(sources):
+        raise InputError(f"There are {len(sources)} images but {len(names)} labels.")
+    for name in set(names):
+        check_class_name(name)
+    if isinstance(labels, str):
+        folders = [s for s in sources if isinstance(s, str | os.PathLike) and Path(s).is_dir()]
+        if folders:
+            raise InputError(f"{folders[0]!s} is a folder. Give folders one at a time.")
+    return sources, names
+
+
+def require_labels(source: Given, labels: object) -> None:
+    """Raise if images are given without labels; those in a folder are named by it."""
+    if labels is None and not isinstance(source, str | os.PathLike):
+        raise InputError("A list of images needs labels: one for all, or one for each.")
+
+
+def require_list(source: object) -> None:
+    """Raise if one image is given instead of a list of images."""
+    one_array = isinstance(source, np.ndarray) and source.ndim < 4
+    if one_array or isinstance(source, str | os.PathLike | bytes | Image.Image):
+        raise InputError("Give a list of images, even for one.")
+
+
+def name_of(source: Source, number: int) -> str:
+    """Return what an image is called in results."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else f"image {number + 1}"
+
+
 def _class_folders(folder: Path) -> Listing:
     listing = Listing()
     names = sorted(e.name for e in folder.iterdir() if e.is_dir() and not e.name.startswith("."))
@@ -141,7 +204,7 @@ def _read_csv(path: Path) -> Listing:
     listing = Listing()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
+            rows = list(csv.reader(file, delimiter=delimiter_of(path)))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"Cannot read {path}: {error}. Give a CSV file in UTF-8.") from None
     for number, row in enumerate(rows, start=1):
@@ -183,3 +246,8 @@ def existing(path: Path) -> Path:
 def first_of(items: Sequence[object]) -> str:
     """Return the first few items as text."""
     return ", ".join(map(str, items[:_SHOWN])) + (" …" if len(items) > _SHOWN else "")
+
+
+def delimiter_of(path: Path) -> str:
+    """Return what stands between the cells of a CSV file, by its name."""
+    return "\t" if path.suffix.lower() == ".tsv" else ","

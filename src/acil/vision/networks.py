@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, MissingExtraError
+from acil.vision.architectures import Backbone
 from acil.vision.backbones import load_backbone
-from acil.vision.base import Backbone, Preprocessing, WrappedBackbone
 from acil.vision.cache import FeatureCache
+from acil.vision.decode import Preprocessing
 from acil.vision.embedder import Embedder, TorchEmbedder
 from acil.vision.onnx_models import IMAGENET, IMAGENET_CROP, OnnxEmbedder, exported_network, open_onnx
 
@@ -145,11 +146,7 @@ _KINDS: dict[str, Callable[[str, str | torch.device], Embedder]] = {
 
 
 def _wrapped(
-    module: nn.Module,
-    name: str,
-    preprocessing: Preprocessing,
-    crop: float,
-    device: str | torch.device,
+    module: nn.Module, name: str, preprocessing: Preprocessing, crop: float, device: str | torch.device
 ) -> Embedder:
     module.eval()
     shape = (1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
@@ -191,6 +188,43 @@ def _built(make: Callable[[], Any], spec: str) -> Any:
         raise InputError(f"Cannot make the network {spec}: {error}") from error
 
 
+class WrappedBackbone(Backbone):
+    """Use any `torch.nn.Module` that returns one row of features for each image.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Takes normalised images, returns a tensor of shape (n, num_features).
+    name : str
+        Part of the identity of the features, such as ``"timm/vit_small_patch16_224"``.
+    num_features : int
+    preprocessing : Preprocessing
+
+    Examples
+    --------
+    >>> import torch
+    >>> average = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    >>> backbone = WrappedBackbone(average, "average", 1, Preprocessing((0.0,), (1.0,), 2))
+    >>> backbone(torch.ones(3, 1, 2, 2)).shape
+    torch.Size([3, 1])
+    """
+
+    def __init__(
+        self, module: nn.Module, name: str, num_features: int, preprocessing: Preprocessing
+    ) -> None:
+        # Layers without parameters change the features, too, but are not in the weights.
+        modules = module.named_modules()
+        layers = "\n".join(f"{path} {type(layer).__qualname__}" for path, layer in modules)
+        options = {"layers": hashlib.sha256(layers.encode()).hexdigest()}
+        super().__init__(name, num_features, preprocessing, options)
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the module returns."""
+        features: Tensor = self.module(x)
+        return features
+
+
 class EfficientNetLite0(Backbone):
     """EfficientNet-Lite0, trained on ImageNet, up to its 1280 pooled features.
 
@@ -227,16 +261,10 @@ def open_efficientnet() -> Embedder:
     )
 
 
-def cache_folder() -> Path:
-    """Return the cache folder: ACIL_CACHE, or ``acil`` in the user's cache."""
-    given = os.environ.get(CACHE_VARIABLE)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given) if given else Path(base) / "acil"
-
-
 def _graph(digest: str) -> bytes:
-    """Return the exported network as ONNX, from the cache or made now."""
-    cache = FeatureCache(cache_folder())
+    """Return the exported network as ONNX, from the cache (ACIL_CACHE, or the user's) or made now."""
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "acil"
+    cache = FeatureCache(os.environ.get(CACHE_VARIABLE) or users)
     found = cache.get(f"{EFFICIENTNET}-{digest}-v{_GRAPH_VERSION}.onnx", _exported)
     return found.numpy().tobytes()
 

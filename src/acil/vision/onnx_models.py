@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, MissingExtraError, ModelFileError, UnsupportedError
-from acil.vision.base import Backbone, Preprocessing, normalise
+from acil.modelfile.writing import cannot_read
+from acil.vision.architectures import IMAGENET_MEAN, IMAGENET_STD, Backbone
+from acil.vision.decode import Preprocessing, normalise
 from acil.vision.embedder import Embedder, worker_threads
 from acil.vision.extract import evaluating
-from acil.vision.resnet import IMAGENET_MEAN, IMAGENET_STD
 
 #: Widely supported, and the lowest that torch's exporter writes without converting.
 OPSET = 18
@@ -60,7 +61,7 @@ class OnnxEmbedder(Embedder):
         n_threads = worker_threads()
         self.batch_size = n_threads * _IMAGES_PER_THREAD
         self._runners = ThreadPoolExecutor(n_threads, thread_name_prefix="acil-network")
-        self._session = _session(content, name)
+        self._session = open_session(content, name)
         inputs: list[Any] = [(i.name, i.type, i.shape) for i in self._session.get_inputs()]
         self._input, kind, shape = inputs[0] if len(inputs) == 1 else ("", "", [])
         if kind not in ("tensor(uint8)", "tensor(float)") or len(shape) != 4:
@@ -121,12 +122,11 @@ def open_onnx(path: str) -> OnnxEmbedder:
             raise ModelFileError(f"Cannot read {path}: it is not a regular file. Give an ONNX file.")
         return OnnxEmbedder(file.read_bytes(), "onnx")
     except OSError as error:
-        raise ModelFileError(
-            f"Cannot read {path}: {error.strerror or error}. Check path and permissions."
-        ) from error
+        raise cannot_read(path, error) from error
 
 
-def _session(content: bytes, name: str) -> Any:
+def open_session(content: bytes, name: str) -> Any:
+    """Return an ONNX model, of a network of this name, ready to be run in one thread."""
     try:
         import onnxruntime
     except ImportError as error:

@@ -1,18 +1,126 @@
-"""The two residual networks of the paper: ResNet-32 for CIFAR and ResNet-18 for ImageNet."""
+"""What every backbone is, and those that can be trained: ResNet-32, ResNet-18 and a small one."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.errors import InputError
-from acil.vision.base import Backbone, Init, Preprocessing, convolution, draw_weights_
+from acil.vision.decode import Preprocessing
 
 CIFAR_MEAN, CIFAR_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+#: Of the digits with their 17 grey levels spread over 0 to 1.
+DIGITS_MEAN, DIGITS_STD = (0.3053,), (0.3760,)
+#: Whose number a weight is scaled by: of outputs or of inputs.
+Init = Literal["fan_out", "fan_in"]
+#: What a message lists of a state dict that does not fit.
+_SHOWN = 4
+
+
+class Backbone(nn.Module):
+    """A network that turns normalised images into features.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the registry.
+    num_features : int
+    preprocessing : Preprocessing
+    options : dict, optional
+        What the registry needs, besides the name, to build the same network again; JSON-able.
+    """
+
+    #: Prefixes of entries of a state dict that belong to a classifier on top and are left out.
+    ignored_prefixes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        num_features: int,
+        preprocessing: Preprocessing,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.num_features = num_features
+        self.preprocessing = preprocessing
+        self.options = dict(options or {})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of normalised images, (n, num_features): the mean of the last map."""
+        for stage in self.stages():
+            for module in stage:
+                x = module(x)
+        return x.mean(dim=(2, 3))
+
+    def taps(self) -> dict[str, nn.Module]:
+        """Return, from input to output, the modules whose output maps may be tapped, by name."""
+        return {}
+
+    def stages(self) -> list[list[nn.Module]]:
+        """Return, from input to output, the modules of each stage; all in turn are the network."""
+        raise InputError(f"The backbone {self.name!r} has no stages. Take a ResNet.")
+
+    def maps(self, x: Tensor) -> list[Tensor]:
+        """Return the map that each stage ends with, of shape (n, channels, height, width)."""
+        found = []
+        for stage in self.stages():
+            for module in stage:
+                x = module(x)
+            found.append(x)
+        return found
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Copy weights into this network, or change nothing and say what does not fit (InputError).
+
+        As `torch.nn.Module.load_state_dict`, but entries of a classifier on top (``ignored_prefixes``)
+        are left out, and counters of batches, which files of old torch versions lack, may be missing.
+        """
+        given = {n: value for n, value in state_dict.items() if not n.startswith(self.ignored_prefixes)}
+        own = self.state_dict()
+        faults = [f"{name} is not known" for name in given if strict and name not in own]
+        for name, tensor in own.items():
+            shape = tuple(given[name].shape) if name in given else None
+            if shape is None and strict and not name.endswith("num_batches_tracked"):
+                faults.append(f"{name} is missing")
+            elif shape is not None and shape != tensor.shape:
+                faults.append(f"{name} has shape {shape}, not {tuple(tensor.shape)}")
+        if faults:
+            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+            raise InputError(
+                f"These weights do not fit the backbone {self.name!r} with options {self.options}: "
+                f"{'; '.join(faults[:_SHOWN])}{more}. Use weights of the same network."
+            )
+        return super().load_state_dict(given, strict=False, assign=assign)
+
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """Make a convolution without bias whose weights are still to be drawn (`draw_weights_`)."""
+    # Its constructor would draw them from the global generator.
+    with torch.device("meta"):
+        empty = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return empty.to_empty(device="cpu")
+
+
+def draw_weights_(network: nn.Module, generator: torch.Generator | None, mode: Init = "fan_out") -> None:
+    """Draw all convolutions from N(0, 2 / fan), fan the number of outputs or inputs of a weight.
+
+    Without a generator, one with seed 0 draws: nothing depends on the global one.
+    """
+    if mode not in get_args(Init):
+        raise InputError(f"init must be 'fan_out' or 'fan_in'. Got {mode!r}.")
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu", generator=generator)
 
 
 class PaddedShortcut(nn.Module):
@@ -79,8 +187,6 @@ class ResNet32(Backbone):
 
     Parameters
     ----------
-    generator : torch.Generator, optional
-        Draws the weights; None means a generator with seed 0.
     option : {"A", "B"}
         Shortcuts between stages: every second pixel with channels of zeros around (463,504 parameters),
         or a 1 x 1 convolution (466,256).
@@ -137,8 +243,6 @@ class ResNet18(Backbone):
 
     Parameters
     ----------
-    generator : torch.Generator, optional
-        Draws the weights; None means a generator with seed 0.
     size : int, default=224
         Height and width of images.
     last_relu : bool, default=True
@@ -185,3 +289,23 @@ class ResNet18(Backbone):
         """Return the four stages, the stem in the first."""
         stem = [self.conv1, self.bn1, nn.ReLU(inplace=True), self.maxpool]
         return [[*stem, *self.layer1], [*self.layer2], [*self.layer3], [*self.layer4]]
+
+
+class SmallCNN(Backbone):
+    """Two convolutions for grey images, by default of 8 x 8: 64 features, 18,912 parameters."""
+
+    def __init__(self, generator: torch.Generator | None = None, *, size: int = 8) -> None:
+        preprocessing = Preprocessing(DIGITS_MEAN, DIGITS_STD, size)
+        super().__init__("smallcnn", 64, preprocessing, {"size": size})
+        self.stage1 = nn.Sequential(convolution(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(inplace=True))
+        self.pool = nn.MaxPool2d(2)
+        self.stage2 = nn.Sequential(convolution(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
+        draw_weights_(self, generator)
+
+    def taps(self) -> dict[str, nn.Module]:
+        """Return "stage1" (8 x 8 places) and "stage2" (4 x 4)."""
+        return {"stage1": self.stage1, "stage2": self.stage2}
+
+    def stages(self) -> list[list[nn.Module]]:
+        """Return the two stages."""
+        return [[self.stage1], [self.pool, self.stage2]]
