@@ -223,7 +223,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         This is exact for the head. Samples that the backbone was trained on stay in the backbone.
 
-        Give X, y and sample_weight as they were learnt.
+        Parameters
+        ----------
+        X, y, sample_weight
+            As given when they were learnt.
         """
         with self._locked() as state:
             state.model.learner  # noqa: B018 (raises if the model can only predict)
@@ -237,8 +240,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def merge(self, other: ACILClassifier) -> Self:
         """Add everything another model has learnt, as if this one had seen its samples too.
 
-        The other is fitted with the same expansion and the same backbone, and is not changed. This
-        model's γ and settings stay.
+        Parameters
+        ----------
+        other : ACILClassifier
+            Fitted with the same expansion and the same backbone; it is not changed. This model's γ and
+            settings stay.
         """
         if not isinstance(other, ACILClassifier):
             raise InputError(f"merge needs another ACILClassifier, got {type(other).__name__}.")
@@ -279,32 +285,56 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def select_gamma(self, gammas: Any = None) -> float:
-        """Choose γ by generalized cross-validation over the stored sums; keep and return it.
+        """Choose γ by generalized cross-validation over the stored sums, and keep it; no data is needed.
 
-        No data is needed. The criterion is optimistic on data that the backbone was trained on: prefer
-        sums of other data. Candidates ``gammas``, of shape (k,), are by default half decades from 1e-6
-        to 10 times trace(gram) / d. Those that fit the samples all but exactly are left out.
+        On data that the backbone was trained on the criterion is optimistic: prefer sums of other data.
+
+        Parameters
+        ----------
+        gammas : array-like of shape (k,), optional
+            Candidates. By default half decades from 1e-6 to 10 times trace(gram) / d. Candidates under
+            which the model fits its samples all but exactly are left out.
+
+        Returns
+        -------
+        float
+            The chosen γ, also in ``gamma_``.
         """
         with self._locked() as state:
             candidates = None if gammas is None else check_candidates(gammas)
             return self._set_gamma(state, state.model.ridge.best_gamma(candidates))
 
     def set_gamma(self, gamma: float, relative: bool = False) -> float:
-        """Use another γ, finite and not negative, from now on; return the γ in use.
+        """Use another γ from now on; the weights follow from the stored sums, no data is needed.
 
-        The weights follow from the stored sums. With ``relative``, γ is in units of trace(gram) / d,
-        as ``gamma_relative_`` has it.
+        Parameters
+        ----------
+        gamma : float
+            Finite and not negative.
+        relative : bool, default=False
+            Give γ in units of trace(gram) / d, as ``gamma_relative_`` has it.
+
+        Returns
+        -------
+        float
+            The γ in use, also in ``gamma_``.
         """
         with self._locked() as state:
             value = check_gamma(gamma, state.model.precision.products)
             return self._set_gamma(state, value * state.gamma_unit() if relative else value)
 
     def decision_function(self, X: Any) -> Any:
-        """Return the scores of each class, of shape (n, n_classes), or (n,) for two classes.
+        """Return the scores of each class.
 
-        X is an array or Tensor of shape (n, n_features); of a Tensor, scores come back on its device.
-        They are estimates of the one-hot targets; for two classes the score of the second minus that of
-        the first. A class without samples scores −inf.
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray or Tensor of shape (n, n_classes), or (n,) for two classes
+            Estimates of the one-hot targets; for two classes the score of the second minus that of
+            the first. A class without samples scores −inf. Tensors come back on the device of X.
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
@@ -312,9 +342,16 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _like(rows, scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
 
     def predict(self, X: Any) -> Any:
-        """Return the label with the highest score of each row, of shape (n,); X as for the scores.
+        """Return the label with the highest score of each row.
 
-        A Tensor when X is one and the labels are numbers, else an array.
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            A Tensor when X is one and the labels are numbers.
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
@@ -331,6 +368,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         They rank like the scores. With ``scores="discriminant"`` the temperature of the softmax is the
         best one for the samples learnt, each scored as if it had been left out when it was learnt. With
         ``scores="ridge"`` it is an estimate from the sums.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
         """
         rows = self._check_query(X)
         with self._locked() as state:
@@ -339,7 +380,12 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _like(rows, torch.cat([torch.softmax(block / heat, dim=1) for block in scores]))
 
     def novelty(self, X: Any) -> Any:
-        """Return the leverage xᵀRx of each row, of shape (n,): high for rows unlike anything learnt."""
+        """Return the leverage xᵀRx of each row, of shape (n,): high for rows unlike anything learnt.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
+        """
         rows = self._check_query(X)
         with self._locked() as state:
             model = state.model
@@ -356,6 +402,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         With ``scores="discriminant"`` it is divided by exp(highest score), so that rows between classes
         count as novel, too, and scaled so that 5 % of the samples learnt would be above 1 if each were
         left out.
+
+        Parameters
+        ----------
+        X : array-like or Tensor of shape (n, n_features)
         """
         rows = self._check_query(X)
         with self._locked() as state:
@@ -385,8 +435,12 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Give back memory that can be computed again: the factor, and with it half of all memory.
 
         The next call that needs it factorizes again, so use this between phases that lie far apart.
-        Every trace of recent single samples that is not in the sums is dropped too. With
-        ``memory=False`` only the traces are, and the next factor finds its memory in place.
+        Every trace of recent single samples that is not in the sums is dropped too.
+
+        Parameters
+        ----------
+        memory : bool, default=True
+            With False only the traces are dropped, and the next factor finds its memory in place.
         """
         if self.__sklearn_is_fitted__():
             with self._locked() as state:

@@ -298,6 +298,7 @@ class ImageClassifier:
         Parameters
         ----------
         sources : sequence of images, or Samples
+            Each a path, the content of a file, a PIL image or an array.
         top : int, default=3
             Number of classes to name.
         unknown_above : float or None, default=1
@@ -352,9 +353,15 @@ class ImageClassifier:
     ) -> None:
         """Write the model to one file, completely or not at all.
 
-        With ``inference`` only what prediction needs: such a model cannot learn, forget, merge or tell
-        what is unknown. ``undo=True`` keeps the state that the file has now, for `acil.images.undo`; the
-        file is to be locked. ``undo=False`` removes all that are kept. By default neither.
+        Parameters
+        ----------
+        path : str or path-like
+        inference : bool, default=False
+            Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
+            unknown.
+        undo : bool, optional
+            True keeps the state that the file has now, for `acil.images.undo`; the file is to be locked.
+            False removes all that are kept. By default neither.
         """
         snapshot = self.snapshot
         if undo:
