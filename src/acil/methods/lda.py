@@ -5,8 +5,8 @@ Classes are Gaussian with means μ_c and one covariance Σ. Both methods shrink 
     w_c = Σ_s⁻¹ μ_c,    b_c = −½ μ_cᵀ Σ_s⁻¹ μ_c,    ŷ = argmax_c w_c·x + b_c.
 
 ``slda`` is that of Hayes and Kanan, *Lifelong Machine Learning with Deep Streaming Linear Discriminant
-Analysis*, CVPR workshops 2020. Base phase: μ_c, and Σ by the oracle approximation of Chen et al. (OAS) on
-class-centred features. Afterwards, for the t-th sample x of class y (t counts from the number of base
+Analysis*, CVPR workshops 2020. Base phase: μ_c, and Σ by the oracle approximation of Chen et al. (OAS)
+on class-centred features. Afterwards, for the t-th sample x of class y (t counts from the number of base
 samples):
 
     Σ ← (t Σ + t/(t+1) (x − μ_y)(x − μ_y)ᵀ) / (t + 1),    then  μ_y ← (n_y μ_y + x) / (n_y + 1);
