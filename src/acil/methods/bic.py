@@ -42,7 +42,7 @@ from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.fields import Settings
-from acil.training.objectives import Capturable, Distilling, Scored
+from acil.training.objectives import Distilling, Objective, Scored
 
 #: Batch size that `BiCSettings.correction_rate` is given for.
 _RATE_BATCH = 256
@@ -84,7 +84,7 @@ class BiasCorrection(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class CorrectionLoss(Capturable):
+class CorrectionLoss(Objective):
     """Cross entropy of corrected scores, and decay · β²."""
 
     decay: float

@@ -38,7 +38,7 @@ from torch.nn import functional
 from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.training.fields import Settings
-from acil.training.objectives import Capturable, Scored, distillation
+from acil.training.objectives import Objective, Scored, distillation
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class EEILSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class GroupDistilling(Capturable):
+class GroupDistilling(Objective):
     """Cross entropy, and distillation within each group of classes.
 
     The teacher has a score for each class of the groups. Group g has the classes from ``ends[g - 1]``

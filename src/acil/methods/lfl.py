@@ -34,7 +34,7 @@ from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork
 from acil.training.fields import Settings
 from acil.training.network import Network, linear_of
-from acil.training.objectives import Capturable, Scored
+from acil.training.objectives import Objective, Scored
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LFLSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldFeatures(Capturable):
+class HeldFeatures(Objective):
     """Cross entropy with frozen weights of old classes, and λ times the distance to old features.
 
     The teacher's classifier scores the old classes. The network's own has the new ones alone, and labels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,46 +26,30 @@ _CONTRAST_WIDTHS = (256, 128)
 class Objective:
     """(network, inputs, labels, positions in the data set) → loss, or (loss, scores).
 
-    A function does it; a subclass overrides ``__call__`` instead.
+    A subclass is a dataclass, whose fields a checkpoint remembers. Networks and tensors are fields with
+    ``repr=False``: they follow from the network at the start.
     """
 
     #: Whether a step may be a CUDA graph: no shape and no branch depends on values, and nothing but the
     #: network keeps state.
-    capturable: bool = False
+    capturable: bool = True
     #: See :class:`acil.training.batches.Batches`; draws come as a fifth argument.
     views: int = 1
     draws: int = 0
     gradient_limit: float | None = None  # each entry of a gradient is clamped to ± this number
-    teacher: nn.Module | None = None  # runs as fast as the network, if the objective is a dataclass
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    teacher: nn.Module | None = None  # runs as fast as the network
 
     def __call__(self, *batch: Any) -> Any:
-        return self.function(*batch)
+        raise NotImplementedError
 
     @property
     def identity(self) -> str:
-        """A text that a checkpoint remembers."""
-        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
-
-
-class Capturable(Objective):
-    """An objective whose step can be a CUDA graph; a dataclass, whose fields a checkpoint remembers.
-
-    Networks and tensors are fields with ``repr=False``: they follow from the network at the start.
-    """
-
-    capturable = True
-
-    @property
-    def identity(self) -> str:
-        """What distinguishes this objective from others."""
+        """What distinguishes this objective from others, for checkpoints."""
         return repr(self)
 
 
 @dataclass(frozen=True)
-class CrossEntropy(Capturable):
+class CrossEntropy(Objective):
     """Mean cross entropy of the network's scores, the default objective."""
 
     label_smoothing: float = 0.0
@@ -86,7 +69,7 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Distilling(Capturable):
+class Distilling(Objective):
     """Cross entropy and softmax distillation, weighted: a · CE + b · KD."""
 
     teacher: nn.Module = field(repr=False)  # in evaluation mode, with scores of the old classes
@@ -129,7 +112,7 @@ class Assisted(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class AssistedLoss(Capturable):
+class AssistedLoss(Objective):
     """The loss of an :class:`Assisted` network; a teacher's scores are distilled."""
 
     tasks: Auxiliary

@@ -149,27 +149,14 @@ def _with_fast_teacher(
     objective: Objective, half: bool, compiled: bool, device: torch.device
 ) -> Objective:
     """Return an objective whose teacher, if it has one, is a copy that runs as fast as the network."""
-    if not half or objective.teacher is None or not dataclasses.is_dataclass(objective):
+    if not half or objective.teacher is None:
         return objective
     # What autocast would do to its weights at every step is done once.
     fast, _ = halved(objective.teacher)
     if compiled:
         use_fast_convolutions(fast, device)
         compile_parts(fast)
-    return dataclasses.replace(objective, teacher=fast)
-
-
-def _plain(network: nn.Module) -> None:
-    """Undo :func:`compile_parts`."""
-    for module in network.modules():
-        module._compiled_call_impl = None
-
-
-def _scaler(device: torch.device, enabled: bool) -> torch.amp.GradScaler:
-    scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_LOSS_SCALE, enabled=enabled)
-    # Its tensors are made at the first call, which must not be while a graph is recorded.
-    scaler.scale(torch.zeros(1, device=device))
-    return scaler
+    return dataclasses.replace(objective, teacher=fast)  # type: ignore[type-var]
 
 
 def _scaler_state(scaler: torch.amp.GradScaler) -> tuple[Tensor, Tensor]:
@@ -192,7 +179,9 @@ class Step:
         self._autocast = torch.float16 if half else _AUTOCAST.get(settings.precision)
         self._optimizer = make_optimizer(network, settings, device)
         self._half = HalfPrecisionCopy(network) if half else None
-        self._scaler = _scaler(device, enabled=self._half is not None)
+        self._scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_LOSS_SCALE, enabled=half)
+        # Its tensors are made at the first call, which must not be while a graph is recorded.
+        self._scaler.scale(torch.zeros(1, device=device))
         self._model: nn.Module = network if self._half is None else self._half.network
         #: Other sizes run as they are: a smaller batch ends an epoch, and is not worth a compilation.
         self._compiled_size = (
@@ -259,10 +248,11 @@ class Step:
         return loss / max(seen, 1), 100 * hits / max(seen, 1) if self._scored else None
 
     def close(self) -> None:
-        """Free the graphs and the gradients."""
-        self._graphs = {} if self._graphs is not None else None
+        """Free the graphs and the gradients, and undo :func:`compile_parts`."""
+        self._graphs = None
         self._optimizer.zero_grad(set_to_none=True)
-        _plain(self._network)
+        for module in self._network.modules():
+            module._compiled_call_impl = None
 
     def _run(self, x: Tensor, y: Tensor, *others: Tensor) -> None:
         if self._half is None:
