@@ -10,11 +10,6 @@ of the phase whose mean is nearest to μ_c. The features of s become pseudo-feat
 
 All rows, real and pseudo, are scaled to length 1, and a linear classifier is trained on them anew.
 
-Settings: ``fetril_classifier``, "svc" (the squared hinge of scikit-learn's LinearSVC, minimized on the
-device) or "fc" (a linear layer trained with cross entropy); ``fetril_similarity``, "euclidean" (the
-authors' code) or "cosine" (PyCIL); ``fetril_C`` = 1 and ``fetril_tolerance`` = 1e-4 of the SVC (the
-authors'); ``fetril_epochs`` = 50, ``fetril_learning_rate`` = 0.05 of the layer (published values).
-
 Differences from the original:
 
 1. All rows are scaled to length 1. The authors' code leaves the first 512 rows as they are, a bug.
@@ -55,13 +50,15 @@ _ARMIJO, _MOST_HALVINGS = 1e-4, 30
 
 @dataclass(frozen=True)
 class FeTrILSettings(Settings):
-    """What can be set, see above."""
+    """What can be set; published values."""
 
+    #: The squared hinge of scikit-learn's LinearSVC, minimized on the device; or a linear layer trained
+    #: with cross entropy.
     fetril_classifier: Literal["svc", "fc"] = "svc"
-    fetril_similarity: Literal["euclidean", "cosine"] = "euclidean"
-    fetril_C: Annotated[float, "positive"] = 1.0
+    fetril_similarity: Literal["euclidean", "cosine"] = "euclidean"  # the authors' code, or PyCIL
+    fetril_C: Annotated[float, "positive"] = 1.0  # of the SVC
     fetril_tolerance: Annotated[float, "positive"] = 1e-4
-    fetril_epochs: Annotated[int, "at least 1"] = 50
+    fetril_epochs: Annotated[int, "at least 1"] = 50  # of the layer
     fetril_learning_rate: Annotated[float, "positive"] = 0.05
 
 

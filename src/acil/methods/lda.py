@@ -13,15 +13,13 @@ samples):
     Σ_s = (1 − ε) Σ + ε I.
 
 The mean of a class that has no sample yet is 0, so its first sample adds the raw x xᵀ.
-Settings: ``slda_shrinkage`` ε = 1e-4, from the authors' code.
 
 ``lda`` is its relative that does not depend on order. Everything follows from sums over all samples:
 
     S = Σ (x − μ_y)(x − μ_y)ᵀ,    Σ = S / n,    Σ_s = (1 − s) Σ + s (tr Σ / d) I.
 
 This is what scikit-learn's LinearDiscriminantAnalysis(solver="lsqr", shrinkage=s) has on all data at
-once. Settings: ``lda_shrinkage`` s = 1e-4; ``lda_priors``, "equal" (default, as SLDA) or "empirical"
-(adds log(n_c / n), the logarithm of the class's share, to b_c).
+once.
 
 Differences of ``slda`` from the original:
 
@@ -58,17 +56,18 @@ from acil.training.fields import Settings
 
 @dataclass(frozen=True)
 class LDASettings(Settings):
-    """What can be set, see above."""
+    """What can be set for ``lda``."""
 
-    lda_shrinkage: Annotated[float, "from 0 to 1"] = 1e-4
+    lda_shrinkage: Annotated[float, "from 0 to 1"] = 1e-4  # s
+    #: "empirical" adds log(n_c / n), the logarithm of the class's share, to b_c; SLDA does not.
     lda_priors: Literal["equal", "empirical"] = "equal"
 
 
 @dataclass(frozen=True)
 class SLDASettings(Settings):
-    """What can be set, see above."""
+    """What can be set for ``slda``."""
 
-    slda_shrinkage: Annotated[float, "above 0 and at most 1"] = 1e-4
+    slda_shrinkage: Annotated[float, "above 0 and at most 1"] = 1e-4  # ε, from the authors' code
 
 
 def linear_discriminant(covariance: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
