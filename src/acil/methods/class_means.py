@@ -36,27 +36,17 @@ class ClassMeans:
     """Counts n_c and means μ_c, in float64, of classes in the order in which they came.
 
     They depend only on the set of rows added: classes may come back, and their rows in any grouping.
-
-    Parameters
-    ----------
-    device : torch.device
-    with_scatter : bool
-        Keep the within-class scatter S = Σ (x − μ_y)(x − μ_y)ᵀ, too. It is summed around the means:
-        Σ x xᵀ with the means taken off at the end would lose digits.
-
-    Attributes
-    ----------
-    labels, counts : Tensor of shape (classes,), int64, on the CPU
-    means : Tensor of shape (classes, d), float64
-    scatter : Tensor of shape (d, d), float64
-        Lower triangle of S, the upper one is unspecified; (0, 0) if it is not kept.
+    ``with_scatter`` keeps the within-class scatter S = Σ (x − μ_y)(x − μ_y)ᵀ, too. It is summed around
+    the means: Σ x xᵀ with the means taken off at the end would lose digits.
     """
 
     def __init__(self, device: torch.device, with_scatter: bool = False) -> None:
         self.device, self.with_scatter = device, with_scatter
+        # (classes,), on the CPU
         self.labels = torch.zeros(0, dtype=torch.int64)
         self.counts = torch.zeros(0, dtype=torch.int64)
-        self.means = torch.zeros(0, 0, dtype=torch.float64, device=device)
+        self.means = torch.zeros(0, 0, dtype=torch.float64, device=device)  # (classes, d)
+        #: Lower triangle of S, the upper one is unspecified; (0, 0) if it is not kept.
         self.scatter = self.means
 
     @property

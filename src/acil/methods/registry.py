@@ -45,9 +45,6 @@ WRAPPERS = {
     "rmm": "acil.methods.rmm:RMM",
 }
 
-#: What a class must have to be a method.
-_REQUIRED = ("learn", "predict", "memory", "state_dict", "load_state_dict")
-
 
 def available() -> tuple[str, ...]:
     """Return the names of all methods."""
@@ -76,7 +73,9 @@ def resolve(name: str) -> type[Method]:
         found = _imported(target)
     except (ImportError, AttributeError) as error:
         raise InputError(f"Cannot import the method {name!r}: {error}.") from error
-    missing = [part for part in _REQUIRED if not callable(getattr(found, part, None))]
+    missing = [
+        part for part in sorted(Method.__abstractmethods__) if not callable(getattr(found, part, None))
+    ]
     if missing or not isinstance(found, type):
         raise InputError(f"{name!r} is not a method: it lacks {', '.join(missing) or 'a class'}.")
     if issubclass(found, Method):

@@ -61,27 +61,16 @@ def train(
 ) -> None:
     """Train a network in place; it ends on the device, in evaluation mode.
 
-    Parameters
-    ----------
-    network : nn.Module
-        Takes normalised images; its trainable parameters are trained.
-    images : Tensor of shape (n, c, h, w), uint8
-        On any device. float32 tensors of any shape (n, …), such as features, are used as they are,
-        without augmentation.
-    labels : Tensor of shape (n,), int64
-    settings : Training
-    preprocessing : Preprocessing or None
-        None only with float32 input.
-    seed : int
-        Draws orders and augmentation. The network's first weights are the caller's.
-    device : torch.device or str
-    objective : Objective, optional
-        By default the cross entropy of ``network(x)`` and the auxiliary tasks of the settings.
-    checkpoint : Checkpoint, optional
-        If it holds a state of this very training, that is where it goes on: same network as first
-        built, same data, settings, seed. The last checkpoint stays; the caller removes it.
-    progress : callable, optional
-        Called at most five times a second, and once at the end. What it raises ends the training.
+    The network takes normalised images, and its trainable parameters are trained. Images are uint8, (n,
+    c, h, w), on any device. float32 tensors of any shape (n, …), such as features, are used as they are:
+    without augmentation, and preprocessing may be None. Labels are int64, (n,). The seed draws orders
+    and augmentation; the network's first weights are the caller's. The objective is by default the cross
+    entropy of ``network(x)`` and the auxiliary tasks of the settings.
+
+    If the checkpoint holds a state of this very training, that is where it goes on: same network as
+    first built, same data, settings, seed. The last checkpoint stays; the caller removes it.
+    ``progress`` is called at most five times a second, and once at the end. What it raises ends the
+    training.
 
     Raises
     ------

@@ -159,14 +159,6 @@ def _with_fast_teacher(
     return dataclasses.replace(objective, teacher=fast)  # type: ignore[type-var]
 
 
-def _scaler_state(scaler: torch.amp.GradScaler) -> tuple[Tensor, Tensor]:
-    """Return the tensors that a step changes; the scaler's own interface copies them to the host."""
-    scale, good_steps = scaler._scale, scaler._growth_tracker
-    if scale is None or good_steps is None:
-        raise RuntimeError("the loss scaler has not been used yet")
-    return scale, good_steps
-
-
 class Step:
     """Runs steps of a network on the device, in training mode, and sums loss and hits there."""
 
@@ -226,8 +218,10 @@ class Step:
             buffer = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
             if buffer is not None:
                 found[f"momentum.{name}"] = buffer
+        scaler: Any = self._scaler
         if self._half is not None:
-            found["loss_scale"], found["good_steps"] = _scaler_state(self._scaler)
+            # Its tensors themselves: its own interface copies them to the host.
+            found["loss_scale"], found["good_steps"] = scaler._scale, scaler._growth_tracker
         return {**found, "totals": self._totals}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
