@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.util
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -188,7 +187,7 @@ class Step:
         self._limit = objective.gradient_limit
         self._totals = torch.zeros(2, device=device)
         self._scored = False
-        self._graphs: dict[int, _Graph] | None = {} if on_gpu and objective.capturable else None
+        self._graphs: dict[int, Any] | None = {} if on_gpu and objective.capturable else None
 
     def __call__(self, *batch: Tensor) -> None:
         """Do one step on what :meth:`acil.training.batches.Batches.epoch` yields."""
@@ -199,7 +198,10 @@ class Step:
         size = len(batch[1])
         if size not in self._graphs:
             self._graphs[size] = self._record(*batch)
-        self._graphs[size].replay(*batch)
+        graph, inputs = self._graphs[size]
+        for own, new in zip(inputs, batch, strict=True):
+            own.copy_(new)
+        graph.replay()
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the steps to come."""
@@ -288,28 +290,19 @@ class Step:
         eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return eager
 
-    def _record(self, *batch: Tensor) -> _Graph:
-        """Record a step for this batch size; weights, buffers and momentum stay as they are."""
+    def _record(self, *batch: Tensor) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
+        """Return a recorded step for this batch size, and the tensors that it reads.
+
+        Weights, buffers and momentum stay as they are.
+        """
         before = {name: tensor.clone() for name, tensor in self.tensors().items()}
-        graph = _Graph(self._run, *batch)
-        self.load(before)
-        return graph
-
-
-class _Graph:
-    """A recorded step that is replayed on new inputs."""
-
-    def __init__(self, run: Callable[..., None], *batch: Tensor) -> None:
         # clone keeps the channels-last layout.
-        self._inputs = tuple(part.clone() for part in batch)
+        inputs = tuple(part.clone() for part in batch)
         for _ in range(_WARMUP_STEPS):
-            run(*self._inputs)
-        self._graph = torch.cuda.CUDAGraph()
+            self._run(*inputs)
+        graph = torch.cuda.CUDAGraph()
         # On the stream of the other steps: gradients belong to the stream that first made them.
-        with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream()):
-            run(*self._inputs)
-
-    def replay(self, *batch: Tensor) -> None:
-        for own, new in zip(self._inputs, batch, strict=True):
-            own.copy_(new)
-        self._graph.replay()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            self._run(*inputs)
+        self.load(before)
+        return graph, inputs
