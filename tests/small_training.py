@@ -48,8 +48,6 @@ def batch(n=12, n_classes=3, seed=0):
 class Plain(Objective):
     """A function as an objective, whose steps are not recorded."""
 
-    capturable = False
-
     def __init__(self, function):
         self.function = function
 

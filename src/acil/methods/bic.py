@@ -35,7 +35,7 @@ from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.fields import Settings
-from acil.training.objectives import Distilling, Objective, Scored
+from acil.training.objectives import Capturable, Distilling, Scored
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class BiasCorrection(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class CorrectionLoss(Objective):
+class CorrectionLoss(Capturable):
     """Cross entropy of corrected scores, and decay · β²."""
 
     decay: float

@@ -38,7 +38,7 @@ from acil.methods.base import MemoryUse, Phase
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.mnemonics import to_pixels
 from acil.training.fields import Settings
-from acil.training.objectives import Objective, Scored
+from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
 from acil.vision.extract import full_float32
 
@@ -69,7 +69,7 @@ class DGRSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Replaying(Objective):
+class Replaying(Capturable):
     """Labels for new images, the teacher's softmax for drawn ones."""
 
     teacher: nn.Module = field(repr=False)
@@ -181,7 +181,7 @@ class Generator(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class EvidenceBound(Objective):
+class EvidenceBound(Capturable):
     """Mean squared error of rebuilt images, and the divergence of codes from N(0, 1), for each pixel."""
 
     gradient_limit: float = 1.0  # variances enter as exponentials

@@ -33,7 +33,7 @@ from torch.nn import functional
 from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.training.fields import Settings
-from acil.training.objectives import Objective, Scored, distillation
+from acil.training.objectives import Capturable, Scored, distillation
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class EEILSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class GroupDistilling(Objective):
+class GroupDistilling(Capturable):
     """Cross entropy, and distillation within each group of classes.
 
     The teacher has a score for each class of the groups. Group g has the classes from ``ends[g - 1]``

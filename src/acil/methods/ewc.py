@@ -32,7 +32,7 @@ from torch.nn import functional
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.training.fields import Settings
-from acil.training.objectives import Objective, Scored
+from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
 from acil.vision.extract import exact_inference
 
@@ -47,7 +47,7 @@ class EWCSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Anchored(Objective):
+class Anchored(Capturable):
     """Cross entropy over the classes from ``n_old`` on, and the quadratic penalty.
 
     F and θ* are in the order of the network's parameters. The class weights may have grown since: their

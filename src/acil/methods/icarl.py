@@ -51,7 +51,7 @@ from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.linear_probe import network_features
 from acil.methods.lwf import LwFExemplars
 from acil.training.network import linear
-from acil.training.objectives import Objective, Scored
+from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
 from acil.vision.imageset import ImageSet
 
@@ -79,7 +79,7 @@ def sigmoid_distillation(student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class SigmoidDistilling(Objective):
+class SigmoidDistilling(Capturable):
     """Binary cross entropy with the teacher's sigmoids as targets of old classes."""
 
     teacher: nn.Module | None = field(repr=False)  # None in the base phase

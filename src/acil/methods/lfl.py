@@ -31,7 +31,7 @@ from acil.methods.base import Phase
 from acil.methods.incremental import IncrementalNetwork
 from acil.training.fields import Settings
 from acil.training.network import Network, linear_of
-from acil.training.objectives import Objective, Scored
+from acil.training.objectives import Capturable, Scored
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LFLSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldFeatures(Objective):
+class HeldFeatures(Capturable):
     """Cross entropy with frozen weights of old classes, and λ times the distance to old features.
 
     The teacher's classifier scores the old classes. The network's own has the new ones alone, and labels

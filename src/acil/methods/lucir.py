@@ -40,7 +40,7 @@ from acil.methods.incremental import IncrementalNetwork
 from acil.methods.linear_probe import linear_probe, network_features
 from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
-from acil.training.objectives import Objective, Scored
+from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
 
 #: λ₀ where the authors give another value than 5, by recipe.
@@ -62,7 +62,7 @@ class LUCIRSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Rebalancing(Objective):
+class Rebalancing(Capturable):
     """Cross entropy of η cos, direction of features, and margin."""
 
     teacher: nn.Module = field(repr=False)  # backbone of the phase before, in evaluation mode

@@ -52,7 +52,7 @@ from acil.methods.linear_probe import network_features
 from acil.methods.lucir import SplitClassifier
 from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
-from acil.training.objectives import Objective, Scored
+from acil.training.objectives import Capturable, Scored
 from acil.training.settings import Training
 from acil.vision.backbones import Backbone
 
@@ -77,7 +77,7 @@ class PODNetSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class PooledOutputs(Objective):
+class PooledOutputs(Capturable):
     """Loss of the proxies' scores, distance of pooled maps, direction of features."""
 
     teacher: Backbone | None = field(repr=False)  # None trains with the first part alone

@@ -32,7 +32,7 @@ class Objective:
 
     #: Whether a step may be a CUDA graph: no shape and no branch depends on values, and nothing but the
     #: network keeps state.
-    capturable: bool = True
+    capturable: bool = False
     #: See :class:`acil.training.batches.Batches`; draws come as a fifth argument.
     views: int = 1
     draws: int = 0
@@ -48,8 +48,14 @@ class Objective:
         return repr(self)
 
 
+class Capturable(Objective):
+    """An objective whose step can be a CUDA graph."""
+
+    capturable = True
+
+
 @dataclass(frozen=True)
-class CrossEntropy(Objective):
+class CrossEntropy(Capturable):
     """Mean cross entropy of the network's scores, the default objective."""
 
     label_smoothing: float = 0.0
@@ -69,7 +75,7 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Distilling(Objective):
+class Distilling(Capturable):
     """Cross entropy and softmax distillation, weighted: a · CE + b · KD."""
 
     teacher: nn.Module = field(repr=False)  # in evaluation mode, with scores of the old classes
@@ -112,7 +118,7 @@ class Assisted(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class AssistedLoss(Objective):
+class AssistedLoss(Capturable):
     """The loss of an :class:`Assisted` network; a teacher's scores are distilled."""
 
     tasks: Auxiliary
