@@ -4,6 +4,7 @@ import torch
 
 from acil.training.loop import train
 from acil.training.network import Network
+from acil.training.objectives import Objective
 from acil.training.settings import Training
 from acil.vision.backbones import Preprocessing, build
 
@@ -44,9 +45,22 @@ def batch(n=12, n_classes=3, seed=0):
     return torch.randn(n, 1, 8, 8, generator=generator), torch.arange(n) % n_classes, torch.arange(n)
 
 
+class Plain(Objective):
+    """A function as an objective, whose steps are not recorded."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *batch):
+        return self.function(*batch)
+
+
 def fit(network, images, labels, settings, **options):
-    """Train a network in place, and return it."""
+    """Train a network in place, and return it; the objective may be a function."""
     options = {"preprocessing": PREPROCESSING, "seed": 0, "device": "cpu", **options}
+    objective = options.get("objective")
+    if objective is not None and not isinstance(objective, Objective):
+        options["objective"] = Plain(objective)
     train(network, images, labels, settings, **options)
     return network
 

@@ -161,7 +161,7 @@ def test_data_sets_of_the_pretrained_literature_start_from_zero(tmp_path, monkey
 OWN = """
 
 from torch import nn
-from acil.methods.ncm import NCM
+from acil.methods.class_means import NCM
 from acil.vision import Preprocessing
 
 class Mine(NCM):

@@ -1,12 +1,10 @@
 """Jobs in processes of their own: the same records, one base network, failures that stop nobody else."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 from running import DIGITS, command, records, timeless
@@ -127,16 +125,13 @@ def test_job_that_fails_in_the_only_process_does_not_stop_the_others_either(own,
 
 
 def test_the_longest_jobs_begin(monkeypatch, tmp_path):
-    config = make_config({"methods": "ncm,icarl,joint", "phases": "1,5", "seeds": "0", "jobs": "2"})
+    config = make_config({"methods": "ncm,icarl,joint", "phases": "1,5", "seeds": "0", "jobs": "1"})
     prepared, begun = prepare(config, None, None), []
 
-    def started(spawn, prepared, job, out):
+    def started(spawn, prepared, job, out, processes):
         begun.append((job.method, len(job.grouping) - 1))
-        ended = SimpleNamespace(sentinel=None, is_alive=lambda: False, join=lambda: None, exitcode=0)
-        return runner._Worker(job, ended, multiprocessing.Pipe()[0], runner._Ended())
 
-    monkeypatch.setattr(runner, "_started", started)
-    monkeypatch.setattr(runner, "wait", lambda _: None)
+    monkeypatch.setattr(runner, "_in_process", started)
     assert runner._run_side_by_side(prepared, planned(prepared), tmp_path) == []
     assert begun == [("joint", 5), ("icarl", 5), ("joint", 1), ("icarl", 1), ("ncm", 5)]
 

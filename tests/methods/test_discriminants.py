@@ -9,7 +9,7 @@ from frozen_phases import GROUPS, gaussians, learnt, phase, phases
 from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from acil.methods.slda import oas_covariance
+from acil.methods.lda import oas_covariance
 
 #: Two ways to invert covariances of condition number up to about 1e5.
 SOLVED = 1e-9

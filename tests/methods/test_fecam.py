@@ -6,6 +6,7 @@ import torch
 from frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, vectors
 
 from acil.errors import InputError, SingularMatrixError
+from acil.methods.fecam import _lengths
 from small_training import same_state
 
 
@@ -46,7 +47,8 @@ def test_distances_and_predictions_are_those_of_the_formulas(settings):
     coming_back = [phase(features[:30], labels[:30]), phase(features[30:], labels[30:], 1)]
     for all_phases in (phases(features, labels, GROUPS), coming_back):
         model = learnt("fecam", all_phases, **settings)
-        np.testing.assert_allclose(model.distances(queries.double(), 0, 6), expected, rtol=1e-9)
+        rows = model._transformed(queries.double())
+        np.testing.assert_allclose(_lengths(rows, *model._whitening(0, 6)), expected, rtol=1e-9)
         assert model.predict(vectors(queries)).tolist() == expected.argmin(axis=1).tolist()
 
 

@@ -17,10 +17,10 @@ from acil.methods.icarl import SigmoidDistilling
 from acil.methods.lucir import CosineClassifier, Rebalancing
 from acil.methods.podnet import PooledOutputs, ProxyClassifier
 from acil.training.network import FeatureNetwork
-from acil.training.objectives import Distilling, Objective
+from acil.training.objectives import Distilling
 from acil.training.settings import Training
 from acil.vision.backbones import build
-from small_training import fit, images_of, make_network
+from small_training import Plain, fit, images_of, make_network
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -54,7 +54,7 @@ def anchored():
 
 def plain(objective):
     """Return the same objective, whose steps are not recorded."""
-    same = Objective(objective)
+    same = Plain(objective)
     same.gradient_limit = objective.gradient_limit
     return same
 

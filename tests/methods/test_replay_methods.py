@@ -13,7 +13,8 @@ from acil.methods import resolve
 from acil.methods.base import Phase
 from acil.methods.incremental import increment_training
 from acil.methods.linear_probe import network_features
-from acil.training.recipes import RECIPES, override
+from acil.training.fields import changed
+from acil.training.recipes import RECIPES
 from acil.training.settings import Training
 from acil.vision.backbones import build
 from acil.vision.imageset import ImageSet
@@ -179,7 +180,7 @@ def test_images_to_train_on_are_counted_with_all_stages(name, expected):
 
 
 def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
-    shorter = override(RECIPES["paper"], {"training.epochs": 3, "training.precision": "bf16"})
+    shorter = changed(RECIPES["paper"], {"training.epochs": 3, "training.precision": "bf16"})
     context = dataclasses.replace(make_context(), recipe=shorter)
     found = increment_training(context, resolve("bic").schedules)
     assert (found.epochs, found.milestones, found.precision) == (3, (100, 150, 200), "bf16")

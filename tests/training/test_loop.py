@@ -213,5 +213,5 @@ def test_gradients_are_clamped_entry_by_entry(limit, moved):
     before = network.weight.detach().clone()
     plan = Training(epochs=1, batch_size=4, learning_rate=0.1, weight_decay=0.0)
     labels = torch.zeros(4, dtype=torch.int64)
-    fit(network, torch.zeros(4, 2), labels, plan, preprocessing=None, objective=Steep(None))
+    fit(network, torch.zeros(4, 2), labels, plan, preprocessing=None, objective=Steep())
     torch.testing.assert_close(before - network.weight.detach(), torch.full((1, 2), moved))

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from acil.errors import InputError
-from acil.training.recipes import RECIPES, override, recipe, to_dict
+from acil.training import fields
+from acil.training.recipes import RECIPES, recipe, to_dict
 from acil.vision.backbones import build
 
 
@@ -30,7 +31,7 @@ def test_best_differs_from_strong_in_base_training_alone():
     differing = {key for key in best if best[key] != strong[key]}
     assert differing == {"name", "training"}
     changes = {"training.epochs": 600, "training.auxiliary.copies": 1}
-    assert override(recipe("strong"), changes).training == recipe("best").training
+    assert fields.changed(recipe("strong"), changes).training == recipe("best").training
 
 
 def test_resnet18_is_trained_as_best_and_has_gamma_at_the_same_share():
@@ -56,7 +57,7 @@ def test_recipes_are_json():
 
 
 def test_text_is_read_as_the_type_of_the_setting():
-    changed = override(
+    changed = fields.changed(
         recipe("paper"),
         {
             "training.epochs": "3",
@@ -85,7 +86,7 @@ def test_text_is_read_as_the_type_of_the_setting():
 
 def test_values_of_the_right_type_are_taken_as_they_are():
     changes = {"training.epochs": 3, "training.milestones": [1], "features.length": None}
-    changed = override(recipe("strong"), changes)
+    changed = fields.changed(recipe("strong"), changes)
     assert (changed.training.epochs, changed.training.milestones) == (3, (1,))
     assert changed.features.length is None
 
@@ -95,7 +96,7 @@ def test_values_of_the_right_type_are_taken_as_they_are():
 )
 def test_unknown_key_is_an_error_that_names_the_known(key):
     with pytest.raises(InputError) as caught:
-        override(recipe("paper"), {key: "3"})
+        fields.changed(recipe("paper"), {key: "3"})
     for known in ("training.epochs", "features.taps", "expansion_size", "backbone_options.KEY"):
         assert known in str(caught.value)
 
@@ -119,14 +120,14 @@ def test_unknown_key_is_an_error_that_names_the_known(key):
 )
 def test_value_of_the_wrong_type_is_an_error_that_says_what_is_expected(key, value, expected):
     with pytest.raises(InputError, match=expected) as caught:
-        override(recipe("paper"), {key: value})
+        fields.changed(recipe("paper"), {key: value})
     assert key in str(caught.value)
 
 
 def test_values_out_of_range_are_errors():
     for key, value in (("gamma", -1.0), ("expansion_size", 0), ("features.grid", 0)):
         with pytest.raises(InputError, match=key.partition(".")[2] or key):
-            override(recipe("paper"), {key: value})
+            fields.changed(recipe("paper"), {key: value})
 
 
 def test_unknown_recipe_is_an_error_that_names_the_known():

@@ -35,9 +35,10 @@ from acil.errors import InputError, ModelFileError
 from acil.methods.frozen_features import Standardize
 from acil.modelfile.writing import locked
 from acil.training.checkpoint import Checkpoint
+from acil.training.fields import changed
 from acil.training.loop import train
 from acil.training.network import Network
-from acil.training.recipes import Recipe, override, recipe, to_dict
+from acil.training.recipes import Recipe, recipe, to_dict
 from acil.validation import resolve_device
 from acil.vision.backbones import build, load_backbone, save_backbone
 from acil.vision.cache import FeatureCache
@@ -146,10 +147,10 @@ class Search:
         self.images, self.labels, self.n_classes = kept.train, kept.train_labels, base
         if not self.images.has_pixels:
             raise InputError("A recipe is chosen by training networks, and this data set has no images.")
-        reference = override(recipe(self.recipe or data.default_recipe), self.changes)
+        reference = changed(recipe(self.recipe or data.default_recipe), self.changes)
         self.recipes = {REFERENCE: reference}
         for name, changes in self.candidates.items():
-            self.recipes[name] = override(reference, changes)
+            self.recipes[name] = changed(reference, changes)
         self.torch_device = resolve_device(self.device, "float64")
         self.records = Records(self.folder / "choice.jsonl")
         self.split = cache(lambda number: make_split(self.labels, base, number, _HELD_OUT))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from acil.benchmark.orders import canonical_order
 from acil.benchmark.plan import DEFAULTS
 from acil.errors import InputError
+from acil.training.fields import convert
 
 #: Method settings that have flags of their own.
 METHOD_SETTINGS = ("expansion_size", "gamma", "solver", "dtype")
@@ -180,27 +182,11 @@ def parse_value(value: Any) -> Any:
 def _converted(name: str, value: Any) -> Any:
     if name == "order":
         return canonical_order(value)
-    if name in LISTS:
-        parts = value.split(",") if isinstance(value, str) else value
-        parts = parts if isinstance(parts, list | tuple) else [parts]
-        if name == "methods":
-            return tuple(str(part).strip() for part in parts if str(part).strip())
-        return tuple(_whole(name, part) for part in parts)
-    if name in ("skip_bad", "joint_check"):
-        truth = parse_value(value)
-        if not isinstance(truth, bool):
-            raise InputError(f"{name} must be true or false, got {value!r}.")
-        return truth
-    if value is None:
-        return None
-    return _whole(name, value) if name in ("base", "classes", "jobs") else str(value)
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be a whole number, got {value!r}.") from error
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif name in LISTS and not isinstance(value, str | list | tuple):
+        value = [value]
+    return convert(value, get_type_hints(RunConfig)[name], name)
 
 
 def _toml_table(name: str, table: Mapping[str, Any]) -> list[str]:

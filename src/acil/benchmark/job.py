@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -217,14 +218,16 @@ class Recorder:
             if key(label) in self.finished:
                 continue
             rows = [self.written[key(label), index] for index in range(len(grouping))]
-            accuracies = [row["accuracy"] for row in rows]
+            accuracies, base = ([row[name] for row in rows] for name in ("accuracy", "base_accuracy"))
             self.records.append(
                 {
                     "kind": "summary",
                     **label,
-                    "average_accuracy": metrics.average_accuracy(accuracies),
+                    # Ā = (A_0 + … + A_K) / (K + 1), the base phase included
+                    "average_accuracy": fmean(accuracies),
                     "last_accuracy": accuracies[-1],
-                    "forgetting": metrics.forgetting([row["base_accuracy"] for row in rows]),
+                    # F = a_00 - a_K0; the paper's formula has the other sign, its tables do not
+                    "forgetting": base[0] - base[-1],
                     "memory": rows[-1]["memory"],
                     "seconds": sum(row["seconds"] for row in rows),
                     **joint,

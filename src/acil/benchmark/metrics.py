@@ -1,4 +1,4 @@
-"""What is measured after each phase, and what is made of it. Accuracies are in percent.
+"""What is measured after each phase. Accuracies are in percent.
 
 Symbols: A_k is the accuracy after phase k over all test images of all classes seen; a_kj is the accuracy
 after phase k on the test images of the classes that came in phase j, predicting over all classes seen.
@@ -6,7 +6,6 @@ after phase k on the test images of the classes that came in phase j, predicting
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -52,30 +51,3 @@ def accuracy_by_origin(
         here = torch.isin(labels, torch.tensor(classes, dtype=labels.dtype, device=labels.device))
         row.append(accuracy(predictions[here], labels[here]))
     return tuple(row)
-
-
-def average_accuracy(accuracies: Sequence[float]) -> float:
-    """Return Ā, the mean of A_0 … A_K, the base phase included.
-
-    Examples
-    --------
-    >>> average_accuracy([90.0, 80.0, 70.0])
-    80.0
-    """
-    # Ā = (A_0 + … + A_K) / (K + 1)
-    return math.fsum(accuracies) / len(accuracies)
-
-
-def forgetting(base_accuracies: Sequence[float]) -> float:
-    """Return F, the drop of the accuracy on the classes of the first phase; positive means forgotten.
-
-    It takes a_00, a_10 … a_K0. The paper's formula has the other sign, its tables do not
-    (docs/differences.md).
-
-    Examples
-    --------
-    >>> forgetting([80.0, 75.0, 72.5])
-    7.5
-    """
-    # F = a_00 - a_K0
-    return base_accuracies[0] - base_accuracies[-1]

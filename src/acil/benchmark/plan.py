@@ -56,10 +56,7 @@ _EXPANDING = ("acil", "ds-al")
 
 
 def variants(
-    suite: str,
-    settings: Mapping[str, Any],
-    own: Mapping[str, Any] | None = None,
-    method: str = "acil",
+    suite: str, settings: Mapping[str, Any], own: Mapping[str, Any] | None = None, method: str = "acil"
 ) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 

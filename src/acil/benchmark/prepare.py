@@ -21,7 +21,8 @@ from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
 from acil.methods.base_network import stored_classifier
-from acil.training.recipes import Recipe, override, recipe, to_dict
+from acil.training.fields import changed
+from acil.training.recipes import Recipe, recipe, to_dict
 from acil.validation import resolve_device
 from acil.vision.backbones import Backbone, Preprocessing, build, load_backbone
 from acil.vision.cache import FeatureCache
@@ -105,7 +106,7 @@ def prepare(
     if config.classes is not None and default_base:
         default_base = len(order) // 2
     base = default_base if config.base is None else config.base
-    chosen = override(recipe(config.recipe or data.default_recipe), config.recipe_changes)
+    chosen = changed(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64") if group is None else group.device
     backbone = name = classifier = None
     if _is_named(spec := config.backbone or chosen.backbone):

@@ -114,9 +114,5 @@ def environment_record(device: torch.device) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "packages": {name: version(name) for name in _PACKAGES},
         "device": facts,
-        "threads": {
-            "torch": torch.get_num_threads(),
-            "cores": os.cpu_count(),
-            **thread_variables(),
-        },
+        "threads": {"torch": torch.get_num_threads(), "cores": os.cpu_count(), **thread_variables()},
     }

@@ -15,7 +15,8 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from concurrent import futures
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -139,82 +140,54 @@ class _Ended:
     stops_all: bool = False
 
 
-@dataclass
-class _Worker:
-    job: Job
-    process: Any
-    connection: Connection
-    ended: _Ended | None = None
-
-
 def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> list[Failure]:
-    """Run jobs in as many processes as the settings say; return those that failed.
+    """Run jobs in as many processes as the settings say, a thread for each; return those that failed.
 
     If a job could not write, all are stopped.
     """
     # A forked process could not use a GPU that this one has touched.
     spawn = multiprocessing.get_context("spawn")
-    # The longest first, or the last one would run alone in the end.
-    waiting = longest_first(prepared, jobs)
-    failures = list[Failure]()
-    running: list[_Worker] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < prepared.config.jobs:
-                running.append(_started(spawn, prepared, waiting.pop(0), out))
-            wait([part for worker in running for part in (worker.connection, worker.process.sentinel)])
-            for worker in running:
-                _hear(worker, prepared)
-            for worker in [w for w in running if not w.process.is_alive()]:
-                running.remove(worker)
-                failure = _outcome(worker, prepared)
-                failures += [failure] if failure else []
-    finally:
-        for worker in running:
-            worker.process.terminate()
-        for worker in running:
-            worker.process.join(_PATIENCE)
-            worker.process.kill()
-            worker.process.join()
-            worker.connection.close()
-    return failures
+    processes: list[Any] = []
+    with futures.ThreadPoolExecutor(prepared.config.jobs) as pool:
+        # The longest first, or the last one would run alone in the end.
+        order = longest_first(prepared, jobs)
+        threads = [pool.submit(_in_process, spawn, prepared, job, out, processes) for job in order]
+        try:
+            return [failure for done in futures.as_completed(threads) if (failure := done.result())]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for stop in ("terminate", "kill"):
+                for process in processes:
+                    getattr(process, stop)()
+                futures.wait(threads, _PATIENCE)
 
 
-def _started(spawn: Any, prepared: PreparedRun, job: Job, out: Path) -> _Worker:
+def _in_process(
+    spawn: Any, prepared: PreparedRun, job: Job, out: Path, processes: list[Any]
+) -> Failure | None:
+    """Run one job in a new process, pass on what it tells, and return how it failed, if it did."""
     receiving, sending = spawn.Pipe(duplex=False)
     arguments = (prepared.config, out, job, sending, prepared.progress is not None)
     process = spawn.Process(target=_work, args=arguments, name=job.title, daemon=True)
     process.start()
+    processes.append(process)
     sending.close()
-    return _Worker(job, process, receiving)
-
-
-def _hear(worker: _Worker, prepared: PreparedRun) -> None:
-    """Take what a process has told so far."""
-    try:
-        while worker.connection.poll():
-            message = worker.connection.recv()
-            if isinstance(message, _Ended):
-                worker.ended = message
-            elif prepared.progress is not None:
-                prepared.progress(message)
-    except EOFError:
-        # It has closed its end: only the end of the process is to come.
-        worker.process.join()
-
-
-def _outcome(worker: _Worker, prepared: PreparedRun) -> Failure | None:
-    _hear(worker, prepared)
-    worker.connection.close()
-    code, ended = worker.process.exitcode, worker.ended
-    if ended is not None and ended.failure is not None and ended.stops_all:
-        raise ModelFileError(ended.failure.text)
-    if ended is not None and (ended.failure is not None or code == 0):
+    ended = None
+    # Until it closes its end of the pipe, or dies
+    with receiving, suppress(EOFError):
+        while not isinstance(ended := receiving.recv(), _Ended):
+            if prepared.progress is not None:
+                prepared.progress(ended)
+    process.join()
+    if isinstance(ended, _Ended) and (ended.failure is not None or process.exitcode == 0):
+        if ended.failure is not None and ended.stops_all:
+            raise ModelFileError(ended.failure.text)
         return ended.failure
+    code = process.exitcode
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     text = f"Its process {how}."
-    logger.warning("%s failed: %s", worker.job.title, text)
-    return Failure(worker.job, text)
+    logger.warning("%s failed: %s", job.title, text)
+    return Failure(job, text)
 
 
 def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: bool) -> None:

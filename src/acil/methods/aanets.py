@@ -12,8 +12,6 @@ map of the stage before and returns
 Loss, exemplars, classifier and prediction are the host's: ``podnet+aanets``, ``lucir+aanets``. PODNet's
 network has four stages, LUCIR's three.
 
-Settings: ``aanets_share`` = α = 0.5; the others are the host's.
-
 Differences from the original:
 
 1. α is fixed. There it is learnt on balanced data at rate 1e-8, which leaves it at 0.5 (and the authors'
@@ -40,9 +38,9 @@ from acil.vision.backbones import Backbone
 
 @dataclass(frozen=True)
 class AANetsSettings(Settings):
-    """What can be set beside the settings of the host: α."""
+    """What can be set beside the settings of the host."""
 
-    aanets_share: Annotated[float, "from 0 to 1"] = 0.5
+    aanets_share: Annotated[float, "from 0 to 1"] = 0.5  # α
 
 
 def scale_kernels_(network: nn.Module) -> None:

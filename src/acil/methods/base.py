@@ -21,25 +21,17 @@ from acil.vision.imageset import ImageSet
 
 @dataclass(frozen=True)
 class Phase:
-    """The training data of one phase, and nothing else.
-
-    Attributes
-    ----------
-    index : int
-        0 is the base phase.
-    classes : tuple of int
-        Labels that appear: positions in the class order.
-    images : ImageSet
-    labels : Tensor of shape (n,), int64
-    n_seen : int
-        Number of classes seen so far, this phase included.
-    """
+    """The training data of one phase, and nothing else."""
 
     index: int
+    """0 is the base phase."""
     classes: tuple[int, ...]
+    """Labels that appear: positions in the class order."""
     images: ImageSet
     labels: Tensor
+    """Of shape (n,), int64."""
     n_seen: int
+    """Number of classes seen so far, this phase included."""
 
 
 @dataclass(frozen=True)
@@ -53,48 +45,31 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Context:
-    """What a method may use beside the data of the present phase.
-
-    Attributes
-    ----------
-    recipe : Recipe
-        Base training, features, width and γ.
-    seed : int
-    device : torch.device
-    n_classes : int
-        Number of classes in all phases together.
-    settings : Mapping
-        What the user set beyond the recipe (``expansion_size``, ``gamma``, ``solver``, ``dtype`` …).
-    backbone : Backbone or None
-        A trained network to start from; None means that the method trains one on the base phase.
-    classifier : Mapping of str to Tensor, or None
-        Weights of the linear classifier that ``backbone`` was trained with, where they are known.
-    identity : Mapping
-        What a trained backbone must remember: data set, class order, base classes, seed, recipe.
-    cache : FeatureCache
-    checkpoint : Path or None
-        Folder shared by all runs with the same base network.
-    progress : callable or None
-        Told about long work, see `acil.training.loop`.
-    group : Group or None
-        Processes that do this job together, for a method that takes shards.
-    phase_sizes : tuple of int
-        Number of training images of each phase, for a method that plans ahead; empty if not known.
-    """
+    """What a method may use beside the data of the present phase."""
 
     recipe: Recipe
+    """Base training, features, width and γ."""
     seed: int
     device: torch.device
     n_classes: int
+    """Number of classes in all phases together."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the user set beyond the recipe (``expansion_size``, ``gamma``, ``solver``, ``dtype`` …)."""
     backbone: Backbone | None = None
+    """A trained network to start from; None means that the method trains one on the base phase."""
     classifier: Mapping[str, Tensor] | None = None
+    """Weights of the linear classifier that ``backbone`` was trained with, where they are known."""
     identity: Mapping[str, Any] = field(default_factory=dict)
+    """What a trained backbone must remember: data set, class order, base classes, seed, recipe."""
     cache: FeatureCache = field(default_factory=lambda: FeatureCache(None))
     checkpoint: Path | None = None
+    """Folder shared by all runs with the same base network."""
     progress: Callable[[Any], None] | None = None
+    """Told about long work, see `acil.training.loop`."""
     group: Group | None = None
+    """Processes that do this job together, for a method that takes shards."""
     phase_sizes: tuple[int, ...] = ()
+    """Number of training images of each phase, for a method that plans ahead; empty if not known."""
 
     def seed_for(self, *purpose: object) -> int:
         """Return a seed that depends on that of the run and on what it is for."""
@@ -105,18 +80,13 @@ class Method(ABC):
     """A class-incremental method: one file, one class.
 
     What is not abstract has a default that suits most methods.
-
-    Attributes
-    ----------
-    grouping_free : bool
-        Whether the state depends only on the set of samples seen: then one run with many phases gives
-        the results of every coarser grouping.
-    trains_network : bool
-        Whether it trains a network on images: then it cannot learn from features.
     """
 
     grouping_free: ClassVar[bool] = False
+    """Whether the state depends only on the set of samples seen: then one run with many phases gives
+    the results of every coarser grouping."""
     trains_network: ClassVar[bool] = False
+    """Whether it trains a network on images: then it cannot learn from features."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

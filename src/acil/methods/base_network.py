@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from acil.distributed import Group, share
+from acil.distributed import share
 from acil.errors import InputError, ModelFileError
 from acil.methods.base import Context, Phase
 from acil.methods.linear_probe import linear_probe
@@ -34,6 +34,7 @@ from acil.vision.backbones import BACKBONES, Backbone, build, fingerprint, load_
 
 logger = logging.getLogger(__name__)
 _METADATA_KEY = "acil_weights"
+_CLASSIFIER = "classifier.safetensors"
 
 
 def base_backbone(context: Context, phase: Phase) -> Backbone:
@@ -41,9 +42,22 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
 
     In a group, rank 0 gives it to the others.
     """
-    if context.group is not None:
-        return _from_rank_0(context, context.group, phase)
-    return _given_or_trained(context, phase)
+    group = context.group
+    if group is None:
+        return _base(context, phase)[0]
+    backbone = _base(context, phase)[0] if group.leads else context.backbone
+    content = share(backbone.state_dict() if group.leads and backbone is not None else None, group)
+    if backbone is None:
+        backbone = build(context.recipe.backbone, **dict(context.recipe.backbone_options))
+    if not group.leads:
+        try:
+            backbone.load_state_dict(content or {})
+        except RuntimeError as error:
+            raise InputError(
+                f"The network of rank 0 is not the one of this process: {error} Give all processes the "
+                "same --backbone."
+            ) from error
+    return backbone.to(context.device).eval()
 
 
 def base_network(context: Context, phase: Phase) -> Network:
@@ -53,14 +67,9 @@ def base_network(context: Context, phase: Phase) -> Network:
     without a classifier for the phase's classes gets a linear one that is fitted on its frozen features
     of the phase, with the recipe's training; that is logged.
     """
-    stored = _stored(context)
+    backbone, weights = _base(context, phase)
     if context.backbone is not None:
-        backbone, weights = copy.deepcopy(context.backbone), context.classifier
-    elif stored is not None and stored.exists():
-        backbone = load_backbone(stored, device=context.device)[0]
-        weights = stored_classifier(stored, backbone)
-    else:
-        return _train_base(context, phase)
+        backbone = copy.deepcopy(backbone)
     generator = torch.Generator().manual_seed(context.seed)
     network = Network(backbone, len(phase.classes), generator=generator).to(context.device).eval()
     if weights is None or len(weights["weight"]) != network.n_classes:
@@ -82,57 +91,30 @@ def new_network(context: Context, n_classes: int) -> Network:
 
 def stored_classifier(backbone_file: Path, backbone: Backbone) -> dict[str, Tensor] | None:
     """Return the weights of the linear classifier stored beside this backbone, or None."""
-    return read_weights(_classifier_file(backbone_file), fingerprint(backbone))
+    return read_weights(backbone_file.with_name(_CLASSIFIER), fingerprint(backbone))
 
 
-def _from_rank_0(context: Context, group: Group, phase: Phase) -> Backbone:
-    backbone = _given_or_trained(context, phase) if group.leads else context.backbone
-    content = share(backbone.state_dict() if group.leads and backbone is not None else None, group)
-    if backbone is None:
-        backbone = build(context.recipe.backbone, **dict(context.recipe.backbone_options))
-    if not group.leads:
-        try:
-            backbone.load_state_dict(content or {})
-        except RuntimeError as error:
-            raise InputError(
-                f"The network of rank 0 is not the one of this process: {error} Give all processes the "
-                "same --backbone."
-            ) from error
-    return backbone.to(context.device).eval()
-
-
-def _given_or_trained(context: Context, phase: Phase) -> Backbone:
+def _base(context: Context, phase: Phase) -> tuple[Backbone, Mapping[str, Tensor] | None]:
+    """Return the network, given, trained before or trained now, and its classifier if there is one."""
     if context.backbone is not None:
-        return context.backbone
-    stored = _stored(context)
-    if stored is not None and stored.exists():
-        return load_backbone(stored, device=context.device)[0]
-    return _train_base(context, phase).backbone
-
-
-def _train_base(context: Context, phase: Phase) -> Network:
-    require_base(phase)
-    network = new_network(context, len(phase.classes))
-    checkpoint = None if context.checkpoint is None else Checkpoint(context.checkpoint / "training")
-    _train(network, context, phase, context.recipe.training, checkpoint=checkpoint)
-    stored = _stored(context)
-    if stored is None or checkpoint is None:
-        return network
-    # The classifier first: where there is a backbone file, its classifier is there too.
-    owner = fingerprint(network.backbone)
-    write_weights(_classifier_file(stored), network.classifier.state_dict(), owner)
-    save_backbone(network.backbone, stored, dict(context.identity))
-    checkpoint.remove()
+        return context.backbone, context.classifier
+    folder = context.checkpoint
+    stored = None if folder is None else folder / "backbone.safetensors"
+    if stored is None or not stored.exists():
+        require_base(phase)
+        network = new_network(context, len(phase.classes))
+        checkpoint = None if folder is None else Checkpoint(folder / "training")
+        _train(network, context, phase, context.recipe.training, checkpoint=checkpoint)
+        weights = network.classifier.state_dict()
+        if stored is None or checkpoint is None:
+            return network.backbone, weights
+        # The classifier first: where there is a backbone file, its classifier is there too.
+        write_weights(stored.with_name(_CLASSIFIER), weights, fingerprint(network.backbone))
+        save_backbone(network.backbone, stored, dict(context.identity))
+        checkpoint.remove()
     # What runs is what is stored, so that a resumed run goes on with the same bits.
-    return base_network(context, phase)
-
-
-def _stored(context: Context) -> Path | None:
-    return None if context.checkpoint is None else context.checkpoint / "backbone.safetensors"
-
-
-def _classifier_file(backbone_file: Path) -> Path:
-    return backbone_file.with_name("classifier.safetensors")
+    backbone = load_backbone(stored, device=context.device)[0]
+    return backbone, stored_classifier(stored, backbone)
 
 
 def own_base_network(

@@ -12,13 +12,6 @@ choose α and β, and as many new images of each class are taken out. Those stay
 exemplars of first rank, and no later stage 1 sees them. One pair (α, β) counts, that of the newest
 classes; the teacher of the next phase has it, the classes' own scores do not any more.
 
-Settings: ``memory_rule`` = "20 per class", ``bic_temperature`` = T = 2, ``bic_held_out`` = 0.1,
-``bic_beta_decay`` = 0.05. Stage 2: ``bic_correction_epochs`` = 200, ``bic_correction_milestones`` = 60,
-120, 160 and 180, ``bic_correction_rate`` = 0.1 for batches of 256, in proportion for others. Stage 1:
-with the recipe ``paper`` 250 epochs, rate 0.1 divided by 10 at 100, 150 and 200, weight decay 2e-4; with
-``imagenet`` 100 epochs, batches of 256, divided by 10 at 30, 60, 80 and 90, weight decay 1e-4; otherwise
-the recipe's training. ``increment.NAME`` changes stage 1.
-
 Differences from the original:
 
 1. Stage 2 sees the held-out images without augmentation, so that their scores are computed once.
@@ -44,20 +37,17 @@ from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Distilling, Scored
 
-#: Batch size that `BiCSettings.correction_rate` is given for.
-_RATE_BATCH = 256
-
 
 @dataclass(frozen=True)
 class BiCSettings(Settings):
-    """Settings of BiC, see above."""
+    """``memory_rule``, and what ``bic_NAME`` sets; ``increment.NAME`` changes stage 1 alone."""
 
     memory_rule: str = "20 per class"
-    temperature: Annotated[float, "positive"] = 2.0
+    temperature: Annotated[float, "positive"] = 2.0  # T
     held_out: Annotated[float, "above 0 and below 1"] = 0.1
-    beta_decay: Annotated[float, "at least 0"] = 0.05
+    beta_decay: Annotated[float, "at least 0"] = 0.05  # of β²
     correction_epochs: int = 200
-    correction_rate: float = 0.1
+    correction_rate: float = 0.1  # for batches of 256, in proportion for others
     correction_milestones: tuple[int, ...] = (60, 120, 160, 180)
 
 
@@ -156,7 +146,7 @@ class BiC(IncrementalNetwork):
             "bias correction",
             CorrectionLoss(settings.beta_decay),
             epochs=settings.correction_epochs,
-            learning_rate=settings.correction_rate * self.training.batch_size / _RATE_BATCH,
+            learning_rate=settings.correction_rate * self.training.batch_size / 256,
             milestones=settings.correction_milestones,
             decay=0.1,
             weight_decay=0.0,

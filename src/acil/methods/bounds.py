@@ -6,10 +6,6 @@ classes seen, on the new classes' images.
 ``joint`` trains a new network from scratch at every phase, on all data seen, with the cross entropy over
 all classes seen. The runner hands out one phase's data, so this method keeps every image in its memory,
 and the bytes are counted. Its base phase is the shared base network, which is the same training.
-
-Settings: ``increment.NAME`` changes the training after the base phase, which is the recipe's (for
-``paper``: 160 epochs, rate 0.1 divided by 10 at 80 and 120, weight decay 5e-4, batches of 128, momentum
-0.9).
 """
 
 from __future__ import annotations

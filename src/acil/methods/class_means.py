@@ -1,4 +1,19 @@
-"""Methods whose state is the count, the mean and perhaps the scatter of each class's features."""
+"""NCM, and what it shares with all methods whose state is counts, means and perhaps scatter of classes.
+
+NCM takes the class whose mean feature points the same way: the nearest class mean of Mensink et al.,
+*Distance-Based Image Classification: Generalizing to New Classes at Near-Zero Cost*, TPAMI 2013, and of
+iCaRL's predictions, on a network that is frozen after the base phase. Let f(x) be the feature of an
+image, scaled to length 1:
+
+    μ_c = (1/n_c) Σ f(x),    ŷ = argmax_c cos(f(x), μ_c).
+
+There is nothing to set. The state is a sum, so that phases in any grouping give the same classifier.
+
+Differences:
+
+1. The network does not go on learning, and no metric is learnt on top of it.
+2. The mean is that of all training images, not of exemplars; mirror images are the recipe's choice.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +23,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from acil.analytic.linalg import add_gram_, mirror_
 from acil.errors import NotFittedError
@@ -20,27 +36,17 @@ class ClassMeans:
     """Counts n_c and means μ_c, in float64, of classes in the order in which they came.
 
     They depend only on the set of rows added: classes may come back, and their rows in any grouping.
-
-    Parameters
-    ----------
-    device : torch.device
-    with_scatter : bool
-        Keep the within-class scatter S = Σ (x − μ_y)(x − μ_y)ᵀ, too. It is summed around the means:
-        Σ x xᵀ with the means taken off at the end would lose digits.
-
-    Attributes
-    ----------
-    labels, counts : Tensor of shape (classes,), int64, on the CPU
-    means : Tensor of shape (classes, d), float64
-    scatter : Tensor of shape (d, d), float64
-        Lower triangle of S, the upper one is unspecified; (0, 0) if it is not kept.
+    ``with_scatter`` keeps the within-class scatter S = Σ (x − μ_y)(x − μ_y)ᵀ, too. It is summed around
+    the means: Σ x xᵀ with the means taken off at the end would lose digits.
     """
 
     def __init__(self, device: torch.device, with_scatter: bool = False) -> None:
         self.device, self.with_scatter = device, with_scatter
+        # (classes,), on the CPU
         self.labels = torch.zeros(0, dtype=torch.int64)
         self.counts = torch.zeros(0, dtype=torch.int64)
-        self.means = torch.zeros(0, 0, dtype=torch.float64, device=device)
+        self.means = torch.zeros(0, 0, dtype=torch.float64, device=device)  # (classes, d)
+        #: Lower triangle of S, the upper one is unspecified; (0, 0) if it is not kept.
         self.scatter = self.means
 
     @property
@@ -147,3 +153,17 @@ def by_class(features: Tensor, labels: Tensor, device: torch.device) -> Iterator
     """Yield each class, in the order of labels, with its rows in their own order, float64."""
     for label in torch.unique(labels).tolist():
         yield label, features[labels == label].to(device=device, dtype=torch.float64)
+
+
+class NCM(MeansMethod):
+    """Nearest class mean by cosine, on frozen features."""
+
+    grouping_free = True
+
+    def scorer(self) -> Scorer:
+        directions = functional.normalize(self.means.means)
+        return lambda rows: functional.normalize(rows) @ directions.mT
+
+    def _learn(self, features: Tensor, phase: Phase) -> None:
+        for label, rows in by_class(features, phase.labels, self.context.device):
+            self.means.add(label, functional.normalize(rows))

@@ -12,10 +12,6 @@ Then G is trained on new and drawn images together. No image is kept; G's weight
 images of a class (a conditional variational autoencoder). On CIFAR-100 its
 images are too blurred for that, and the method is known to fail there.
 
-Settings: ``dgr_drawn`` = 100 images of each old class, ``dgr_latent`` = 100, ``dgr_generator_epochs`` =
-100, ``dgr_generator_rate`` = 0.05, falling as a cosine. The network's training is the recipe's, which
-``increment.NAME`` changes.
-
 Differences from the original:
 
 1. The generator is an autoencoder that is told the class (there a Wasserstein GAN that is not), so that
@@ -64,12 +60,12 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class DGRSettings(Settings):
-    """Settings of deep generative replay, see above."""
+    """What ``dgr_NAME`` sets."""
 
-    drawn: Annotated[int, "at least 1"] = 100
-    latent: Annotated[int, "at least 1"] = 100
+    drawn: Annotated[int, "at least 1"] = 100  # images of each old class
+    latent: Annotated[int, "at least 1"] = 100  # numbers that an image is drawn from
     generator_epochs: Annotated[int, "at least 1"] = 100
-    generator_rate: float = 0.05
+    generator_rate: float = 0.05  # falling as a cosine
 
 
 @dataclass(frozen=True, eq=False)

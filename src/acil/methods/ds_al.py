@@ -10,10 +10,6 @@ set to zero ("previous label cleansing"):
 
     V = (Σ_k Z_kᵀ Z_k + γ_C I)⁻¹ Σ_k Z_kᵀ Ỹ_k,    Ỹ_k = [0, (Y_k − X_k W)_new],    scores X W + C Z V.
 
-Settings: those of ACIL (``expansion_size``, ``gamma``, ``solver``, ``dtype``) for the main stream;
-``ds_al_compensation`` C = 0.6, the paper's on CIFAR-100 (it has 1.5 on ImageNet); ``ds_al_gamma`` γ_C
-(None: the main stream's γ at this scale, s² γ).
-
 The targets depend on the weights of the moment, so the result depends on the grouping into phases:
 unlike ACIL, it can be neither merged nor made to forget.
 
@@ -52,10 +48,12 @@ _PREFIX = "compensation."
 
 @dataclass(frozen=True)
 class DSALSettings(Settings):
-    """What can be set beside the settings of ACIL, see above."""
+    """What can be set beside the settings of ACIL, which are the main stream's."""
 
-    ds_al_compensation: Annotated[float, "at least 0"] = 0.6
-    ds_al_gamma: Annotated[float | None, "at least 0"] = None
+    ds_al_compensation: Annotated[float, "at least 0"] = (
+        0.6  # C on CIFAR-100; the paper has 1.5 on ImageNet
+    )
+    ds_al_gamma: Annotated[float | None, "at least 0"] = None  # γ_C; None: the main stream's γ times s²
 
 
 class DSAL(FrozenMethod):

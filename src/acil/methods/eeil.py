@@ -11,11 +11,6 @@ on new images and exemplars, each softmax of KD over the scores of one group. Th
 fine-tuned on the exemplars of all classes, as many for new ones as for old ones, with the same loss and
 one more group: that of the new classes, whose teacher is the network after the first stage.
 
-Settings: ``memory_rule`` = "2000 in total", ``eeil_distillation`` = 1, ``eeil_temperature`` = T = 2,
-``eeil_balanced_epochs`` = 30 at ``eeil_balanced_rate`` = 0.01, divided by 10 after each third. First
-stage: the recipe's training with weight decay 1e-4 for the recipe ``paper``; ``increment.NAME`` changes
-it.
-
 Differences from the original:
 
 1. Images are augmented as for all methods here, in each epoch anew: crop and mirror, over the recipe's
@@ -43,13 +38,13 @@ from acil.training.objectives import Capturable, Scored, distillation
 
 @dataclass(frozen=True)
 class EEILSettings(Settings):
-    """Settings of EEIL, see above."""
+    """``memory_rule``, and what ``eeil_NAME`` sets."""
 
     memory_rule: str = "2000 in total"
-    distillation: Annotated[float, "at least 0"] = 1.0
-    temperature: Annotated[float, "positive"] = 2.0
+    distillation: Annotated[float, "at least 0"] = 1.0  # weight of KD
+    temperature: Annotated[float, "positive"] = 2.0  # T
     balanced_epochs: Annotated[int, "at least 0"] = 30
-    balanced_rate: Annotated[float, "positive"] = 0.01
+    balanced_rate: Annotated[float, "positive"] = 0.01  # divided by 10 after each third of them
 
 
 @dataclass(frozen=True, eq=False)

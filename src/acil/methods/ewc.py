@@ -6,13 +6,8 @@ class-incremental, online form.
 With n old and m new classes, weights θ, their values θ* before the phase and the Fisher information F:
 
     L = CE(z[n:], y) + (λ/2) Σ_i F_i (θ_i − θ*_i)²     on new images alone
-    F_new = mean over batches of (gradient of the batch's CE over all classes)², at most 1e-4
+    F_new = mean over batches of (gradient of the batch's CE over all classes)², at most a limit
     F ← α F + (1 − α) F_new with α = n / (n + m); entries of new class weights are F_new
-
-Settings: ``ewc_penalty`` = λ = 1000, ``ewc_clip`` = 1e-4 (PyCIL's values), ``ewc_new_only`` = true
-(false takes CE over the scores of all classes). Training: with the recipe ``paper`` 180 epochs, rate 0.1
-divided by 10 at 70, 120 and 150, weight decay 2e-4 (PyCIL's, for CIFAR); otherwise the recipe's.
-``increment.NAME`` changes it.
 
 Differences from the original:
 
@@ -44,11 +39,11 @@ from acil.vision.extract import exact_inference
 
 @dataclass(frozen=True)
 class EWCSettings(Settings):
-    """Settings of EWC: λ, the largest entry of F, and whether CE is over the new classes only."""
+    """What ``ewc_NAME`` sets; PyCIL's values."""
 
-    penalty: Annotated[float, "at least 0"] = 1000.0
-    clip: Annotated[float, "positive"] = 1e-4
-    new_only: bool = True
+    penalty: Annotated[float, "at least 0"] = 1000.0  # λ
+    clip: Annotated[float, "positive"] = 1e-4  # the largest entry of F
+    new_only: bool = True  # False takes CE over the scores of all classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +114,7 @@ class EWC(IncrementalNetwork):
 
     name = "ewc"
     settings_type = EWCSettings
+    #: PyCIL's, for CIFAR.
     schedules: ClassVar[Schedules] = {
         "paper": {"epochs": 180, "milestones": (70, 120, 150), "weight_decay": 2e-4},
     }

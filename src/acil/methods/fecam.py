@@ -8,9 +8,6 @@ With Tukey's transform x̃ = x^λ, and μ_c and Σ_c the mean and covariance of 
     Σ_s = Σ_c + γ₁ V₁ I + γ₂ V₂ (11ᵀ − I),    V₁ = mean of the diagonal of Σ_c, V₂ = mean beside it,
     C_ij = (Σ_s)_ij / (σ_i σ_j)  with σ_i² = (Σ_s)_ii,    ŷ = argmin_c (x̃ − μ_c)ᵀ C_c⁻¹ (x̃ − μ_c).
 
-Settings (the paper's values): ``fecam_tukey`` λ = 0.5, ``fecam_gamma1`` γ₁ = 1, ``fecam_gamma2`` γ₂ =
-1; ``fecam_unit_length`` (false; see 2).
-
 The power λ needs features that are not negative, as the last ReLU leaves them. Negative features are an
 error that says so; with ``fecam_tukey=1`` there is no transform and any features do.
 
@@ -53,12 +50,12 @@ _MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class FeCAMSettings(Settings):
-    """What can be set, see above."""
+    """What can be set; the paper's values."""
 
-    fecam_tukey: Annotated[float, "above 0 and at most 1"] = 0.5
-    fecam_gamma1: Annotated[float, "at least 0"] = 1.0
-    fecam_gamma2: Annotated[float, "at least 0"] = 1.0
-    fecam_unit_length: bool = False
+    fecam_tukey: Annotated[float, "above 0 and at most 1"] = 0.5  # λ
+    fecam_gamma1: Annotated[float, "at least 0"] = 1.0  # γ₁
+    fecam_gamma2: Annotated[float, "at least 0"] = 1.0  # γ₂
+    fecam_unit_length: bool = False  # see difference 2
 
 
 class FeCAM(FrozenMethod):
@@ -111,10 +108,6 @@ class FeCAM(FrozenMethod):
         # Also of features without variance, whose diagonal would be 0
         diagonal.fill_(1.0)
         return matrices
-
-    def distances(self, rows: Tensor, first: int, last: int) -> Tensor:
-        """Return squared Mahalanobis distances of rows of shape (n, d) to some classes, (n, classes)."""
-        return _lengths(self._transformed(rows), *self._whitening(first, last))
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
         self._check_sign(features)

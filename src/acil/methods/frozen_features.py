@@ -152,12 +152,8 @@ class Standardize:
     """Centre each dimension, give all the same deviation, and keep the mean squared length.
 
     Whatever comes later is treated with the base phase's numbers, so that the features of an image do
-    not depend on the phase it arrives in, and sums over images stay sums.
-
-    Parameters
-    ----------
-    features : Tensor of shape (n, d), float32
-        Of the base phase.
+    not depend on the phase it arrives in, and sums over images stay sums. It is made from the features
+    of the base phase, (n, d), float32.
 
     Examples
     --------

@@ -9,10 +9,8 @@ of c and their mirror images, at length 1:
 
     label(x) = argmin_c ‖f(x) − μ_c‖
 
-``icarl`` trains as ``lwf-exemplars`` does: L = CE(z, y) + KD over the old classes, T = 2, weight 1, on
-new images and exemplars; linear classifier with bias; the recipe's training. Settings: ``memory_rule`` =
-"20 per class" (chosen by herding), ``icarl_distillation`` = 1, ``icarl_temperature`` = 2;
-``increment.NAME`` changes the training.
+``icarl`` trains as ``lwf-exemplars`` does, and has its settings, as ``icarl_NAME``: L = CE(z, y) + KD
+over the old classes, on new images and exemplars; linear classifier with bias.
 
 ``icarl-bce`` has one sigmoid for each class of all phases. With n old classes and ẑ the scores of the
 network before the phase, the targets are t_c = σ(ẑ_c) for c < n, whatever the label, and t_c = [c = y]
@@ -20,11 +18,9 @@ for the others:
 
     L = mean over images and outputs of −t_c log σ(z_c) − (1 − t_c) log(1 − σ(z_c))
 
-on new images and exemplars; the same loss, without a teacher, trains the base network. ``memory_rule`` =
-"2000 in total". CIFAR: 70 epochs, rate 2 (the mean over 100 outputs makes gradients small) divided by 5
-at 49 and 63, weight decay 2e-5 (1e-5 · Σw²); ImageNet: 60 epochs, divided by 5 at 20, 30, 40 and 50.
-Other recipes train as they say. ``increment.NAME`` changes all trainings, that of the base too, which is
-the method's own. No ReLU ends the network, where the backbone allows it.
+on new images and exemplars; the same loss, without a teacher, trains the base network, which is the
+method's own: ``increment.NAME`` changes that training, too. No ReLU ends the network, where the backbone
+allows it.
 
 Differences of ``icarl`` from the original:
 
@@ -58,6 +54,9 @@ from acil.training.network import linear
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Backbone
 from acil.vision.imageset import ImageSet
+
+#: A large rate, because the mean over 100 outputs makes gradients small; the decay is 1e-5 · Σw².
+_USUAL = {"learning_rate": 2.0, "decay": 0.2, "weight_decay": 2e-5}
 
 
 @dataclass(frozen=True)
@@ -140,20 +139,8 @@ class ICaRLBCE(NearestMeanOfExemplars):
     name = "icarl-bce"
     settings_type = ICaRLBCESettings
     schedules: ClassVar[Schedules] = {
-        "paper": {
-            "epochs": 70,
-            "learning_rate": 2.0,
-            "decay": 0.2,
-            "milestones": (49, 63),
-            "weight_decay": 2e-5,
-        },
-        "imagenet": {
-            "epochs": 60,
-            "learning_rate": 2.0,
-            "decay": 0.2,
-            "milestones": (20, 30, 40, 50),
-            "weight_decay": 2e-5,
-        },
+        "paper": {**_USUAL, "epochs": 70, "milestones": (49, 63)},
+        "imagenet": {**_USUAL, "epochs": 60, "milestones": (20, 30, 40, 50)},
     }
 
     def base(self, phase: Phase) -> Any:

@@ -10,9 +10,6 @@ With features f, f̂ those of the network before the phase, and scores z over al
 The weights and biases of old classes are frozen, so that the boundaries between them stay where they
 are as long as features do. Those of new classes are trained.
 
-Settings: ``lfl_distance`` = λ = 3.9e-4, the paper's on CIFAR-10. Training: the recipe's, which
-``increment.NAME`` changes.
-
 Differences from the original:
 
 1. There the classes stay the same and the images change, so that the whole last layer is frozen. Here
@@ -39,9 +36,9 @@ from acil.training.objectives import Capturable, Scored
 
 @dataclass(frozen=True)
 class LFLSettings(Settings):
-    """Settings of LFL: λ."""
+    """What ``lfl_NAME`` sets."""
 
-    distance: Annotated[float, "at least 0"] = 3.9e-4
+    distance: Annotated[float, "at least 0"] = 3.9e-4  # λ, the paper's on CIFAR-10
 
 
 @dataclass(frozen=True, eq=False)

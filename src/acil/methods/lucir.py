@@ -14,12 +14,6 @@ features, at the mean length of old weights. The backbone has no last ReLU and, 
 with convolutions (option B); its base training is the recipe's, with cosine scores. The largest cosine
 decides.
 
-Settings: ``memory_rule`` = "20 per class", ``lucir_distillation`` = λ₀ = 5 (10 with the recipe
-``imagenet``), ``lucir_margin`` = 0.5, ``lucir_candidates`` = K = 2, ``lucir_ranking`` = ρ = 1.
-``lucir_balanced_epochs`` = 0 epochs of balanced fine-tuning after each phase (the authors use 20 on
-ImageNet-Full alone), at rate ``lucir_balanced_rate`` = 0.01, divided by 10 half-way. ``increment.NAME``
-changes the training of increments, which is the recipe's.
-
 Differences from the original:
 
 1. With fewer than K new classes, all of them are candidates (the authors' code fails with one).
@@ -55,15 +49,16 @@ _DISTILLATION = {"imagenet": 10.0}
 
 @dataclass(frozen=True)
 class LUCIRSettings(Settings):
-    """Settings of LUCIR, see above; a distillation of None is the authors' value for the recipe."""
+    """``memory_rule``, and what ``lucir_NAME`` sets."""
 
     memory_rule: str = "20 per class"
-    distillation: Annotated[float | None, "at least 0"] = None
+    distillation: Annotated[float | None, "at least 0"] = None  # λ₀; None is the authors' value
     margin: float = 0.5
-    candidates: Annotated[int, "at least 1"] = 2
-    ranking: Annotated[float, "at least 0"] = 1.0
+    candidates: Annotated[int, "at least 1"] = 2  # K
+    ranking: Annotated[float, "at least 0"] = 1.0  # ρ
+    #: Epochs of balanced fine-tuning after each phase; the authors use 20 on ImageNet-Full alone.
     balanced_epochs: Annotated[int, "at least 0"] = 0
-    balanced_rate: float = 0.01
+    balanced_rate: float = 0.01  # divided by 10 half-way
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,6 @@ With n old classes, m new ones, scores z and the scores ẑ of the network befor
 
 ``lwf-exemplars`` is the "LwF" row of most tables: the code that they come from calls it so.
 
-Settings of ``lwf``: ``lwf_distillation`` = λ = 3, ``lwf_temperature`` = T = 2 (PyCIL's values).
-Training: with the recipe ``paper`` 250 epochs, rate 0.1 divided by 10 at 60, 120, 180 and 220, weight
-decay 2e-4 (PyCIL's, for CIFAR); otherwise the recipe's.
-
-Settings of ``lwf-exemplars``: ``lwf_exemplars_distillation`` = β = 1 (there written as T² · 0.25),
-``lwf_exemplars_temperature`` = T = 2, ``memory_rule`` = "20 per class", chosen by herding. Training: the
-recipe's. ``increment.NAME`` changes the training of both.
-
 Differences from the original:
 
 1. One classifier for all classes, and no warm-up of the new part alone: there is no task label.
@@ -40,17 +32,17 @@ from acil.training.objectives import Distilling
 
 @dataclass(frozen=True)
 class LwFSettings(Settings):
-    """Settings of LwF: λ and T."""
+    """What ``lwf_NAME`` sets; PyCIL's values."""
 
-    distillation: Annotated[float, "at least 0"] = 3.0
-    temperature: Annotated[float, "positive"] = 2.0
+    distillation: Annotated[float, "at least 0"] = 3.0  # λ
+    temperature: Annotated[float, "positive"] = 2.0  # T
 
 
 @dataclass(frozen=True)
 class ReplaySettings(LwFSettings):
-    """The same, with exemplars."""
+    """What ``lwf_exemplars_NAME`` sets."""
 
-    distillation: Annotated[float, "at least 0"] = 1.0
+    distillation: Annotated[float, "at least 0"] = 1.0  # β, there written as T² · 0.25
     memory_rule: str = "20 per class"
 
 
@@ -61,6 +53,7 @@ class LwF(IncrementalNetwork):
     settings_type = LwFSettings
     #: Whether the cross entropy is over the new classes' scores alone.
     new_only: ClassVar[bool] = True
+    #: PyCIL's, for CIFAR.
     schedules: ClassVar[Schedules] = {
         "paper": {"epochs": 250, "milestones": (60, 120, 180, 220), "weight_decay": 2e-4},
     }

@@ -13,9 +13,6 @@ convolutions are those of the base network, and one scale for each kernel is tra
 normalisation and classifier are trained as by the host. With AANets, whose stable branch is such a
 network, its two branches stay as they are.
 
-Settings: ``mnemonics_rate`` = 1e-5 (momentum 0.9, weight decay 5e-4), for normalised pixels; the others
-are the host's, and so are batches.
-
 Differences from the original:
 
 1. Exemplars of old classes are not adjusted again.

@@ -17,13 +17,6 @@ classes, at a constant rate, while the weights of the backbone and η stay. ResN
 its sums, and its last block is a fourth stage (``plain_sums``). The base training has the same loss,
 without the network before. The largest score decides.
 
-Settings: ``memory_rule`` = "20 per class", ``podnet_proxies`` = 10, ``podnet_spatial`` = λ_c = 3 (8 with
-the recipe ``imagenet``), ``podnet_flat`` = λ_f = 1 (10), ``podnet_gradient_limit`` = 5: each entry of a
-gradient is clamped to ± 5, ``podnet_balanced_epochs`` = 20, ``podnet_balanced_rate`` = 0.05 (0.01).
-Training: with the recipe ``paper`` 160 epochs at rate 0.1 falling as a cosine, weight decay 5e-4,
-brightness jitter; with ``imagenet`` 90 epochs, batches of 64, rate 0.05, weight decay 5e-4; otherwise
-the recipe's. ``increment.NAME`` changes the main stage.
-
 Differences from the original:
 
 1. The paper's margin of 0.6 is left out: the authors' code subtracts it from every score, where it
@@ -72,13 +65,13 @@ _OTHER = {"imagenet": (8.0, 10.0, 0.01)}
 
 @dataclass(frozen=True)
 class PODNetSettings(Settings):
-    """Settings of PODNet, see above; None is the authors' value for the recipe."""
+    """``memory_rule``, and what ``podnet_NAME`` sets; None is the authors' value for the recipe."""
 
     memory_rule: str = "20 per class"
-    proxies: Annotated[int, "at least 1"] = 10
-    spatial: Annotated[float | None, "at least 0"] = None
-    flat: Annotated[float | None, "at least 0"] = None
-    gradient_limit: Annotated[float, "positive"] = 5.0
+    proxies: Annotated[int, "at least 1"] = 10  # of each class
+    spatial: Annotated[float | None, "at least 0"] = None  # λ_c
+    flat: Annotated[float | None, "at least 0"] = None  # λ_f
+    gradient_limit: Annotated[float, "positive"] = 5.0  # each entry is clamped to ± this number
     balanced_epochs: Annotated[int, "at least 0"] = 20
     balanced_rate: float | None = None
 

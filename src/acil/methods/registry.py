@@ -21,8 +21,8 @@ _BUILT_IN = {
     "fecam": "acil.methods.fecam:FeCAM",
     "fetril": "acil.methods.fetril:FeTrIL",
     "lda": "acil.methods.lda:LDA",
-    "ncm": "acil.methods.ncm:NCM",
-    "slda": "acil.methods.slda:SLDA",
+    "ncm": "acil.methods.class_means:NCM",
+    "slda": "acil.methods.lda:SLDA",
     "finetune": "acil.methods.bounds:Finetune",
     "joint": "acil.methods.bounds:Joint",
     "lwf": "acil.methods.lwf:LwF",
@@ -44,9 +44,6 @@ WRAPPERS = {
     "mnemonics": "acil.methods.mnemonics:Mnemonics",
     "rmm": "acil.methods.rmm:RMM",
 }
-
-#: What a class must have to be a method.
-_REQUIRED = ("learn", "predict", "memory", "state_dict", "load_state_dict")
 
 
 def available() -> tuple[str, ...]:
@@ -76,7 +73,9 @@ def resolve(name: str) -> type[Method]:
         found = _imported(target)
     except (ImportError, AttributeError) as error:
         raise InputError(f"Cannot import the method {name!r}: {error}.") from error
-    missing = [part for part in _REQUIRED if not callable(getattr(found, part, None))]
+    missing = [
+        part for part in sorted(Method.__abstractmethods__) if not callable(getattr(found, part, None))
+    ]
     if missing or not isinstance(found, type):
         raise InputError(f"{name!r} is not a method: it lacks {', '.join(missing) or 'a class'}.")
     if issubclass(found, Method):

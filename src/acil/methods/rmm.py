@@ -3,15 +3,12 @@
 Paper: Liu et al., *RMM: Reinforced Memory Management for Class-Incremental Learning*, NeurIPS 2021.
 
 The memory is strict: in a phase of n_k new images, exemplars and new images together are at most
-B + n_k, B the host's memory (20 per class of 100 classes: 2,000). The action r_k of phase k says
+B + n_k, B the host's ``memory_rule`` (20 per class of 100: 2,000). The action r_k of phase k says
 
     exemplars of old classes: B + r_k n_k        new images: (1 − r_k) n_k
 
 in equal parts for the classes. New images are drawn at random, and the others are never seen. The
 actions are those that the authors' policy found, by K; for another K give a list.
-
-Settings: ``rmm_actions``, K + 1 numbers of which the first, that of the base phase, has no effect; the
-others are the host's. ``memory_rule`` is B.
 
 Differences from the original:
 
@@ -55,7 +52,7 @@ IMAGENET_ACTIONS: dict[int, tuple[float, ...]] = {
 class RMMSettings(Settings):
     """What can be set beside the settings of the host."""
 
-    #: One for each phase, the base phase first; empty: published ones.
+    #: One for each phase; the first, that of the base phase, has no effect. Empty: published ones.
     rmm_actions: Annotated[tuple[float, ...], "at least 0 and below 1"] = ()
 
 

@@ -48,15 +48,10 @@ class Checkpoint:
     generator, because a training derives the order and the augmentation of each part of an epoch
     from its seed and the part's number.
 
-    Parameters
-    ----------
-    folder : path-like
-        Made when the first checkpoint is written.
-    every_seconds : float, default=60
-        Least time between two checkpoints; one more is written at the end of the training.
-    other : {"refuse", "restart"}
-        What a checkpoint of another training in this folder means: an error, or a new start that is
-        logged, as after a phase that was learnt again on a GPU, where last bits differ.
+    The folder is made when the first checkpoint is written. Two checkpoints are at least
+    ``every_seconds`` apart; one more is written at the end of the training. ``other`` is what a
+    checkpoint of another training in this folder means: an error, or a new start that is logged, as
+    after a phase that was learnt again on a GPU, where last bits differ.
     """
 
     def __init__(

@@ -96,6 +96,13 @@ def changed(settings: T, changes: Mapping[str, Any]) -> T:
 
     Settings may hold other dataclasses and mappings, which take any key. Text is read as the field's
     type, lists by commas.
+
+    Examples
+    --------
+    >>> from acil.training.recipes import recipe
+    >>> short = changed(recipe("paper"), {"training.epochs": "3", "features.mirror": "true"})
+    >>> short.training.epochs, short.features.mirror
+    (3, True)
     """
     known = sorted(keys(settings))
     for key in changes:

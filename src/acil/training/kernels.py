@@ -75,17 +75,6 @@ _WEIGHT_GRADIENT = {
 }
 
 
-def convolve_tiling(channels: int, outputs: int, *, transposed: bool) -> Tiling:
-    """Return the cut for so many channels of the source and of the result."""
-    usual = Tiling(pixels=64, depth=64, columns=min(outputs, 64))
-    return (_INPUT_GRADIENT if transposed else _FORWARD).get((channels, outputs), usual)
-
-
-def correlate_tiling(channels: int, outputs: int) -> SplitTiling:
-    """Return the cut for the gradient of a weight of so many input and output channels."""
-    return _WEIGHT_GRADIENT.get((channels, outputs), SplitTiling(pixels=64, rows=64, splits=32))
-
-
 @triton.jit
 def _patches(
     source,
@@ -267,7 +256,8 @@ def convolve(
     """
     n_images, outputs, height, width = target.shape
     _, channels, source_height, source_width = source.shape
-    cut = tiling or convolve_tiling(channels, outputs, transposed=transposed)
+    usual = Tiling(pixels=64, depth=64, columns=min(outputs, 64))
+    cut = tiling or (_INPUT_GRADIENT if transposed else _FORWARD).get((channels, outputs), usual)
     n_pixels = n_images * height * width
     grid = (triton.cdiv(n_pixels, cut.pixels), outputs // cut.columns)
     with torch.cuda.device_of(source):
@@ -298,7 +288,8 @@ def correlate(
     """Write the gradient of a weight into ``target``, from that of the map and the map's input."""
     n_images, outputs, height, width = gradient.shape
     _, channels, source_height, source_width = source.shape
-    cut = tiling or correlate_tiling(channels, outputs)
+    usual = SplitTiling(pixels=64, rows=64, splits=32)
+    cut = tiling or _WEIGHT_GRADIENT.get((channels, outputs), usual)
     n_pixels = n_images * height * width
     n_blocks = triton.cdiv(n_pixels, cut.pixels)
     n_steps = triton.cdiv(n_blocks, cut.splits)

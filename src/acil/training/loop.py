@@ -42,27 +42,6 @@ class Progress:
     seconds_left: float
 
 
-class _Clock:
-    """Decides when to report, and how fast it goes."""
-
-    def __init__(self, images_left: int) -> None:
-        self.started = self.reported = time.monotonic()
-        self.left = images_left
-        self.done = 0
-
-    def add(self, n_images: int) -> None:
-        self.done += n_images
-        self.left -= n_images
-
-    def due(self) -> bool:
-        return time.monotonic() - self.reported >= REPORT_SECONDS
-
-    def progress(self, epoch: int, epochs: int, loss: float, accuracy: float | None) -> Progress:
-        self.reported = time.monotonic()
-        rate = self.done / max(self.reported - self.started, 1e-9)
-        return Progress(epoch, epochs, loss, accuracy, rate, self.left / rate if rate else 0.0)
-
-
 class DivergedError(ACILError, ArithmeticError):
     """The loss became infinite or not a number."""
 
@@ -76,34 +55,22 @@ def train(
     preprocessing: Preprocessing | None,
     seed: int,
     device: torch.device | str,
-    objective: Objective | Callable[..., Any] | None = None,
+    objective: Objective | None = None,
     checkpoint: Checkpoint | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> None:
     """Train a network in place; it ends on the device, in evaluation mode.
 
-    Parameters
-    ----------
-    network : nn.Module
-        Takes normalised images; its trainable parameters are trained.
-    images : Tensor of shape (n, c, h, w), uint8
-        On any device. float32 tensors of any shape (n, …), such as features, are used as they are,
-        without augmentation.
-    labels : Tensor of shape (n,), int64
-    settings : Training
-    preprocessing : Preprocessing or None
-        None only with float32 input.
-    seed : int
-        Draws orders and augmentation. The network's first weights are the caller's.
-    device : torch.device or str
-    objective : Objective or callable, optional
-        (network, x, y, indices) → loss, or (loss, scores); ``indices`` are positions in ``images``. By
-        default the cross entropy of ``network(x)`` and the auxiliary tasks of the settings.
-    checkpoint : Checkpoint, optional
-        If it holds a state of this very training, that is where it goes on: same network as first
-        built, same data, settings, seed. The last checkpoint stays; the caller removes it.
-    progress : callable, optional
-        Called at most five times a second, and once at the end. What it raises ends the training.
+    The network takes normalised images, and its trainable parameters are trained. Images are uint8, (n,
+    c, h, w), on any device. float32 tensors of any shape (n, …), such as features, are used as they are:
+    without augmentation, and preprocessing may be None. Labels are int64, (n,). The seed draws orders
+    and augmentation; the network's first weights are the caller's. The objective is by default the cross
+    entropy of ``network(x)`` and the auxiliary tasks of the settings.
+
+    If the checkpoint holds a state of this very training, that is where it goes on: same network as
+    first built, same data, settings, seed. The last checkpoint stays; the caller removes it.
+    ``progress`` is called at most five times a second, and once at the end. What it raises ends the
+    training.
 
     Raises
     ------
@@ -136,8 +103,6 @@ def train(
         trained = Assisted(network, settings.auxiliary, generator)
         objective = AssistedLoss(settings.auxiliary, settings.label_smoothing, teacher)
     objective = objective or CrossEntropy(settings.label_smoothing)
-    if not isinstance(objective, Objective):
-        objective = Objective(objective)
     identity: dict[str, Any] = {}
     if checkpoint is not None:
         identity = training_identity(trained, images, labels, settings, preprocessing, seed, objective)
@@ -192,9 +157,17 @@ def _run(
     if saved is not None:
         position, tensors = saved
         step.load(tensors)
-    done = position.epoch * batches.images_per_epoch + position.seen
-    clock = _Clock(settings.epochs * batches.images_per_epoch - done)
+    # Images to come, and those of this call, which tell how fast it goes
+    left, done = (settings.epochs - position.epoch) * batches.images_per_epoch - position.seen, 0
+    started = reported = time.monotonic()
     loss, accuracy = math.nan, None
+
+    def report(epoch: int) -> None:
+        if progress is not None:
+            pace = done / max(time.monotonic() - started, 1e-9)
+            seconds = left / pace if pace else 0.0
+            progress(Progress(epoch, settings.epochs, loss, accuracy, pace, seconds))
+
     for epoch in range(position.epoch, settings.epochs):
         if position.epoch < epoch or position.step == 0:
             position = Position(epoch, step=0, seen=0)
@@ -204,19 +177,19 @@ def _run(
         for batch in batches.epoch(epoch, position.step):
             step(*batch)
             size = len(batch[1])
-            clock.add(size)
+            left, done = left - size, done + size
             position = Position(epoch, position.step + 1, position.seen + size)
             if checkpoint is not None and checkpoint.due():
                 _measure(step, position, settings, rate)
                 checkpoint.save(identity, position, step.tensors())
-            if progress is not None and clock.due():
+            if progress is not None and time.monotonic() - reported >= REPORT_SECONDS:
                 loss, accuracy = _measure(step, position, settings, rate)
-                progress(clock.progress(epoch + 1, settings.epochs, loss, accuracy))
+                report(epoch + 1)
+                reported = time.monotonic()
         loss, accuracy = _measure(step, position, settings, rate)
-    if checkpoint is not None and clock.done:
+    if checkpoint is not None and done:
         checkpoint.save(identity, position, step.tensors())
-    if progress is not None:
-        progress(clock.progress(settings.epochs, settings.epochs, loss, accuracy))
+    report(settings.epochs)
 
 
 def _measure(
@@ -268,21 +241,15 @@ def _check(
 @contextmanager
 def _numerics(device: torch.device, settings: Training) -> Iterator[None]:
     """Compute float32 as float32 unless the settings allow TF32; let cuDNN choose by timing."""
+    backends: Any = torch.backends
     with full_float32():
         if device.type == "cuda":
-            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = True, False
-            if settings.precision == "tf32":
-                _allow_tf32()
+            backends.cudnn.benchmark, backends.cudnn.deterministic = True, False
+            if settings.precision == "tf32" and hasattr(backends.cudnn, "conv"):  # from torch 2.9 on
+                backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
+            elif settings.precision == "tf32":
+                backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
         yield
-
-
-def _allow_tf32() -> None:
-    """Allow TF32 in products and convolutions; :func:`full_float32` takes it back."""
-    backends: Any = torch.backends
-    if hasattr(backends.cudnn, "conv"):  # from torch 2.9 on
-        backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
-    else:
-        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +26,8 @@ _CONTRAST_WIDTHS = (256, 128)
 class Objective:
     """(network, inputs, labels, positions in the data set) → loss, or (loss, scores).
 
-    A function does it; a subclass overrides ``__call__`` instead.
+    A subclass is a dataclass, whose fields a checkpoint remembers. Networks and tensors are fields with
+    ``repr=False``: they follow from the network at the start.
     """
 
     #: Whether a step may be a CUDA graph: no shape and no branch depends on values, and nothing but the
@@ -37,32 +37,21 @@ class Objective:
     views: int = 1
     draws: int = 0
     gradient_limit: float | None = None  # each entry of a gradient is clamped to ± this number
-    teacher: nn.Module | None = None  # runs as fast as the network, if the objective is a dataclass
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    teacher: nn.Module | None = None  # runs as fast as the network
 
     def __call__(self, *batch: Any) -> Any:
-        return self.function(*batch)
+        raise NotImplementedError
 
     @property
     def identity(self) -> str:
-        """A text that a checkpoint remembers."""
-        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+        """What distinguishes this objective from others, for checkpoints."""
+        return repr(self)
 
 
 class Capturable(Objective):
-    """An objective whose step can be a CUDA graph; a dataclass, whose fields a checkpoint remembers.
-
-    Networks and tensors are fields with ``repr=False``: they follow from the network at the start.
-    """
+    """An objective whose step can be a CUDA graph."""
 
     capturable = True
-
-    @property
-    def identity(self) -> str:
-        """What distinguishes this objective from others."""
-        return repr(self)
 
 
 @dataclass(frozen=True)

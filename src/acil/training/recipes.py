@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from acil.errors import InputError
-from acil.training.fields import Settings, changed, to_values
+from acil.training.fields import Settings, to_values
 from acil.training.settings import Auxiliary, Training
 from acil.vision.extract import FeatureSettings
 
@@ -208,23 +208,10 @@ RECIPES = {
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe of that name.
-
-    Examples
-    --------
-    >>> from acil.training.recipes import override, recipe
-    >>> short = override(recipe("paper"), {"training.epochs": "3", "features.mirror": "true"})
-    >>> short.training.epochs, short.features.mirror
-    (3, True)
-    """
+    """Return the recipe of that name; `acil.training.fields.changed` replaces values of it."""
     if name not in RECIPES:
         raise InputError(f"There is no recipe {name!r}. Known: {', '.join(RECIPES)}.")
     return RECIPES[name]
-
-
-def override(chosen: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with some values replaced, see :func:`acil.training.fields.changed`."""
-    return changed(chosen, changes)
 
 
 def to_dict(chosen: Recipe) -> dict[str, Any]:

@@ -27,33 +27,6 @@ class Auxiliary(Settings):
 
     They act in the default objective, on networks that have features and a classifier.
 
-    Attributes
-    ----------
-    copies : int
-        Copies of each image, augmented anew, turned and recoloured at random. A linear layer of its own
-        tells class, angle and colours of a copy; 0 leaves this task out. Each copy costs as much as the
-        image itself.
-    angles : {1, 2, 4}
-        Angles of a copy: 0; 0 and 180; 0, 90, 180 and 270 degrees.
-    colours : {1, 2, 3, 4, 5, 6}
-        Orders of the colour channels of a copy; 1 is the usual one alone.
-    crossed : bool
-        Whether a copy has any angle with any colours (``angles * colours`` labels a class), or is either
-        turned or recoloured (``angles + colours - 1``).
-    weight : float
-        Of the loss of the copies; the classification of images has 1.
-    mixup : float
-        Share of images that are mixed with another one of the batch, λ x + (1 - λ) x', with λ uniform
-        between 0 and 1; their losses are mixed in the same way.
-    contrast : float
-        Weight of the supervised contrastive loss over all copies; without any, over two augmentations of
-        each image.
-    distillation : float
-        Share w of the loss that follows teachers: (1 - w) · cross entropy + w · T² · distillation.
-    teachers : int
-        Networks that are trained first, with the same settings but no distillation; their mean score
-        is what ``distillation`` follows.
-
     Examples
     --------
     >>> rotation = Auxiliary(copies=1)
@@ -62,14 +35,28 @@ class Auxiliary(Settings):
     """
 
     where: ClassVar[str] = "Training setting auxiliary."
+    #: Copies of each image, augmented anew, turned and recoloured at random. A linear layer of its own
+    #: tells class, angle and colours of a copy. Each copy costs as much as the image itself.
     copies: Annotated[int, "at least 0"] = 0
+    #: Angles of a copy: 0; 0 and 180; 0, 90, 180 and 270 degrees.
     angles: Annotated[int, "1, 2 or 4"] = 4
+    #: Orders of the colour channels of a copy; 1 is the usual one alone.
     colours: Annotated[int, "from 1 to 6"] = 1
+    #: Whether a copy has any angle with any colours (``angles * colours`` labels a class), or is either
+    #: turned or recoloured (``angles + colours - 1``).
     crossed: bool = False
+    #: Of the loss of the copies; the classification of images has 1.
     weight: Annotated[float, "positive"] = 1.0
+    #: Share of images that are mixed with another one of the batch, λ x + (1 - λ) x', with λ uniform
+    #: between 0 and 1; their losses are mixed in the same way.
     mixup: Annotated[float, "from 0 to 1"] = 0.0
+    #: Weight of the supervised contrastive loss over all copies; without any, over two augmentations of
+    #: each image.
     contrast: Annotated[float, "at least 0"] = 0.0
+    #: Share w of the loss that follows teachers: (1 - w) · cross entropy + w · T² · distillation.
     distillation: Annotated[float, "from 0 to 1"] = 0.0
+    #: Networks that are trained first, with the same settings but no distillation; their mean score is
+    #: what ``distillation`` follows.
     teachers: Annotated[int, "at least 1"] = 3
 
     @property
@@ -100,65 +87,41 @@ class Auxiliary(Settings):
 
 @dataclass(frozen=True)
 class Training(Settings):
-    """Settings of one training by stochastic gradient descent.
-
-    Attributes
-    ----------
-    epochs : int
-        0 leaves the network as it is.
-    batch_size : int
-        Images in a step; a data set with fewer makes one step an epoch.
-    learning_rate : float
-        At its peak.
-    schedule : {"step", "cosine"}
-        "step" multiplies by ``decay`` at each milestone; "cosine" falls to 1e-6 over the epochs that
-        follow the warm-up. The rate is constant within an epoch.
-    milestones : tuple of int
-        Epochs, counted from 0, from which the smaller rate holds; only for "step".
-    decay : float
-    warmup : int
-        Epochs over which the rate grows linearly to its peak, which the last of them reaches.
-    momentum, weight_decay : float
-    decay_all : bool
-        Whether the weight decay acts on normalisation and biases, too, as the papers have it; False
-        leaves them (parameters of one dimension) alone.
-    nesterov : bool
-    label_smoothing : float
-        Only in the default objective.
-    augment : tuple of str
-        Steps of :class:`acil.vision.augment.Augmentation`.
-    precision : {"float32", "tf32", "bf16", "fp16"}
-        "float32" keeps TF32 off, which PyTorch by default allows in convolutions. "tf32" allows it
-        in convolutions and products. "bf16" and "fp16" run the network under autocast; weights, loss
-        and optimiser stay in float32. "fp16" has as many digits as TF32, and scales the loss; on a
-        CPU, which has no fast arithmetic for it, it is float32.
-    keep_last_batch : bool
-        Whether an epoch ends with the smaller batch that remains, or leaves those images out.
-    compile : bool
-        Whether, on a GPU, the blocks of the network go through ``torch.compile`` first: it pays only
-        for long trainings. With "fp16", kernels of our own then compute the 3 x 3 convolutions.
-    auxiliary : Auxiliary
-        Tasks beside classification, by default none; only in the default objective.
-    """
+    """Settings of one training by stochastic gradient descent."""
 
     where: ClassVar[str] = "Training setting "
-    epochs: Annotated[int, "at least 0"]
+    epochs: Annotated[int, "at least 0"]  # 0 leaves the network as it is
+    #: Images in a step; a data set with fewer makes one step an epoch.
     batch_size: Annotated[int, "at least 1"] = 128
-    learning_rate: Annotated[float, "positive"] = 0.1
+    learning_rate: Annotated[float, "positive"] = 0.1  # at its peak
+    #: "step" multiplies the rate by ``decay`` at each milestone; "cosine" lets it fall to 1e-6 over the
+    #: epochs that follow the warm-up. It is constant within an epoch.
     schedule: Schedule = "step"
+    #: Epochs, counted from 0, from which the smaller rate holds; only for "step".
     milestones: tuple[int, ...] = ()
     decay: Annotated[float, "positive"] = 0.1
+    #: Epochs over which the rate grows linearly to its peak, which the last of them reaches.
     warmup: Annotated[int, "at least 0"] = 0
     momentum: Annotated[float, "at least 0 and below 1"] = 0.9
     weight_decay: Annotated[float, "at least 0"] = 5e-4
+    #: Whether the weight decay acts on normalisation and biases, too, as the papers have it; False
+    #: leaves them (parameters of one dimension) alone.
     decay_all: bool = True
     nesterov: bool = False
-    label_smoothing: Annotated[float, "at least 0 and below 1"] = 0.0
-    augment: tuple[str, ...] = ()
+    label_smoothing: Annotated[float, "at least 0 and below 1"] = 0.0  # only in the default objective
+    augment: tuple[str, ...] = ()  # steps of :class:`acil.vision.augment.Augmentation`
+    #: "float32" keeps TF32 off, which PyTorch by default allows in convolutions. "tf32" allows it in
+    #: convolutions and products. "bf16" and "fp16" run the network under autocast; weights, loss and
+    #: optimiser stay in float32. "fp16" has as many digits as TF32, and scales the loss; on a CPU, which
+    #: has no fast arithmetic for it, it is float32.
     precision: TrainingPrecision = "float32"
+    #: Whether an epoch ends with the smaller batch that remains, or leaves those images out.
     keep_last_batch: bool = True
+    #: Whether, on a GPU, the blocks of the network go through ``torch.compile`` first: it pays only for
+    #: long trainings. With "fp16", kernels of our own then compute the 3 x 3 convolutions.
     compile: bool = False
-    # Not in the text that checkpoints of earlier versions are found by.
+    #: Tasks beside classification, only in the default objective. Not in the text that checkpoints of
+    #: earlier versions are found by.
     auxiliary: Auxiliary = field(default=Auxiliary(), repr=False)
 
     def __post_init__(self) -> None:

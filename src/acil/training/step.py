@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.util
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -149,35 +148,14 @@ def _with_fast_teacher(
     objective: Objective, half: bool, compiled: bool, device: torch.device
 ) -> Objective:
     """Return an objective whose teacher, if it has one, is a copy that runs as fast as the network."""
-    if not half or objective.teacher is None or not dataclasses.is_dataclass(objective):
+    if not half or objective.teacher is None:
         return objective
     # What autocast would do to its weights at every step is done once.
     fast, _ = halved(objective.teacher)
     if compiled:
         use_fast_convolutions(fast, device)
         compile_parts(fast)
-    return dataclasses.replace(objective, teacher=fast)
-
-
-def _plain(network: nn.Module) -> None:
-    """Undo :func:`compile_parts`."""
-    for module in network.modules():
-        module._compiled_call_impl = None
-
-
-def _scaler(device: torch.device, enabled: bool) -> torch.amp.GradScaler:
-    scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_LOSS_SCALE, enabled=enabled)
-    # Its tensors are made at the first call, which must not be while a graph is recorded.
-    scaler.scale(torch.zeros(1, device=device))
-    return scaler
-
-
-def _scaler_state(scaler: torch.amp.GradScaler) -> tuple[Tensor, Tensor]:
-    """Return the tensors that a step changes; the scaler's own interface copies them to the host."""
-    scale, good_steps = scaler._scale, scaler._growth_tracker
-    if scale is None or good_steps is None:
-        raise RuntimeError("the loss scaler has not been used yet")
-    return scale, good_steps
+    return dataclasses.replace(objective, teacher=fast)  # type: ignore[type-var]
 
 
 class Step:
@@ -192,7 +170,9 @@ class Step:
         self._autocast = torch.float16 if half else _AUTOCAST.get(settings.precision)
         self._optimizer = make_optimizer(network, settings, device)
         self._half = HalfPrecisionCopy(network) if half else None
-        self._scaler = _scaler(device, enabled=self._half is not None)
+        self._scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_LOSS_SCALE, enabled=half)
+        # Its tensors are made at the first call, which must not be while a graph is recorded.
+        self._scaler.scale(torch.zeros(1, device=device))
         self._model: nn.Module = network if self._half is None else self._half.network
         #: Other sizes run as they are: a smaller batch ends an epoch, and is not worth a compilation.
         self._compiled_size = (
@@ -207,7 +187,7 @@ class Step:
         self._limit = objective.gradient_limit
         self._totals = torch.zeros(2, device=device)
         self._scored = False
-        self._graphs: dict[int, _Graph] | None = {} if on_gpu and objective.capturable else None
+        self._graphs: dict[int, Any] | None = {} if on_gpu and objective.capturable else None
 
     def __call__(self, *batch: Tensor) -> None:
         """Do one step on what :meth:`acil.training.batches.Batches.epoch` yields."""
@@ -218,7 +198,10 @@ class Step:
         size = len(batch[1])
         if size not in self._graphs:
             self._graphs[size] = self._record(*batch)
-        self._graphs[size].replay(*batch)
+        graph, inputs = self._graphs[size]
+        for own, new in zip(inputs, batch, strict=True):
+            own.copy_(new)
+        graph.replay()
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the steps to come."""
@@ -237,8 +220,10 @@ class Step:
             buffer = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
             if buffer is not None:
                 found[f"momentum.{name}"] = buffer
+        scaler: Any = self._scaler
         if self._half is not None:
-            found["loss_scale"], found["good_steps"] = _scaler_state(self._scaler)
+            # Its tensors themselves: its own interface copies them to the host.
+            found["loss_scale"], found["good_steps"] = scaler._scale, scaler._growth_tracker
         return {**found, "totals": self._totals}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
@@ -259,10 +244,11 @@ class Step:
         return loss / max(seen, 1), 100 * hits / max(seen, 1) if self._scored else None
 
     def close(self) -> None:
-        """Free the graphs and the gradients."""
-        self._graphs = {} if self._graphs is not None else None
+        """Free the graphs and the gradients, and undo :func:`compile_parts`."""
+        self._graphs = None
         self._optimizer.zero_grad(set_to_none=True)
-        _plain(self._network)
+        for module in self._network.modules():
+            module._compiled_call_impl = None
 
     def _run(self, x: Tensor, y: Tensor, *others: Tensor) -> None:
         if self._half is None:
@@ -304,28 +290,19 @@ class Step:
         eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return eager
 
-    def _record(self, *batch: Tensor) -> _Graph:
-        """Record a step for this batch size; weights, buffers and momentum stay as they are."""
+    def _record(self, *batch: Tensor) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
+        """Return a recorded step for this batch size, and the tensors that it reads.
+
+        Weights, buffers and momentum stay as they are.
+        """
         before = {name: tensor.clone() for name, tensor in self.tensors().items()}
-        graph = _Graph(self._run, *batch)
-        self.load(before)
-        return graph
-
-
-class _Graph:
-    """A recorded step that is replayed on new inputs."""
-
-    def __init__(self, run: Callable[..., None], *batch: Tensor) -> None:
         # clone keeps the channels-last layout.
-        self._inputs = tuple(part.clone() for part in batch)
+        inputs = tuple(part.clone() for part in batch)
         for _ in range(_WARMUP_STEPS):
-            run(*self._inputs)
-        self._graph = torch.cuda.CUDAGraph()
+            self._run(*inputs)
+        graph = torch.cuda.CUDAGraph()
         # On the stream of the other steps: gradients belong to the stream that first made them.
-        with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream()):
-            run(*self._inputs)
-
-    def replay(self, *batch: Tensor) -> None:
-        for own, new in zip(self._inputs, batch, strict=True):
-            own.copy_(new)
-        self._graph.replay()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            self._run(*inputs)
+        self.load(before)
+        return graph, inputs

@@ -45,28 +45,18 @@ def load(
     skip_bad: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Dataset:
-    """Return the images in ``train/CLASS/*`` and ``val/CLASS/*`` (or ``test/CLASS/*``).
+    """Return the images in ``train/CLASS/*`` and ``val/CLASS/*`` (or ``test/CLASS/*``) of a folder.
 
-    Parameters
-    ----------
-    root : Path
-        Folder with ``train`` and ``val``. Class folders may be symbolic links; hidden files and files
-        that are no images by their name are ignored.
-    size : int
-        Side of the stored square: the shorter side is scaled to it, the middle is cut out. The pixels
-        of all images are kept in one file of 3 x size² bytes each.
-    subset : {"lucir", "podnet"}, optional
-        Take one of the two ImageNet-100 subsets. They are published as positions in the sorted list of
-        the 1000 class folders, so all 1000 must be there.
-    n_classes : int, optional
-        Class folders that must be there. Such a data set is for networks that are trained already: its
-        recipe is ``pretrained``, and it has no base phase.
-    cache : str or path-like, optional
-        Folder for the decoded images; by default the environment variable ACIL_CACHE says, or it is
-        ``.acil-cache`` in ``root``.
-    skip_bad : bool
-        Leave out images that cannot be decoded; `Dataset.skipped` names them.
-    progress : callable, optional
+    Class folders may be symbolic links; hidden files and files that are no images by their name are
+    ignored. Of an image the shorter side is scaled to ``size``, and the middle square is cut out. The
+    pixels of all are kept in one file, of 3 x size² bytes each, in the folder ``cache``; by default the
+    environment variable ACIL_CACHE names it, or it is ``.acil-cache`` in ``root``. ``skip_bad`` leaves
+    out images that cannot be decoded; `Dataset.skipped` names them.
+
+    ``subset`` takes an ImageNet-100 subset. Both are published as positions in the sorted list of the
+    1000 class folders, so all 1000 must be there. With ``n_classes``, so many class folders must be
+    there. Such a data set is for networks that are trained already: its recipe is ``pretrained``, and it
+    has no base phase.
     """
     root = _checked_root(root)
     if not 1 <= size <= 4096:
