@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 
 from acil.methods import fetril
 from acil.methods.class_means import ClassMeans, by_class
-from acil.methods.fetril import training_rows
+from acil.methods.fetril import squared_hinge, training_rows
 from small_training import CPU
 
 
@@ -106,3 +106,31 @@ def test_solver_that_does_not_converge_is_logged_and_not_raised(caplog, monkeypa
     with caplog.at_level(logging.WARNING, "acil.methods.fetril"):
         learnt("fetril", [phase(features, labels)])
     assert "has not converged" in caplog.text
+
+
+def problem(n_classes, features=12, rows=400, spread=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(rows) % n_classes
+    rng.shuffle(y)
+    X = rng.normal(size=(rows, features)) * spread + rng.normal(size=(n_classes, features))[y]
+    return X / np.linalg.norm(X, axis=1, keepdims=True), y
+
+
+@pytest.mark.parametrize("C", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("n_classes", [3, 7])
+def test_weights_are_those_of_scikit_learn(n_classes, C):
+    X, y = problem(n_classes)
+    svc = LinearSVC(C=C, tol=1e-10, dual=False, max_iter=10_000).fit(X, y)
+    weight, bias, converged = squared_hinge(
+        torch.from_numpy(X), torch.from_numpy(y), n_classes, C, tolerance=1e-9
+    )
+    assert converged
+    np.testing.assert_allclose(weight, svc.coef_, rtol=0, atol=1e-6 * np.abs(svc.coef_).max())
+    np.testing.assert_allclose(bias, svc.intercept_, rtol=0, atol=1e-6 * np.abs(svc.coef_).max())
+
+
+def test_separable_classes_and_a_large_C_converge():
+    X, y = problem(5, spread=0.05)
+    weight, bias, converged = squared_hinge(torch.from_numpy(X), torch.from_numpy(y), 5, C=1e4)
+    assert converged
+    assert (torch.from_numpy(X) @ weight.T + bias).argmax(1).tolist() == y.tolist()
