@@ -29,19 +29,19 @@ from acil.privacy.release import (
 from acil.state import State
 from acil.validation import check_same_kind, columns_of
 
-# Set once for all data and every ε, mostly on public samples (docs/privacy.md says where not): a choice
+# Chosen once for all data and every ε, on public samples alone (docs/privacy.md, "The forms"): a choice
 # that looks at the private samples would have to be paid for.
 
-#: Steps of descent; on public samples half and twice as many are about as good.
-_STEPS = 16
+#: Steps of descent.
+_STEPS = 8
 #: Share of the squared sensitivity that class sums and counts get, from which the descent starts.
-_FIRST_SHARE = 0.1
+_FIRST_SHARE = 0.05
 #: Largest length of (probabilities − truth) of a sample, which could be √2: less noise, little bias.
-_LONGEST_ERROR = 0.5
+_LONGEST_ERROR = 0.35
 #: Nesterov's momentum, and the first iterate, as a share of the steps, of those that are averaged.
-_MOMENTUM, _AVERAGED_FROM = 0.8, 0.25
+_MOMENTUM, _AVERAGED_FROM = 0.9, 0.5
 #: Ridge, relative to the samples of a class in one direction; and what is added to it for the noise.
-_RIDGE, _RIDGE_OF_NOISE = 0.1, 0.004
+_RIDGE, _RIDGE_OF_NOISE = 0.2, 0.008
 #: How far class sums of the same samples may differ, as a share of what one sample can change.
 _SAME = 1e-6
 
@@ -76,9 +76,9 @@ def private_softmax(
     -----
     First class sums and counts are released, as by `privatize` without gram. They are the first step of
     a descent from zero, and tell its curvature. Let c be the clip norm. A sample x with the error
-    e = softmax(Wᵀx) − y contributes x eᵀ to a gradient, scaled to a length of at most c/2, so gradients
-    have that sensitivity. All releases are Gaussian mechanisms: 1/σ² adds up, also where one depends on
-    the ones before it.
+    e = softmax(Wᵀx) − y contributes x eᵀ to a gradient, scaled to a length of at most 0.35 c, so
+    gradients have that sensitivity. All releases are Gaussian mechanisms: 1/σ² adds up, also where one
+    depends on the ones before it.
 
     Examples
     --------
