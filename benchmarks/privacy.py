@@ -60,13 +60,13 @@ WIDEST = 512
 DESCENTS = {"steps": (20, 80), "rate": (1.0, 2.5, 6.0, 15.0), "longest": (0.5, 1.0)}
 #: Constants of `private_softmax` with the values to choose from; the search starts from the first ones.
 TRIED = {
-    "_LONGEST_ERROR": (1.0, 0.7, 0.5, 0.35),
-    "_FIRST_SHARE": (0.2, 0.1, 0.05),
-    "_MOMENTUM": (0.9, 0.8, 0.6),
-    "_AVERAGED_FROM": (0.5, 0.25, 0.0),
-    "_RIDGE": (0.2, 0.1, 0.05),
-    "_RIDGE_OF_NOISE": (0.008, 0.004, 0.002),
-    "_STEPS": (8, 16, 32),
+    "_LONGEST_ERROR": (1.0, 0.7, 0.5, 0.35, 0.25),
+    "_FIRST_SHARE": (0.2, 0.1, 0.05, 0.025),
+    "_MOMENTUM": (0.9, 0.95, 0.8, 0.6),
+    "_AVERAGED_FROM": (0.5, 0.75, 0.25, 0.0),
+    "_RIDGE": (0.2, 0.4, 0.1, 0.05),
+    "_RIDGE_OF_NOISE": (0.008, 0.016, 0.004, 0.002),
+    "_STEPS": (8, 4, 16, 32),
 }
 #: Ridge of the public whitening, relative to the mean eigenvalue.
 WHITENING = 0.1
@@ -272,7 +272,9 @@ class Whitening:
 
 def spaces(name: str, public: Split, sets: list[Split]) -> Iterator[tuple[str, list[Split]]]:
     """Yield the sets in several spaces of unit rows, all made from public samples and seeds alone."""
-    sizes: tuple[int, ...] = {"paper": (64,), "strong": (256, 1024), "photos": (16, 64, 256, 512)}[name]
+    sizes: tuple[int, ...] = {"paper": (64,), "strong": (128, 256, 1024), "photos": (16, 64, 256, 512)}[
+        name
+    ]
     for size in sizes:
         white = Whitening.of(public, size)
         yield str(size), [part.mapped(white) for part in sets]
