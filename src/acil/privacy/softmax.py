@@ -35,13 +35,13 @@ from acil.validation import check_same_kind, columns_of
 #: Steps of descent.
 _STEPS = 8
 #: Share of the squared sensitivity that class sums and counts get, from which the descent starts.
-_FIRST_SHARE = 0.05
+_FIRST_SHARE = 0.1
 #: Largest length of (probabilities − truth) of a sample, which could be √2: less noise, little bias.
-_LONGEST_ERROR = 0.35
+_LONGEST_ERROR = 0.25
 #: Nesterov's momentum, and the first iterate, as a share of the steps, of those that are averaged.
-_MOMENTUM, _AVERAGED_FROM = 0.9, 0.5
+_MOMENTUM, _AVERAGED_FROM = 0.8, 0.75
 #: Ridge, relative to the samples of a class in one direction; and what is added to it for the noise.
-_RIDGE, _RIDGE_OF_NOISE = 0.2, 0.008
+_RIDGE, _RIDGE_OF_NOISE = 0.05, 0.008
 #: How far class sums of the same samples may differ, as a share of what one sample can change.
 _SAME = 1e-6
 
@@ -76,7 +76,7 @@ def private_softmax(
     -----
     First class sums and counts are released, as by `privatize` without gram. They are the first step of
     a descent from zero, and tell its curvature. Let c be the clip norm. A sample x with the error
-    e = softmax(Wᵀx) − y contributes x eᵀ to a gradient, scaled to a length of at most 0.35 c, so
+    e = softmax(Wᵀx) − y contributes x eᵀ to a gradient, scaled to a length of at most c/4, so
     gradients have that sensitivity. All releases are Gaussian mechanisms: 1/σ² adds up, also where one
     depends on the ones before it.
 
