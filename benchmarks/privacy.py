@@ -503,17 +503,23 @@ def private_weights(rows: Split, clf: ACILClassifier, epsilon: float) -> Tensor:
 def rivals(
     train: Split, test: Split, trial: Split, judge: Split, repeats: int, with_opacus: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy of DP-SGD with all settings."""
+    """Yield the accuracy of DP-SGD, with the settings that are best on the stand-ins."""
     if train.x.shape[1] > WIDEST:
         return
-    for epsilon, given in product(EPSILONS, product(*DESCENTS.values())):
-        found, scores = (
-            [accuracy(with_one(seen), gradient_descent(rows, epsilon, *given)) for _ in range(repeats)]
-            for rows, seen in ((train, test), (trial, judge))
-        )
+
+    def found(rows: Split, seen: Split, epsilon: float, given: tuple[Any, ...], n: int) -> list[float]:
+        return [accuracy(with_one(seen), gradient_descent(rows, epsilon, *given)) for _ in range(n)]
+
+    for epsilon in EPSILONS:
+        scores = {
+            given: np.mean(found(trial, judge, epsilon, given, repeats))
+            for given in product(*DESCENTS.values())
+        }
+        given = max(scores, key=lambda key: scores[key])
+        final = found(train, test, epsilon, given, max(repeats, 3))
         record = {"form": "DP-SGD", "phases": 1, "epsilon": epsilon}
-        record |= dict(zip(DESCENTS, given, strict=True)) | {"stand_in": np.mean(scores)}
-        yield record | {"accuracy": np.mean(found), "deviation": np.std(found)}
+        record |= dict(zip(DESCENTS, given, strict=True)) | {"stand_in": scores[given]}
+        yield record | {"accuracy": np.mean(final), "deviation": np.std(final)}
         if with_opacus and epsilon in (1.0, 8.0) and train.x.shape[1] <= 64:
             W = opacus_descent(train, epsilon, *given)
             record |= {"form": "DP-SGD, Opacus", "stand_in": None}
