@@ -201,18 +201,28 @@ def memberships(name: str, train: Split, test: Split) -> Iterator[dict[str, Any]
         norm = float(pool.x.norm(dim=1).median()) * (1 if width is None else math.sqrt(width / 2))
         for n in (300,) if name == "photos" else (400, 2000, 20_000):
             settings = {"expansion_size": width, "gamma": 1.0, "clip_norm": norm, "device": "cpu"}
-            clf, again = (ACILClassifier(**settings).fit(X[:n], y[:n]) for _ in range(2))
-            softmax = private_softmax(again, X[:n], y[:n], 1.0, DELTA)
-            models = {"plain": clf, "ε = 1": privatize(clf, 1.0, DELTA), "ε = 1, softmax": softmax}
-            for kind, model in models.items():
-                others = slice(n, n + 4000)
-                truth = {"features": X[: min(n, 4000)], "labels": y[: min(n, 4000)]}
-                found = audit(model, **truth, others=X[others], other_labels=y[others])
+            clf = ACILClassifier(**settings).fit(X[:n], y[:n])
+            # Ten of each: one draw of the noise says little. Copies do not remember releases.
+            models = {
+                "plain": [clf],
+                "ε = 1": (privatize(clf.copy(), 1.0, DELTA) for _ in range(10)),
+                "ε = 1, softmax": (
+                    private_softmax(clf.copy(), X[:n], y[:n], 1.0, DELTA) for _ in range(10)
+                ),
+            }
+            truth = {"features": X[: min(n, 4000)], "labels": y[: min(n, 4000)]}
+            truth |= {"others": X[n : n + 4000], "other_labels": y[n : n + 4000]}
+            for kind, drawn in models.items():
+                found, scores = [], []
+                for model in drawn:
+                    found.append(audit(model, **truth))
+                    scores.append(100 * model.score(truth["others"], truth["other_labels"]))
                 record = {"kind": "membership", "features": name, "width": width, "samples": n}
-                record |= {"model": kind, "recovered": found.recovered}
+                record |= {"model": kind, "recovered": sum(one.recovered for one in found)}
+                record |= {"accuracy": np.mean(scores)}
                 yield record | {
-                    f"{way}_{fact}": getattr(result, fact)
-                    for way, result in found.membership.items()
+                    f"{way}_{fact}": np.mean([getattr(one.membership[way], fact) for one in found])
+                    for way in found[0].membership
                     for fact in ("area", "found")
                 }
 
