@@ -607,20 +607,14 @@ def judged(
 
 
 def best(records: list[dict[str, Any]]) -> dict[tuple[str, str], dict[float, float]]:
-    """Return the accuracy by ε of each row of the table: of the record that is best on stand-ins.
-
-    A last row has DP-SGD with the settings that are best on test samples: more than it can promise.
-    """
+    """Return the accuracy by ε of each row of the table: of the record that is best on stand-ins."""
     rows: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}
     for record in records:
-        rival = record["form"].startswith("DP-SGD")
-        who = "DP-SGD" if rival else f"release, K = {record['phases']}"
-        who = "softmax" if record["form"] == "softmax" else who
-        choices = [] if record["stand_in"] is None else [(who, "stand_in")]
-        choices += [("DP-SGD, tuned on test samples", "accuracy")] if rival else []
-        for who, judge in choices:
+        if record["stand_in"] is not None:
+            sums = record["form"] not in ("DP-SGD", "softmax")
+            who = f"release, K = {record['phases']}" if sums else record["form"]
             row = rows.setdefault((record["features"], who), {})
-            found = (record[judge], record["accuracy"])
+            found = (record["stand_in"], record["accuracy"])
             row[record["epsilon"]] = max(row.get(record["epsilon"], found), found)
     return {key: {e: pair[1] for e, pair in row.items()} for key, row in sorted(rows.items())}
 
