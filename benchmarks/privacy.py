@@ -1,13 +1,15 @@
 """What models leak, and what a private release costs, on real features.
 
     ACIL_DATA=… python benchmarks/privacy.py features --photos PHOTOS --features FOLDER
+    python benchmarks/privacy.py choice --features FOLDER --out results/privacy
     python benchmarks/privacy.py recovery --features FOLDER --out results/privacy
     python benchmarks/privacy.py frontier --features FOLDER --out results/privacy
 
 `features` extracts CIFAR-100 through the shipped ResNet-32 networks (recipes `paper` and `strong`) and
-photographs through EfficientNet-Lite0, once. `recovery` attacks pairs of states and single models.
-`frontier` compares the accuracy of private releases with a linear classifier trained by DP-SGD. Both
-write records (JSON lines). `--only NAME` restricts them to some features.
+photographs through EfficientNet-Lite0, once. `choice` chooses the constants of `private_softmax` on
+public stand-ins. `recovery` attacks pairs of states and single models. `frontier` compares the accuracy
+of private releases with a linear classifier trained by DP-SGD. All write records (JSON lines).
+`--only NAME` restricts them to some features.
 """
 
 from __future__ import annotations
@@ -19,20 +21,28 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dp_accounting
 import numpy as np
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
+from scipy.special import ndtri
 from torch import Tensor
 
-from acil import ACILClassifier, load, save
-from acil.benchmark.orders import class_order
+from acil import ACILClassifier, ImageClassifier, load, save
+from acil.benchmark.datasets import Dataset
+from acil.benchmark.datasets import load as load_data
 from acil.privacy import audit, combine, guarantee, private_softmax, privatize
 from acil.privacy.recovery import backbone_features
+from acil.training.recipes import RECIPES
+from acil.vision.backbones import load_backbone
+from acil.vision.extract import FeatureExtractor
+from acil.vision.imageset import ImageSet
 
 ROOT = Path(__file__).parents[1]
 DELTA = 1e-5
@@ -41,20 +51,31 @@ EPSILONS = (1.0, 2.0, 4.0, 8.0, math.inf)
 GROUPS = (1, 2, 5, 10, 15, 50, 500)
 #: Classes that the networks of CIFAR-100 were trained on; the samples of all others are private.
 BASE = 50
+#: Classes of the network that stand-ins of CIFAR-100 are seen through, and quarter turns of images. Both
+#: are of the base classes: 2 turns of the 40 others are 80 classes, which this network never saw.
+SMALL_BASE, TURNS = 10, (0, 1)
+#: Widest space that softmax classifiers are trained in, ours and those of DP-SGD.
+WIDEST = 512
+#: Settings of DP-SGD to choose from on stand-ins; rates are relative to the number of classes.
+DESCENTS = {"steps": (20, 80), "rate": (1.0, 2.5, 6.0, 15.0), "longest": (0.5, 1.0)}
+#: The same of `private_softmax`, chosen as freely as those of DP-SGD.
+SOFTMAXES = {"steps": (8, 16, 32, 64), "longest_error": (0.25, 0.5, 1.0)}
+#: Constants of `private_softmax` with the values to choose from; the search starts from the first ones.
+TRIED = {
+    "_LONGEST_ERROR": (1.0, 0.7, 0.5, 0.35, 0.25),
+    "_FIRST_SHARE": (0.2, 0.1, 0.05, 0.025),
+    "_MOMENTUM": (0.9, 0.95, 0.8, 0.6),
+    "_AVERAGED_FROM": (0.5, 0.75, 0.25, 0.0),
+    "_RIDGE": (0.2, 0.4, 0.1, 0.05),
+    "_RIDGE_OF_NOISE": (0.008, 0.016, 0.004, 0.002),
+    "_STEPS": (8, 4, 16, 32),
+}
 #: Ridge of the public whitening, relative to the mean eigenvalue.
 WHITENING = 0.1
 
 
 def extract(folder: Path, photos: Path) -> None:
     """Write the features of all data: NAME-train, NAME-test, and photos-public, of CIFAR images."""
-    from PIL import Image
-
-    from acil import ImageClassifier
-    from acil.benchmark.datasets import load as load_data
-    from acil.training.recipes import RECIPES
-    from acil.vision.backbones import load_backbone
-    from acil.vision.extract import FeatureExtractor
-
     folder.mkdir(parents=True, exist_ok=True)
     data = load_data("cifar100")
     for name in ("paper", "strong"):
@@ -66,12 +87,11 @@ def extract(folder: Path, photos: Path) -> None:
                 {"x": rows, "y": getattr(data, f"{split}_labels")},
                 folder / f"{name}-{split}.safetensors",
             )
-        # Base classes through a network that was trained on others: they stand in for private samples.
-        backbone, *_ = load_backbone(ROOT / f"results/cifar100/{name}/seed1993-0.safetensors")
-        rows = torch.nonzero(data.train_labels < BASE).flatten()
-        content = FeatureExtractor(backbone, RECIPES[name].features).features(data.train.subset(rows))
-        content = {"x": content.half(), "y": data.train_labels[rows]}
-        save_file(content, folder / f"{name}-trial.safetensors")
+        backbone, *_ = load_backbone(
+            ROOT / f"results/cifar100/small-base/strong-natural-base{SMALL_BASE}-0.safetensors"
+        )
+        content = turned(data, FeatureExtractor(backbone, RECIPES[name].features))
+        save_file(content, folder / f"{name}-stand-in.safetensors")
     model = ImageClassifier()
     for split in ("train", "test"):
         samples = model.prepare(photos / split)
@@ -87,6 +107,17 @@ def extract(folder: Path, photos: Path) -> None:
     samples = model.prepare(pictures, [f"{int(c):02}" for c in data.train_labels[chosen]])
     content = {"x": torch.from_numpy(samples.features), "y": data.train_labels[chosen]}
     save_file(content, folder / "photos-public.safetensors")
+
+
+def turned(data: Dataset, extractor: FeatureExtractor) -> dict[str, Tensor]:
+    """Return the training images of the base classes; each turn of a class is a class of its own."""
+    rows = torch.nonzero(data.train_labels < BASE).flatten()
+    pixels, labels = data.train.subset(rows).pixels(), data.train_labels[rows]
+    x = [
+        extractor.features(ImageSet(torch.rot90(pixels, turn, (2, 3)).contiguous(), None, ""))
+        for turn in TURNS
+    ]
+    return {"x": torch.cat(x).half(), "y": torch.cat([labels + turn * BASE for turn in TURNS])}
 
 
 @dataclass(frozen=True)
@@ -172,18 +203,28 @@ def memberships(name: str, train: Split, test: Split) -> Iterator[dict[str, Any]
         norm = float(pool.x.norm(dim=1).median()) * (1 if width is None else math.sqrt(width / 2))
         for n in (300,) if name == "photos" else (400, 2000, 20_000):
             settings = {"expansion_size": width, "gamma": 1.0, "clip_norm": norm, "device": "cpu"}
-            clf, again = (ACILClassifier(**settings).fit(X[:n], y[:n]) for _ in range(2))
-            softmax = private_softmax(again, X[:n], y[:n], 1.0, DELTA)
-            models = {"plain": clf, "ε = 1": privatize(clf, 1.0, DELTA), "ε = 1, softmax": softmax}
-            for kind, model in models.items():
-                others = slice(n, n + 4000)
-                truth = {"features": X[: min(n, 4000)], "labels": y[: min(n, 4000)]}
-                found = audit(model, **truth, others=X[others], other_labels=y[others])
+            clf = ACILClassifier(**settings).fit(X[:n], y[:n])
+            # Ten of each: one draw of the noise says little. Copies do not remember releases.
+            models = {
+                "plain": [clf],
+                "ε = 1": (privatize(clf.copy(), 1.0, DELTA) for _ in range(10)),
+                "ε = 1, softmax": (
+                    private_softmax(clf.copy(), X[:n], y[:n], 1.0, DELTA) for _ in range(10)
+                ),
+            }
+            truth = {"features": X[: min(n, 4000)], "labels": y[: min(n, 4000)]}
+            truth |= {"others": X[n : n + 4000], "other_labels": y[n : n + 4000]}
+            for kind, drawn in models.items():
+                found, scores = [], []
+                for model in drawn:
+                    found.append(audit(model, **truth))
+                    scores.append(100 * model.score(truth["others"], truth["other_labels"]))
                 record = {"kind": "membership", "features": name, "width": width, "samples": n}
-                record |= {"model": kind, "recovered": found.recovered}
+                record |= {"model": kind, "recovered": sum(one.recovered for one in found)}
+                record |= {"accuracy": np.mean(scores)}
                 yield record | {
-                    f"{way}_{fact}": getattr(result, fact)
-                    for way, result in found.membership.items()
+                    f"{way}_{fact}": np.mean([getattr(one.membership[way], fact) for one in found])
+                    for way in found[0].membership
                     for fact in ("area", "found")
                 }
 
@@ -243,7 +284,9 @@ class Whitening:
 
 def spaces(name: str, public: Split, sets: list[Split]) -> Iterator[tuple[str, list[Split]]]:
     """Yield the sets in several spaces of unit rows, all made from public samples and seeds alone."""
-    sizes: tuple[int, ...] = {"paper": (64,), "strong": (256, 1024), "photos": (16, 64, 256, 512)}[name]
+    sizes: tuple[int, ...] = {"paper": (64,), "strong": (128, 256, 1024), "photos": (16, 64, 256, 512)}[
+        name
+    ]
     for size in sizes:
         white = Whitening.of(public, size)
         yield str(size), [part.mapped(white) for part in sets]
@@ -277,6 +320,11 @@ def learnt(train: Split, groups: list[list[int]]) -> list[ACILClassifier]:
     return models
 
 
+def learnt_at_once(train: Split) -> ACILClassifier:
+    """Learn all classes in one phase."""
+    return learnt(train, [list(range(int(train.y.max()) + 1))])[0]
+
+
 def together(models: list[ACILClassifier]) -> ACILClassifier:
     """Return one model that has learnt all phases at once."""
     whole = models[0].copy()
@@ -298,8 +346,12 @@ def released(models: list[ACILClassifier], gram: bool, epsilon: float) -> tuple[
     return discriminants(whole)
 
 
-def gradient_descent(train: Split, n_classes: int, epsilon: float, steps: int, rate: float) -> Tensor:
-    """Train a linear softmax classifier by DP gradient descent; the gradient of each row is clipped."""
+def gradient_descent(train: Split, epsilon: float, steps: int, rate: float, longest: float) -> Tensor:
+    """Train a linear softmax classifier by DP gradient descent; the gradient of each row is clipped.
+
+    The rate is relative to the number of classes: the more there are, the flatter is the loss.
+    """
+    n_classes = int(train.y.max()) + 1
     noise = 0.0
     if epsilon < math.inf:
         # Each step sees all rows: Gaussian mechanisms compose exactly.
@@ -309,21 +361,22 @@ def gradient_descent(train: Split, n_classes: int, epsilon: float, steps: int, r
     mean = torch.zeros_like(W)
     for step in range(steps):
         error = torch.softmax(X @ W, dim=1) - Y
-        # ‖x eᵀ‖ = ‖x‖ ‖e‖, clipped to 1
-        error = error / (error.norm(dim=1) * X.norm(dim=1)).clamp(min=1.0).unsqueeze(1)
-        W = W - rate / len(X) * (X.T @ error + noise * torch.randn(W.shape))
+        # ‖x eᵀ‖ = ‖x‖ ‖e‖
+        lengths = error.norm(dim=1) * X.norm(dim=1)
+        error *= (longest / lengths.clamp(min=longest)).unsqueeze(1)
+        W = W - rate * n_classes / len(X) * (X.T @ error + noise * longest * torch.randn(W.shape))
         if 2 * step >= steps:
             mean += W
     # The mean of the later steps, which has less noise
     return mean / (steps - steps // 2)
 
 
-def opacus_descent(train: Split, n_classes: int, epsilon: float, steps: int, rate: float) -> Tensor:
+def opacus_descent(train: Split, epsilon: float, steps: int, rate: float, longest: float) -> Tensor:
     """Train the same classifier with Opacus, on a tenth of the rows at each step."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    share = 0.1
+    share, n_classes = 0.1, int(train.y.max()) + 1
     accountant = lambda: dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3)  # noqa: E731
     event = lambda sigma: dp_accounting.SelfComposedDpEvent(  # noqa: E731
         dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(sigma)), steps
@@ -335,9 +388,9 @@ def opacus_descent(train: Split, n_classes: int, epsilon: float, steps: int, rat
     torch.nn.init.zeros_(layer.weight)
     layer = GradSampleModule(layer)
     optimizer = DPOptimizer(
-        torch.optim.SGD(layer.parameters(), lr=rate),
+        torch.optim.SGD(layer.parameters(), lr=rate * n_classes),
         noise_multiplier=sigma,
-        max_grad_norm=1.0,
+        max_grad_norm=longest,
         expected_batch_size=int(share * len(X)),
     )
     mean = torch.zeros(n_classes, X.shape[1])
@@ -364,33 +417,38 @@ def with_one(test: Split) -> Split:
     return test.mapped(lambda x: torch.cat([x, torch.ones(len(x), 1)], dim=1) / math.sqrt(2))
 
 
-def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[str, Any]]:
-    """Measure every form on test samples, and on public samples that stand in for private ones.
+def stand_ins(folder: Path, name: str) -> tuple[Split, Split]:
+    """Return public rows to whiten by, and others, of classes that the network never saw.
 
-    For CIFAR-100, those are samples of base classes, seen by a network of another class order that was
-    not trained on them.
+    For CIFAR-100, they are training images of base classes, through a network of ten of these. For
+    photographs, they are images of CIFAR-100.
     """
+    if name == "photos":
+        public = Split.read(folder / "photos-public.safetensors")
+        return public.where(public.y >= 10), public.where(public.y < 10)
+    seen = Split.read(folder / f"{name}-stand-in.safetensors")
+    known = seen.y % BASE < SMALL_BASE
+    return seen.where(known), seen.where(~known)
+
+
+def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[str, Any]]:
+    """Measure every form on test samples, and on public samples that stand in for private ones."""
     for name in only:
         train, test = (Split.read(folder / f"{name}-{split}.safetensors") for split in ("train", "test"))
+        others, some = stand_ins(folder, name)
+        public = train.where(train.y < BASE)  # which the network was trained on
         if name == "photos":
             public = Split.read(folder / "photos-public.safetensors")
-            others, stand_in = public.where(public.y >= 10), public.where(public.y < 10)
-        else:
-            public = train.where(train.y < BASE)  # which the network was trained on
-            seen = Split.read(folder / f"{name}-trial.safetensors")
-            known = torch.isin(seen.y, torch.tensor(class_order("seed1993", 100)[:BASE]))
-            others, stand_in = seen.where(known), seen.where(~known)
-        trial, judge = halves(stand_in)
-        chosen = spaces(name, others, [trial, judge])
+        chosen = spaces(name, others, list(halves(some)))
         final = spaces(name, public, [train, test])
         repeats = 10 if name == "photos" else 1
-        for (space, stand_ins), (_, sets) in zip(chosen, final, strict=True):
+        for (space, trials), (_, sets) in zip(chosen, final, strict=True):
             common = {"kind": "frontier", "features": name, "space": space}
             for record in chain(
-                forms(*sets, *stand_ins, repeats), softmaxes(*sets, *stand_ins, repeats)
+                forms(*sets, *trials, repeats),
+                softmaxes(*sets, *trials, repeats),
+                rivals(*sets, *trials, repeats, with_opacus),
             ):
-                yield common | record
-            for record in rivals(*sets, *stand_ins, repeats, with_opacus):
                 yield common | record
 
 
@@ -433,93 +491,143 @@ def forms(
 def softmaxes(
     train: Split, test: Split, trial: Split, judge: Split, repeats: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy of private softmax classifiers, which see all samples at once (K = 1)."""
-    if train.x.shape[1] > 512:
+    """Yield the accuracy of private softmax classifiers, with the settings that are best on stand-ins.
+
+    They see all samples at once (K = 1).
+    """
+    if train.x.shape[1] > WIDEST:
         return
-    whole = [(rows, seen, in_phases(rows)[1][0]) for rows, seen in ((train, test), (trial, judge))]
+    final, first = learnt_at_once(train), learnt_at_once(trial)
     for epsilon in EPSILONS:
-        found, judged = (
-            [accuracy(seen, private_weights(rows, clf, epsilon)) for _ in range(max(repeats, 3))]
-            for rows, seen, clf in whole
-        )
-        record = {"form": "softmax", "phases": 1, "epsilon": epsilon, "stand_in": np.mean(judged)}
+        scores = {}
+        for values in product(*SOFTMAXES.values()):
+            given = dict(zip(SOFTMAXES, values, strict=True))
+            draws = [private_weights(trial, first, epsilon, **given) for _ in range(repeats)]
+            scores[values] = np.mean([accuracy(judge, W) for W in draws])
+        best_one = max(scores, key=lambda key: scores[key])
+        given = dict(zip(SOFTMAXES, best_one, strict=True))
+        found = [
+            accuracy(test, private_weights(train, final, epsilon, **given))
+            for _ in range(max(repeats, 3))
+        ]
+        record = {"form": "softmax", "phases": 1, "epsilon": epsilon, **given}
+        record |= {"stand_in": scores[best_one]}
         yield record | {"accuracy": np.mean(found), "deviation": np.std(found)}
 
 
-def private_weights(rows: Split, clf: ACILClassifier, epsilon: float) -> Tensor:
+def private_weights(rows: Split, clf: ACILClassifier, epsilon: float, **given: Any) -> Tensor:
     """Return the weights of a private softmax classifier of all samples of a model."""
     # Without privacy: so little noise that it does not count. Copies do not remember releases.
     budget = 1e6 if epsilon == math.inf else epsilon
-    made = private_softmax(clf.copy(), rows.x.numpy(), rows.y.numpy(), budget, DELTA)
+    made = private_softmax(clf.copy(), rows.x.numpy(), rows.y.numpy(), budget, DELTA, **given)
     return made._require_state().model.weights().coef
-
-
-def tuned(folder: Path, only: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy of DP-SGD at rates that the stand-ins, of fewer classes, do not choose."""
-    for name, size in (("paper", 64), ("strong", 256)):
-        if name in only:
-            train, test = (
-                Split.read(folder / f"{name}-{split}.safetensors") for split in ("train", "test")
-            )
-            white = Whitening.of(train.where(train.y < BASE), size)
-            train, test = train.mapped(white), test.mapped(white)
-            for epsilon in EPSILONS[:-1]:
-                for rate in (125.0, 250.0, 500.0, 1000.0):
-                    W = gradient_descent(train, int(train.y.max()) + 1, epsilon, 80, rate)
-                    record = {"kind": "frontier", "features": name, "space": str(size)}
-                    record |= {"form": "DP-SGD", "phases": 1, "epsilon": epsilon, "steps": 80}
-                    record |= {"rate": rate, "stand_in": None}
-                    yield record | {"accuracy": accuracy(with_one(test), W)}
 
 
 def rivals(
     train: Split, test: Split, trial: Split, judge: Split, repeats: int, with_opacus: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the accuracy of DP-SGD, with the settings that are best on the stand-ins."""
-    if train.x.shape[1] > 1024:
+    if train.x.shape[1] > WIDEST:
         return
-    n_classes, n_trial = int(train.y.max()) + 1, int(trial.y.max()) + 1
-    lengths = (20, 80) if len(train.y) * train.x.shape[1] < 2e7 else (20,)
+
+    def found(rows: Split, seen: Split, epsilon: float, given: tuple[Any, ...], n: int) -> list[float]:
+        return [accuracy(with_one(seen), gradient_descent(rows, epsilon, *given)) for _ in range(n)]
+
     for epsilon in EPSILONS:
-        judged = {
-            (steps, rate): np.mean(
-                [
-                    accuracy(with_one(judge), gradient_descent(trial, n_trial, epsilon, steps, rate))
-                    for _ in range(repeats)
-                ]
-            )
-            for steps in lengths
-            for rate in (10.0, 50.0, 250.0)
+        scores = {
+            given: np.mean(found(trial, judge, epsilon, given, repeats))
+            for given in product(*DESCENTS.values())
         }
-        steps, rate = max(judged, key=lambda key: judged[key])
-        found = [
-            accuracy(with_one(test), gradient_descent(train, n_classes, epsilon, steps, rate))
-            for _ in range(repeats)
-        ]
-        record = {"form": "DP-SGD", "phases": 1, "epsilon": epsilon, "steps": steps, "rate": rate}
-        record |= {"stand_in": judged[steps, rate]}
-        yield record | {"accuracy": np.mean(found), "deviation": np.std(found)}
+        given = max(scores, key=lambda key: scores[key])
+        final = found(train, test, epsilon, given, max(repeats, 3))
+        record = {"form": "DP-SGD", "phases": 1, "epsilon": epsilon}
+        record |= dict(zip(DESCENTS, given, strict=True)) | {"stand_in": scores[given]}
+        yield record | {"accuracy": np.mean(final), "deviation": np.std(final)}
         if with_opacus and epsilon in (1.0, 8.0) and train.x.shape[1] <= 64:
-            W = opacus_descent(train, n_classes, epsilon, steps, rate)
+            W = opacus_descent(train, epsilon, *given)
             record |= {"form": "DP-SGD, Opacus", "stand_in": None}
             yield record | {"accuracy": accuracy(with_one(test), W)}
 
 
-def best(records: list[dict[str, Any]]) -> dict[tuple[str, str], dict[float, float]]:
-    """Return the accuracy by ε of each row of the table: of the record that is best on stand-ins.
+def choice(folder: Path, only: list[str]) -> Iterator[dict[str, Any]]:
+    """Choose the constants of `private_softmax` on stand-ins, which are public; yield all tried.
 
-    A last row has DP-SGD with the settings that are best on test samples: more than it can promise.
+    One constant after the other takes the value of the highest mean accuracy over all features and
+    ε. Values within one standard error of it are as good: of those the one that stands is kept, and of
+    steps the fewest are taken. This is repeated until nothing changes, at most three times.
     """
+    trials = {}
+    for name in only:
+        others, some = stand_ins(folder, name)
+        pairs = [pair for _, pair in spaces(name, others, list(halves(some)))]
+        trials[name] = [(*pair, learnt_at_once(pair[0])) for pair in pairs if pair[0].x.shape[1] <= 256]
+    known: dict[tuple[float, ...], tuple[float, float]] = {}
+    chosen = {name: values[0] for name, values in TRIED.items()}
+    for _ in range(3):
+        before = dict(chosen)
+        for name, values in TRIED.items():
+            for value in values:
+                constants = chosen | {name: value}
+                if tuple(constants.values()) not in known:
+                    found = judged(trials, constants, EPSILONS[:-1])
+                    known[tuple(constants.values())] = found["mean"], found["error"]
+                    yield {"kind": "tried", **constants, **found}
+            scores = {value: known[tuple((chosen | {name: value}).values())] for value in values}
+            top = max(scores, key=lambda value: scores[value])
+            equal = [
+                v
+                for v in values
+                if scores[top][0] - scores[v][0] <= math.hypot(scores[top][1], scores[v][1])
+            ]
+            stays = min(equal) if name == "_STEPS" else chosen[name]
+            chosen[name] = stays if stays in equal else top
+        if chosen == before:
+            break
+    yield {"kind": "chosen", **chosen}
+    # What it would cost if no attack on membership could have an area above 0.55
+    least = 1 / (math.sqrt(2) * float(ndtri(0.55)))
+    for epsilon in (dp_accounting.get_epsilon_gaussian(least, DELTA), 1.0):
+        yield {"kind": "area", "epsilon": epsilon, **judged(trials, chosen, (epsilon,), 3)}
+
+
+def judged(
+    trials: dict[str, list[tuple[Split, Split, ACILClassifier]]],
+    constants: dict[str, float],
+    epsilons: tuple[float, ...],
+    more: int = 1,
+) -> dict[str, Any]:
+    """Return mean accuracies of `private_softmax` by features, their mean, and its standard error."""
+    means, variances = {}, []
+    with patch.multiple("acil.privacy.softmax", **constants):
+        for name, spaces_of in trials.items():
+            found = np.array(
+                [
+                    [
+                        accuracy(judge, private_weights(rows, clf, epsilon))
+                        for _ in range(more * (30 if name == "photos" else 2))
+                    ]
+                    for rows, judge, clf in spaces_of
+                    for epsilon in epsilons
+                ]
+            )
+            means[name] = float(found.mean())
+            variances.append(found.var(axis=1, ddof=1).mean() / found.size)
+    return {
+        "by_features": means,
+        "mean": np.mean(list(means.values())),
+        "error": math.sqrt(sum(variances)) / len(means),
+    }
+
+
+def best(records: list[dict[str, Any]]) -> dict[tuple[str, str], dict[float, float]]:
+    """Return the accuracy by ε of each row of the table: of the record that is best on stand-ins."""
     rows: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}
     for record in records:
-        rival = record["form"].startswith("DP-SGD")
-        who = "DP-SGD" if rival else f"release, K = {record['phases']}"
-        who = "softmax" if record["form"] == "softmax" else who
-        choices = [] if record["stand_in"] is None else [(who, "stand_in")]
-        choices += [("DP-SGD, tuned on test samples", "accuracy")] if rival else []
-        for who, judge in choices:
+        if record["stand_in"] is not None:
+            sums = record["form"] not in ("DP-SGD", "softmax")
+            who = f"release, K = {record['phases']}" if sums else record["form"]
             row = rows.setdefault((record["features"], who), {})
-            found = (record[judge], record["accuracy"])
+            found = (record["stand_in"], record["accuracy"])
             row[record["epsilon"]] = max(row.get(record["epsilon"], found), found)
     return {key: {e: pair[1] for e, pair in row.items()} for key, row in sorted(rows.items())}
 
@@ -571,7 +679,7 @@ def write(out: Path, name: str, records: Iterator[dict[str, Any]]) -> list[dict[
 def main(arguments: list[str] | None = None) -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["features", "recovery", "frontier", "report"])
+    parser.add_argument("what", choices=["features", "choice", "recovery", "frontier", "report"])
     parser.add_argument("--features", type=Path, required=True, help="folder of extracted features")
     parser.add_argument("--photos", type=Path, help="folder with train/CLASS and test/CLASS")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "privacy")
@@ -581,13 +689,15 @@ def main(arguments: list[str] | None = None) -> None:
     only = given.only.split(",")
     if given.what == "features":
         extract(given.features, given.photos)
+    elif given.what == "choice":
+        write(given.out, "choice", choice(given.features, only))
     elif given.what == "recovery":
         write(given.out, "recovery", recovery(given.features, only))
         picture(Split.read(given.features / "paper-train.safetensors"), given.out / "recovered.png")
     else:
         new: Iterator[dict[str, Any]] = iter(())
         if given.what == "frontier":
-            new = chain(frontier(given.features, only, given.opacus), tuned(given.features, only))
+            new = frontier(given.features, only, given.opacus)
         records = write(given.out, "frontier", new)
         (given.out / "frontier.md").write_text(table(records), encoding="utf-8")
         plot(records, given.out / "frontier.png")

@@ -43,6 +43,14 @@ def test_it_predicts_and_is_stored_with_its_guarantee(tmp_path):
     assert guarantee(read)["epsilon"] == 1.0
 
 
+@pytest.mark.parametrize("bad", [{"steps": 0}, {"longest_error": 0.0}, {"longest_error": 2.0}])
+def test_bad_settings_of_the_descent_release_nothing(bad):
+    clf = plain().fit(X, y)
+    with pytest.raises(InputError, match="steps must be at least 1"):
+        private_softmax(clf, X, y, 1.0, DELTA, **bad)
+    assert guarantee(private_softmax(clf, X, y, 1.0, DELTA))["epsilon"] == 1.0
+
+
 def test_it_is_the_softmax_classifier_where_noise_does_not_count(monkeypatch):
     from sklearn.linear_model import LogisticRegression
 
@@ -50,10 +58,9 @@ def test_it_is_the_softmax_classifier_where_noise_does_not_count(monkeypatch):
     labels = rng.integers(0, 3, size=6000)
     rows = centres[labels] * 0.5 + rng.normal(size=(6000, 8))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    monkeypatch.setattr(softmax, "_LONGEST_ERROR", math.sqrt(2))
-    monkeypatch.setattr(softmax, "_STEPS", 400)
     monkeypatch.setattr(softmax, "_RIDGE", 1e-3)
-    made = private_softmax(plain().fit(rows, labels), rows, labels, 1e6, DELTA)
+    settings = {"steps": 400, "longest_error": math.sqrt(2)}
+    made = private_softmax(plain().fit(rows, labels), rows, labels, 1e6, DELTA, **settings)
     C = 1 / (1e-3 * 6000 / 3 / 8)
     reference = LogisticRegression(C=C, fit_intercept=False, tol=1e-8).fit(rows, labels)
     np.testing.assert_allclose(
@@ -83,7 +90,8 @@ def test_gradients_that_are_short_enough_are_exact():
     torch.testing.assert_close(softmax.gradient(iter([(rows, columns, None)]), W.detach(), 10.0), W.grad)
 
 
-def test_the_noise_has_the_stated_scale(monkeypatch):
+@pytest.mark.parametrize(("steps", "longest"), [(8, 0.25), (5, 1.0)])
+def test_the_noise_has_the_stated_scale(monkeypatch, steps, longest):
     clip_norm, sigma = 2.0, dp_accounting.get_sigma_gaussian(2.0, DELTA)
     seen, sums = [], []
     monkeypatch.setattr(softmax, "gradient", lambda blocks, W, longest: torch.zeros_like(W))
@@ -95,12 +103,12 @@ def test_the_noise_has_the_stated_scale(monkeypatch):
     monkeypatch.setattr(softmax, "_RIDGE", 0.0)
     monkeypatch.setattr(softmax, "_RIDGE_OF_NOISE", 0.0)
     monkeypatch.setattr(softmax, "_MOMENTUM", 0.0)
-    monkeypatch.setattr(softmax, "_AVERAGED_FROM", (softmax._STEPS - 1) / softmax._STEPS)
+    monkeypatch.setattr(softmax, "_AVERAGED_FROM", (steps - 1) / steps)
     moment, counts = torch.zeros(8, 3, dtype=torch.float64), torch.full((3,), 100.0).double()
-    W = softmax._descended(lambda: iter([]), moment, counts, clip_norm, sigma)
-    assert len(seen) == softmax._STEPS
+    W = softmax._descended(lambda: iter([]), moment, counts, clip_norm, sigma, steps, longest)
+    assert len(seen) == steps
     rate = 1 / (100 * clip_norm**2 / 8 * (2 / 3))
-    each = sigma * math.sqrt(softmax._STEPS) * softmax._LONGEST_ERROR * clip_norm
+    each = sigma * math.sqrt(steps) * longest * clip_norm
     torch.testing.assert_close(W, -rate * each * sum(seen))
     # All together: class sums and the steps make up one mechanism with the stated σ.
     clf = plain(clip_norm=clip_norm).fit(X, y)
@@ -109,7 +117,8 @@ def test_the_noise_has_the_stated_scale(monkeypatch):
     monkeypatch.setattr(
         softmax, "_descended", lambda *given: scales.append(given[4]) or real_descended(*given)
     )
-    private_softmax(clf, X, y, 2.0, DELTA)
+    private_softmax(clf, X, y, 2.0, DELTA, steps=steps, longest_error=longest)
+    assert len(seen) == 2 * steps
     assert sums[0] ** -2 + scales[0] ** -2 == pytest.approx(sigma**-2)
     noise = torch.cat([part.flatten() for part in seen])
     assert abs(float(noise.std()) - 1) < 5 / math.sqrt(2 * len(noise))

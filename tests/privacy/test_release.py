@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import ndtri
+from sklearn.metrics import roc_auc_score
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, UnsupportedError
@@ -223,6 +225,41 @@ def test_nothing_of_the_model_but_public_settings_is_in_a_release():
     assert made.gamma_ != clf.gamma_
     known = {"_state", "n_features_in_", "backbone_", "images_", *clf.get_params()}
     assert set(made.__dict__) <= known
+
+
+@pytest.mark.parametrize(("epsilon", "bound"), [(1.0, 0.58), (0.63, 0.55)])
+def test_the_best_attack_on_a_sample_that_nothing_hides_has_the_stated_area(monkeypatch, epsilon, bound):
+    # Noise as it comes: what makes sums of samples of it can only hide more.
+    monkeypatch.setattr(release, "_drawn", lambda values, variance: values)
+    unit = np.array([[0.6, 0.8]])
+    clf = plain().fit(np.zeros((2000, 2)), np.repeat(["cat", "dog"], 1000))
+    scores = []
+    for model in (clf.copy().partial_fit(unit, ["dog"]), clf):
+        expansion = model._require_state().model.expansion
+        noise = dp_accounting.get_sigma_gaussian(epsilon, DELTA)
+        given = (sums_of(model), model._require_state(), model.classes_, noise, False, expansion)
+        made = [release.noisy_sums(*given)[0] for _ in range(5000)]
+        # The likelihood ratio of with and without the sample, in the class of the sample
+        shares = release._SHARES[False]
+        scores.append(
+            [
+                shares[1] * float(unit[0] @ sums.moment[:, 1].numpy())
+                + shares[2] * float(sums.weights[1])
+                for sums in made
+            ]
+        )
+    found = roc_auc_score(np.repeat([1, 0], 5000), np.concatenate(scores))
+    stated = guarantee(privatize(clf, epsilon, DELTA))["area"]
+    assert stated < bound
+    # Four standard errors
+    assert abs(found - stated) < 4 * math.sqrt(1 / 6 / 5000)
+
+
+def test_the_stated_area_counts_all_releases():
+    clf = plain().fit(X, y)
+    areas = [guarantee(privatize(clf, 1.0, DELTA))["area"] for _ in range(4)]
+    # Four times: twice the distance of what is seen with a sample and without
+    assert ndtri(areas[3]) == pytest.approx(2 * ndtri(areas[0]))
 
 
 def test_sums_of_a_release_could_be_those_of_samples():

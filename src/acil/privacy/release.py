@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from acil.analytic import AnalyticModel, Expansion, Frozen, Ridge, Sums
@@ -152,16 +152,25 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
 
 
 def guarantee(model: ACILClassifier) -> dict[str, Any] | None:
-    """Return ε, δ and the unit that a release guarantees; None for a model without a guarantee.
+    """Return what a release guarantees; None for a model without a guarantee.
 
     Parameters
     ----------
     model : ACILClassifier
+
+    Returns
+    -------
+    dict or None
+        ``epsilon``, ``delta`` and their ``unit``; and ``area``, the largest area under the ROC curve
+        that any attack on the membership of a sample can have. 0.5 is chance.
     """
     ledger = model._require_state().release
     if ledger is None or not ledger["private"]:
         return None
-    return {"epsilon": ledger["epsilon"], "delta": ledger["delta"], "unit": UNIT}
+    # With a sample or without: N(1, σ²) or N(0, σ²) at best. A draw of one is above a draw of the other
+    # with probability Φ(1 / (σ √2)).
+    area = float(ndtr(math.sqrt(_loss(ledger["releases"]) / 2)))
+    return {"epsilon": ledger["epsilon"], "delta": ledger["delta"], "unit": UNIT, "area": area}
 
 
 def accountant() -> Any:

@@ -29,25 +29,30 @@ from acil.privacy.release import (
 from acil.state import State
 from acil.validation import check_same_kind, columns_of
 
-# Set once for all data and every ε, mostly on public samples (docs/privacy.md says where not): a choice
-# that looks at the private samples would have to be paid for.
+# Chosen once for all data and every ε, on public samples alone (docs/privacy.md, "The forms"): a choice
+# that looks at the private samples would have to be paid for. The first two are defaults.
 
-#: Steps of descent; on public samples half and twice as many are about as good.
-_STEPS = 16
+_STEPS, _LONGEST_ERROR = 8, 0.25
 #: Share of the squared sensitivity that class sums and counts get, from which the descent starts.
 _FIRST_SHARE = 0.1
-#: Largest length of (probabilities − truth) of a sample, which could be √2: less noise, little bias.
-_LONGEST_ERROR = 0.5
 #: Nesterov's momentum, and the first iterate, as a share of the steps, of those that are averaged.
-_MOMENTUM, _AVERAGED_FROM = 0.8, 0.25
+_MOMENTUM, _AVERAGED_FROM = 0.8, 0.75
 #: Ridge, relative to the samples of a class in one direction; and what is added to it for the noise.
-_RIDGE, _RIDGE_OF_NOISE = 0.1, 0.004
+_RIDGE, _RIDGE_OF_NOISE = 0.05, 0.008
 #: How far class sums of the same samples may differ, as a share of what one sample can change.
 _SAME = 1e-6
 
 
 def private_softmax(
-    model: ACILClassifier, X: Any, y: Any, epsilon: float, delta: float, *, classes: Any = None
+    model: ACILClassifier,
+    X: Any,
+    y: Any,
+    epsilon: float,
+    delta: float,
+    *,
+    classes: Any = None,
+    steps: int | None = None,
+    longest_error: float | None = None,
 ) -> ACILClassifier:
     """Train a softmax classifier on all samples of a model; return it as a private release.
 
@@ -66,6 +71,12 @@ def private_softmax(
     classes : array-like, optional
         The label set, fixed without looking at the samples. By default the classes of the model, which
         then count as public.
+    steps : int, optional
+        Steps of descent, by default 8. Choose it, and the next one, on public samples that resemble the
+        private ones, if there are any: the smaller the noise, the more steps pay.
+    longest_error : float, optional
+        Largest length of (probabilities − truth) of a sample in a gradient, by default 0.25; it could be
+        √2. A smaller one needs less noise, and biases more.
 
     Returns
     -------
@@ -76,9 +87,9 @@ def private_softmax(
     -----
     First class sums and counts are released, as by `privatize` without gram. They are the first step of
     a descent from zero, and tell its curvature. Let c be the clip norm. A sample x with the error
-    e = softmax(Wᵀx) − y contributes x eᵀ to a gradient, scaled to a length of at most c/2, so gradients
-    have that sensitivity. All releases are Gaussian mechanisms: 1/σ² adds up, also where one depends on
-    the ones before it.
+    e = softmax(Wᵀx) − y contributes x eᵀ to a gradient, scaled to a length of at most c/4, so
+    gradients have that sensitivity. All releases are Gaussian mechanisms: 1/σ² adds up, also where one
+    depends on the ones before it.
 
     Examples
     --------
@@ -92,6 +103,13 @@ def private_softmax(
     4.0
     """
     check_budget(epsilon, delta)
+    steps = _STEPS if steps is None else steps
+    longest_error = _LONGEST_ERROR if longest_error is None else longest_error
+    if steps < 1 or not 0 < longest_error <= math.sqrt(2):
+        raise InputError(
+            "steps must be at least 1, and longest_error positive and at most √2. Got "
+            f"{steps} and {longest_error}."
+        )
     with model._locked() as state:
         expansion = require_releasable(model, state)
         rows, found, _ = model._check_samples(X, y, None, reset=False)
@@ -113,7 +131,7 @@ def private_softmax(
         model._state = replace(state, release=ledger_of([*before, this]))
         norm = float(expansion.clip_norm or 0) * ROUNDING
         rest = noise / math.sqrt(1 - _FIRST_SHARE)
-        W = _descended(blocks, sums.moment, sums.weights, norm, rest)
+        W = _descended(blocks, sums.moment, sums.weights, norm, rest, steps, longest_error)
     head = Frozen((W, torch.zeros(len(labels)).to(W)), sums.counts, state.model.precision, None, 1.0)
     return model_of(model, state, labels, head, ledger_of([*before, this], delta, epsilon))
 
@@ -136,13 +154,21 @@ def _require_samples(state: State, labels: Any, blocks: Iterator[Block]) -> None
         )
 
 
-def _descended(blocks: Any, moment: Tensor, counts: Tensor, norm: float, noise: float) -> Tensor:
+def _descended(
+    blocks: Any,
+    moment: Tensor,
+    counts: Tensor,
+    norm: float,
+    noise: float,
+    steps: int,
+    longest_error: float,
+) -> Tensor:
     """Return the weights of a softmax classifier, by descent from class sums with noise.
 
     ``noise`` is σ of all gradients together, for a sensitivity of 1.
     """
     d, n_classes = moment.shape
-    longest, n_each, means = _LONGEST_ERROR * norm, float(counts.mean()), moment / counts
+    longest, n_each, means = longest_error * norm, float(counts.mean()), moment / counts
     scale, usual = noise * longest, n_each * norm**2 / d
     # If weights have the variance τ², gradients with noise of variance s² and the curvature h are worth
     # a ridge of s² / (τ² h).
@@ -153,18 +179,18 @@ def _descended(blocks: Any, moment: Tensor, counts: Tensor, norm: float, noise: 
     common = float(torch.linalg.matrix_norm(means, 2)) ** 2 / n_classes + norm**2 / d
     rate = 1 / (n_each * max(along, common * (1 - 1 / n_classes)) + ridge)
     # At zero all errors are about 1 long, and are scaled like any others.
-    speed = rate * _LONGEST_ERROR * (moment - moment.mean(dim=1, keepdim=True))
-    W, total, first = speed.clone(), torch.zeros_like(moment), math.ceil(_AVERAGED_FROM * _STEPS)
-    for step in range(_STEPS):
+    speed = rate * longest_error * (moment - moment.mean(dim=1, keepdim=True))
+    W, total, first = speed.clone(), torch.zeros_like(moment), math.ceil(_AVERAGED_FROM * steps)
+    for step in range(steps):
         ahead = W + _MOMENTUM * speed
         slope = gradient(blocks(), ahead, longest)
-        slope += scale * math.sqrt(_STEPS) * gaussian(d, n_classes) + ridge * ahead
+        slope += scale * math.sqrt(steps) * gaussian(d, n_classes) + ridge * ahead
         speed = _MOMENTUM * speed - rate * slope
         W = W + speed
         if step >= first:
             total += W
     # The mean of the later ones has less noise than the last one.
-    return total / (_STEPS - first)
+    return total / (steps - first)
 
 
 def gradient(blocks: Iterator[Block], W: Tensor, longest: float) -> Tensor:
