@@ -35,6 +35,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from acil import ACILClassifier, ImageClassifier, load, save
+from acil.benchmark.choice import make_split
 from acil.benchmark.datasets import Dataset
 from acil.benchmark.datasets import load as load_data
 from acil.privacy import audit, combine, guarantee, private_softmax, privatize
@@ -51,9 +52,9 @@ EPSILONS = (1.0, 2.0, 4.0, 8.0, math.inf)
 GROUPS = (1, 2, 5, 10, 15, 50, 500)
 #: Classes that the networks of CIFAR-100 were trained on; the samples of all others are private.
 BASE = 50
-#: Classes of the network that stand-ins of CIFAR-100 are seen through, and quarter turns of images. Both
-#: are of the base classes: 2 turns of the 40 others are 80 classes, which this network never saw.
-SMALL_BASE, TURNS = 10, (0, 1)
+#: Stand-ins of CIFAR-100 are seen through the network of this split, which knows the first 25 of its base
+#: classes. Four quarter turns of the 25 others are 100 classes that it never saw.
+SPLIT, KNOWN, TURNS = 0, 25, (0, 1, 2, 3)
 #: Widest space that softmax classifiers are trained in, ours and those of DP-SGD.
 WIDEST = 512
 #: Settings of DP-SGD to choose from on stand-ins; rates are relative to the number of classes.
@@ -87,9 +88,7 @@ def extract(folder: Path, photos: Path) -> None:
                 {"x": rows, "y": getattr(data, f"{split}_labels")},
                 folder / f"{name}-{split}.safetensors",
             )
-        backbone, *_ = load_backbone(
-            ROOT / f"results/cifar100/small-base/strong-natural-base{SMALL_BASE}-0.safetensors"
-        )
+        backbone, *_ = load_backbone(ROOT / f"results/cifar100/strong/choice/authors-{SPLIT}.safetensors")
         content = turned(data, FeatureExtractor(backbone, RECIPES[name].features))
         save_file(content, folder / f"{name}-stand-in.safetensors")
     model = ImageClassifier()
@@ -110,9 +109,13 @@ def extract(folder: Path, photos: Path) -> None:
 
 
 def turned(data: Dataset, extractor: FeatureExtractor) -> dict[str, Tensor]:
-    """Return the training images of the base classes; each turn of a class is a class of its own."""
+    """Return the training images of the base classes; each turn of a class is a class of its own.
+
+    The classes that the network was trained on come first.
+    """
     rows = torch.nonzero(data.train_labels < BASE).flatten()
-    pixels, labels = data.train.subset(rows).pixels(), data.train_labels[rows]
+    pixels = data.train.subset(rows).pixels()
+    labels = make_split(data.train_labels[rows], BASE, SPLIT, 0.0).labels
     x = [
         extractor.features(ImageSet(torch.rot90(pixels, turn, (2, 3)).contiguous(), None, ""))
         for turn in TURNS
@@ -420,15 +423,14 @@ def with_one(test: Split) -> Split:
 def stand_ins(folder: Path, name: str) -> tuple[Split, Split]:
     """Return public rows to whiten by, and others, of classes that the network never saw.
 
-    For CIFAR-100, they are training images of base classes, through a network of ten of these. For
-    photographs, they are images of CIFAR-100.
+    For CIFAR-100, they are training images of base classes, through a network that was trained on half
+    of these. For photographs, they are images of CIFAR-100.
     """
     if name == "photos":
         public = Split.read(folder / "photos-public.safetensors")
         return public.where(public.y >= 10), public.where(public.y < 10)
     seen = Split.read(folder / f"{name}-stand-in.safetensors")
-    known = seen.y % BASE < SMALL_BASE
-    return seen.where(known), seen.where(~known)
+    return seen.where(seen.y < KNOWN), seen.where(seen.y % BASE >= KNOWN)
 
 
 def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[str, Any]]:
@@ -439,9 +441,9 @@ def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[
         public = train.where(train.y < BASE)  # which the network was trained on
         if name == "photos":
             public = Split.read(folder / "photos-public.safetensors")
-        chosen = spaces(name, others, list(halves(some)))
+        chosen = spaces(name, others, list(divided(some)))
         final = spaces(name, public, [train, test])
-        repeats = 10 if name == "photos" else 1
+        repeats = 10 if name == "photos" else 2
         for (space, trials), (_, sets) in zip(chosen, final, strict=True):
             common = {"kind": "frontier", "features": name, "space": space}
             for record in chain(
@@ -452,14 +454,15 @@ def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[
                 yield common | record
 
 
-def halves(some: Split) -> tuple[Split, Split]:
-    """Divide each class, with new numbers: three quarters to learn, the rest to judge."""
+def divided(some: Split) -> tuple[Split, Split]:
+    """Divide each class, with new numbers: all but ten samples to learn, or nine tenths; judge the rest."""
     some = Split(some.x, torch.unique(some.y, return_inverse=True)[1])
     place = torch.zeros_like(some.y)
     for c in torch.unique(some.y):
         members = some.y == c
         place[members] = torch.arange(int(members.sum()))
-    learnt = 4 * place < 3 * torch.bincount(some.y)[some.y]
+    size = torch.bincount(some.y)[some.y]
+    learnt = place < size - torch.clamp(size // 10, min=10)
     return some.where(learnt), some.where(~learnt)
 
 
@@ -559,7 +562,7 @@ def choice(folder: Path, only: list[str]) -> Iterator[dict[str, Any]]:
     trials = {}
     for name in only:
         others, some = stand_ins(folder, name)
-        pairs = [pair for _, pair in spaces(name, others, list(halves(some)))]
+        pairs = [pair for _, pair in spaces(name, others, list(divided(some)))]
         trials[name] = [(*pair, learnt_at_once(pair[0])) for pair in pairs if pair[0].x.shape[1] <= 256]
     known: dict[tuple[float, ...], tuple[float, float]] = {}
     chosen = {name: values[0] for name, values in TRIED.items()}
