@@ -98,6 +98,17 @@ def mirror_(lower: Tensor) -> Tensor:
     return lower
 
 
+def symmetric_product(lower: Tensor, right: Tensor) -> Tensor:
+    """Return the product of a symmetric matrix, of which the lower triangle is given, with a matrix."""
+    product = torch.zeros_like(right)
+    for start, stop in panels(len(lower)):
+        block, below = lower[start:stop, start:stop], lower[stop:, start:stop]
+        product[start:stop].addmm_(block.tril() + block.tril(-1).mT, right[start:stop])
+        product[start:stop].addmm_(below.T, right[stop:])
+        product[stop:].addmm_(below, right[start:stop])
+    return product
+
+
 def cholesky_in_place_(matrix: Tensor) -> Tensor:
     """Replace the lower triangle of A, row-major or column-major, by L with A = L Lᵀ.
 
@@ -113,10 +124,6 @@ def cholesky_in_place_(matrix: Tensor) -> Tensor:
 
 def solve_lower(lower: Tensor, right: Tensor, transposed: bool = False) -> Tensor:
     """Return L⁻¹ right, or L⁻ᵀ right, for ``right`` of shape (d, k) and the lower triangle L."""
-    if _uses_scipy(lower) and right.numel():
-        # By columns, our L is an upper triangle U = Lᵀ.
-        solve = _routine("trtrs", lower, trans=int(not transposed))
-        return torch.from_numpy(solve(lower.numpy().T, right.numpy())[0])
     solution: Tensor = torch.linalg.solve_triangular(
         lower.mT if transposed else lower, right, upper=transposed
     )

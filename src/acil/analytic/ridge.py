@@ -13,7 +13,7 @@ from torch import Tensor
 
 from acil.analytic import gcv
 from acil.analytic.cholesky import Factor
-from acil.analytic.linalg import largest_eigenvalue, mirror_, spread
+from acil.analytic.linalg import largest_eigenvalue, mirror_, spread, symmetric_product
 from acil.analytic.sums import Block, Precision, Sums, weighted
 from acil.errors import InputError, SingularMatrixError
 
@@ -202,7 +202,7 @@ class Ridge:
     def residual(self, gamma: float, coef: Tensor) -> Tensor:
         """Return how far weights are from solving the normal equations, of the shape of the weights."""
         sums, k = self.sums, int(self.intercept)
-        image = mirror_(sums.gram) @ coef[k:] + gamma * coef[k:]
+        image = symmetric_product(sums.gram, coef[k:]) + gamma * coef[k:]
         if k:
             first = sums.total @ coef[1:] + sums.total_weight * coef[0]
             image = torch.cat([first.unsqueeze(0), image + torch.outer(sums.total, coef[0])])
@@ -215,15 +215,16 @@ class Ridge:
             factor = Factor(sums, gamma, self.intercept, self.precision.products)
         except SingularMatrixError:
             return None
-        coef, previous = torch.zeros_like(right), math.inf
+        coef, rest, previous = torch.zeros_like(right), right, math.inf
         for _ in range(_MAX_REFINEMENTS):
+            coef = coef + factor.solve(rest).to(coef)
             rest = self.residual(gamma, coef)
             error = float(rest.norm() / right.norm())
             if error <= _REFINED:
                 return Solution(gamma, coef, sums.n_samples, factor)
             if not error < previous / 2:
                 return None
-            previous, coef = error, coef + factor.solve(rest).to(coef)
+            previous = error
         return None
 
     def _largest_eigenvalue(self) -> float:
