@@ -43,7 +43,6 @@ from acil.privacy.recovery import backbone_features
 from acil.training.recipes import RECIPES
 from acil.vision.backbones import load_backbone
 from acil.vision.extract import FeatureExtractor
-from acil.vision.imageset import ImageSet
 
 ROOT = Path(__file__).parents[1]
 DELTA = 1e-5
@@ -52,9 +51,9 @@ EPSILONS = (1.0, 2.0, 4.0, 8.0, math.inf)
 GROUPS = (1, 2, 5, 10, 15, 50, 500)
 #: Classes that the networks of CIFAR-100 were trained on; the samples of all others are private.
 BASE = 50
-#: Stand-ins of CIFAR-100 are seen through the network of this split, which knows the first 25 of its base
-#: classes. Four quarter turns of the 25 others are 100 classes that it never saw.
-SPLIT, KNOWN, TURNS = 0, 25, (0, 1, 2, 3)
+#: Stand-ins of CIFAR-100 are the base classes, seen through the network of this split of `bench choose`:
+#: it knows the first 25 of them, and never saw a tenth of their images.
+SPLIT, KNOWN, HELD_OUT = 0, 25, 0.1
 #: Widest space that softmax classifiers are trained in, ours and those of DP-SGD.
 WIDEST = 512
 #: Settings of DP-SGD to choose from on stand-ins; rates are relative to the number of classes.
@@ -88,8 +87,10 @@ def extract(folder: Path, photos: Path) -> None:
                 {"x": rows, "y": getattr(data, f"{split}_labels")},
                 folder / f"{name}-{split}.safetensors",
             )
-        backbone, *_ = load_backbone(ROOT / f"results/cifar100/strong/choice/authors-{SPLIT}.safetensors")
-        content = turned(data, FeatureExtractor(backbone, RECIPES[name].features))
+        backbone, *_ = load_backbone(
+            ROOT / f"results/cifar100/strong/choice/authors-{SPLIT}.safetensors"
+        )
+        content = base_classes(data, FeatureExtractor(backbone, RECIPES[name].features))
         save_file(content, folder / f"{name}-stand-in.safetensors")
     model = ImageClassifier()
     for split in ("train", "test"):
@@ -108,19 +109,12 @@ def extract(folder: Path, photos: Path) -> None:
     save_file(content, folder / "photos-public.safetensors")
 
 
-def turned(data: Dataset, extractor: FeatureExtractor) -> dict[str, Tensor]:
-    """Return the training images of the base classes; each turn of a class is a class of its own.
-
-    The classes that the network was trained on come first.
-    """
+def base_classes(data: Dataset, extractor: FeatureExtractor) -> dict[str, Tensor]:
+    """Return the training images of the base classes, and which of them were held out."""
     rows = torch.nonzero(data.train_labels < BASE).flatten()
-    pixels = data.train.subset(rows).pixels()
-    labels = make_split(data.train_labels[rows], BASE, SPLIT, 0.0).labels
-    x = [
-        extractor.features(ImageSet(torch.rot90(pixels, turn, (2, 3)).contiguous(), None, ""))
-        for turn in TURNS
-    ]
-    return {"x": torch.cat(x).half(), "y": torch.cat([labels + turn * BASE for turn in TURNS])}
+    split = make_split(data.train_labels[rows], BASE, SPLIT, HELD_OUT)
+    x = extractor.features(data.train.subset(rows)).half()
+    return {"x": x, "y": split.labels, "held_out": split.held_out}
 
 
 @dataclass(frozen=True)
@@ -420,17 +414,21 @@ def with_one(test: Split) -> Split:
     return test.mapped(lambda x: torch.cat([x, torch.ones(len(x), 1)], dim=1) / math.sqrt(2))
 
 
-def stand_ins(folder: Path, name: str) -> tuple[Split, Split]:
-    """Return public rows to whiten by, and others, of classes that the network never saw.
+def stand_ins(folder: Path, name: str) -> tuple[Split, list[Split]]:
+    """Return public rows to whiten by, and others in two parts, to learn and to judge.
 
-    For CIFAR-100, they are training images of base classes, through a network that was trained on half
-    of these. For photographs, they are images of CIFAR-100.
+    For CIFAR-100, they are the base classes through a network that was trained on half of these, and
+    what it never saw of each is to judge. For photographs, they are images of CIFAR-100, ten of each
+    class to judge.
     """
     if name == "photos":
         public = Split.read(folder / "photos-public.safetensors")
-        return public.where(public.y >= 10), public.where(public.y < 10)
-    seen = Split.read(folder / f"{name}-stand-in.safetensors")
-    return seen.where(seen.y < KNOWN), seen.where(seen.y % BASE >= KNOWN)
+        some = public.where(public.y < 10)
+        judge = torch.arange(len(some.y)) % 40 >= 30
+        return public.where(public.y >= 10), [some.where(~judge), some.where(judge)]
+    file = folder / f"{name}-stand-in.safetensors"
+    some, judge = Split.read(file), load_file(file)["held_out"]
+    return some.where((some.y < KNOWN) & ~judge), [some.where(~judge), some.where(judge)]
 
 
 def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[str, Any]]:
@@ -441,7 +439,7 @@ def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[
         public = train.where(train.y < BASE)  # which the network was trained on
         if name == "photos":
             public = Split.read(folder / "photos-public.safetensors")
-        chosen = spaces(name, others, list(divided(some)))
+        chosen = spaces(name, others, some)
         final = spaces(name, public, [train, test])
         repeats = 10 if name == "photos" else 2
         for (space, trials), (_, sets) in zip(chosen, final, strict=True):
@@ -452,18 +450,6 @@ def frontier(folder: Path, only: list[str], with_opacus: bool) -> Iterator[dict[
                 rivals(*sets, *trials, repeats, with_opacus),
             ):
                 yield common | record
-
-
-def divided(some: Split) -> tuple[Split, Split]:
-    """Divide each class, with new numbers: all but ten samples to learn, or nine tenths; judge the rest."""
-    some = Split(some.x, torch.unique(some.y, return_inverse=True)[1])
-    place = torch.zeros_like(some.y)
-    for c in torch.unique(some.y):
-        members = some.y == c
-        place[members] = torch.arange(int(members.sum()))
-    size = torch.bincount(some.y)[some.y]
-    learnt = place < size - torch.clamp(size // 10, min=10)
-    return some.where(learnt), some.where(~learnt)
 
 
 def in_phases(train: Split) -> dict[int, list[ACILClassifier]]:
@@ -562,7 +548,7 @@ def choice(folder: Path, only: list[str]) -> Iterator[dict[str, Any]]:
     trials = {}
     for name in only:
         others, some = stand_ins(folder, name)
-        pairs = [pair for _, pair in spaces(name, others, list(divided(some)))]
+        pairs = [pair for _, pair in spaces(name, others, some)]
         trials[name] = [(*pair, learnt_at_once(pair[0])) for pair in pairs if pair[0].x.shape[1] <= 256]
     known: dict[tuple[float, ...], tuple[float, float]] = {}
     chosen = {name: values[0] for name, values in TRIED.items()}
