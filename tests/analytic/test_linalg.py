@@ -76,6 +76,14 @@ def test_rows_of_any_layout_are_added(rows):
     assert torch.allclose(gram.tril(), (rows.T @ rows).tril(), rtol=1e-13, atol=1e-12)
 
 
+@given(d=st.integers(1, 30), k=st.integers(1, 3), seed=st.integers(0, 999))
+def test_products_read_the_lower_triangle_alone(d, k, seed):
+    full, right = positive_definite(d, seed), random(d, k, seed=seed + 1)
+    kept = spoilt(full)
+    assert relative(linalg.symmetric_product(kept, right), full @ right) < ROUNDING[torch.float64]
+    assert torch.equal(kept, spoilt(full))
+
+
 @given(d=st.integers(1, 40), seed=st.integers(0, 999))
 def test_mirror_copies_the_lower_triangle_up(d, seed):
     matrix = random(d, d, seed=seed)
