@@ -45,10 +45,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.methods.base import MemoryUse, Phase
-from acil.methods.base_network import own_base_network
+from acil.methods.base_network import network_features, own_base_network
 from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork, Schedules
-from acil.methods.linear_probe import network_features
 from acil.methods.lwf import LwFExemplars
 from acil.training.network import linear
 from acil.training.objectives import Capturable, Scored

@@ -46,9 +46,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from acil.methods.base import Phase
-from acil.methods.base_network import own_base_network
+from acil.methods.base_network import network_features, own_base_network
 from acil.methods.incremental import IncrementalNetwork, Schedules, increment_training
-from acil.methods.linear_probe import network_features
 from acil.methods.lucir import SplitClassifier
 from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
