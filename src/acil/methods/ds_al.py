@@ -42,6 +42,7 @@ from acil.methods.frozen_features import FrozenMethod
 from acil.modelfile import pack, unpack
 from acil.modelfile.saving import pack_lower, unpack_lower_
 from acil.training.fields import Settings
+from acil.validation import Rows
 
 _PREFIX = "compensation."
 
@@ -134,9 +135,7 @@ class DSAL(FrozenMethod):
 
     def _blocks(self, features: Tensor) -> Iterator[Tensor]:
         model = self._model()
-        for start in range(0, len(features), model.block_rows):
-            block = features[start : start + model.block_rows]
-            yield block.to(device=model.device, dtype=model.precision.products)
+        return Rows(features).blocks(model.block_rows, model.precision.products, model.device)
 
     def _second_rows(self, rows: Tensor) -> Tensor:
         return torch.tanh(self._scale() * self._model().expansion.project(rows))

@@ -150,8 +150,7 @@ class ProxyClassifier(SplitClassifier):
             unit = functional.normalize(features.float())
             cosines = functional.linear(unit, functional.normalize(weight.flatten(0, 1)))
             each = (2 * cosines - 2).reshape(len(unit), *weight.shape[:2])
-            found: Tensor = (each.softmax(2) * each).sum(2)
-        return found
+            return (each.softmax(2) * each).sum(2)
 
 
 def imprinted_proxies(

@@ -131,16 +131,12 @@ class TorchEmbedder(Embedder):
         self._extractor = FeatureExtractor(
             backbone, device=where, batch_size=1 if where.type == "cpu" else None
         )
+        self.backbone = backbone
         self.batch_size = self._extractor.batch_size
         self.num_features = self._extractor.num_features
         # A forward pass changes the mode of the network and global flags of torch for a while.
         self._lock = threading.Lock()
         self._exported = exported
-
-    @property
-    def backbone(self) -> Backbone:
-        """The network itself."""
-        return self._extractor.backbone
 
     def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
         """Accept a model that was learnt with the same network in onnxruntime, too."""
@@ -157,7 +153,7 @@ class TorchEmbedder(Embedder):
         from acil.vision.onnx_models import exported_network
 
         with self._lock:
-            return exported_network(self._extractor.backbone)
+            return exported_network(self.backbone)
 
 
 class UnreadableError(InputError):
