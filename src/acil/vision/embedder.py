@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -39,6 +39,7 @@ def worker_threads() -> int:
     return min(cores, MAX_THREADS)
 
 
+@dataclass(eq=False)
 class Embedder(ABC):
     """A network that turns images into features.
 
@@ -61,19 +62,15 @@ class Embedder(ABC):
     on what runs beside it. Only so can it be forgotten exactly.
     """
 
+    name: str
+    weights: str
+    preprocessing: Preprocessing
+    crop: float
+    engine: str
+    #: Of an image.
+    num_features: int = field(init=False)
     #: Images that should be given at once.
     batch_size = 1
-    #: Of an image.
-    num_features: int
-
-    def __init__(
-        self, name: str, weights: str, preprocessing: Preprocessing, crop: float, engine: str
-    ) -> None:
-        self.name = name
-        self.weights = weights
-        self.preprocessing = preprocessing
-        self.crop = crop
-        self.engine = engine
 
     @property
     def identity(self) -> dict[str, Any]:
