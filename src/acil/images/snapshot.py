@@ -6,9 +6,8 @@ import hashlib
 import logging
 import os
 import secrets
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,7 +181,6 @@ class Snapshot:
     #: Nothing may call a method of it that changes it. Weights are solved when first needed.
     head: ACILClassifier
     tracker: Tracker
-    _solving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
@@ -223,16 +221,15 @@ class Snapshot:
             # What was learnt is shared: neither of the two is ever changed.
             head.__dict__.update(self.head.__dict__)
             Snapshot.of(head, Tracker(), self.source)
-        with self._solving:
-            save(head, path, inference=inference)
+        save(head, path, inference=inference)
 
     def solved(self) -> ACILClassifier:
         """Return the head with all that predictions need, which it computes once."""
-        with self._solving:
-            self.head.temperature_  # noqa: B018
+        with self.head._locked() as state:
+            state.temperature()
             if self.can_learn:
                 # It needs the factor, which novelties are then computed with.
-                expected_leverage(self.head._require_state().model)
+                expected_leverage(state.model)
         return self.head
 
     @property
