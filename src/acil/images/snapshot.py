@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from acil.analytic import Frozen
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.images.results import Prediction
-from acil.modelfile import save
 from acil.scores import expected_leverage
 from acil.vision.listing import UNKNOWN
 
@@ -212,16 +210,6 @@ class Snapshot:
         """Return a copy of the head, for changing; raise if it can only predict."""
         self.head._require_state().model.learner  # noqa: B018 (raises)
         return self.head.copy()
-
-    def save(self, path: str | os.PathLike[str], inference: bool) -> None:
-        """Write the model to a file; for prediction alone it has no hashes of images."""
-        head = self.head
-        if inference:
-            head = ACILClassifier.__new__(ACILClassifier)
-            # What was learnt is shared: neither of the two is ever changed.
-            head.__dict__.update(self.head.__dict__)
-            Snapshot.of(head, Tracker(), self.source)
-        save(head, path, inference=inference)
 
     def solved(self) -> ACILClassifier:
         """Return the head with all that predictions need, which it computes once."""
