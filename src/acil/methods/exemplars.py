@@ -102,10 +102,6 @@ class ExemplarMemory:
         self.pixels = torch.cat([self.pixels[old], images.subset(new).pixels()])
         self.labels = torch.cat([self.labels[old], labels[new]])
 
-    def rewrite(self, places: Tensor, pixels: Tensor) -> None:
-        """Put other images of the same classes in the place of some exemplars."""
-        self.pixels = self.pixels.index_copy(0, places, pixels)
-
     def state_dict(self) -> dict[str, Any]:
         """Return pixels and labels; nothing while the memory is empty."""
         return {"pixels": self.pixels, "labels": self.labels} if len(self) else {}

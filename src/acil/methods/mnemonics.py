@@ -110,7 +110,7 @@ class Mnemonics(IncrementalNetwork):
         written = to_pixels(trained, preprocessing).cpu()
         moved = float((written != kept.pixels[new]).float().mean())
         logger.info("%s: %.3g of the exemplars' pixels have moved.", self.name, moved)
-        kept.rewrite(new, written)
+        kept.pixels = kept.pixels.index_copy(0, new, written)
 
 
 def trained_exemplars(
