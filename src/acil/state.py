@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -102,11 +103,7 @@ class State:
         """Return the state that has never learnt samples; raise if they cannot have been learnt."""
         head, columns = self.model.learner, columns_of(labels, self.classes)
         self._require_learnt(columns, weights)
-        features = self.features(rows)
-
-        def blocks() -> Iterator[Block]:
-            return self.model.blocks(features, columns, weights)
-
+        blocks = partial(self.model.blocks, self.features(rows), columns, weights)
         if isinstance(head, Ridge):
             require_forgettable(head, blocks)
         rest, kept = head.forget(blocks, declared=head.counts == 0)

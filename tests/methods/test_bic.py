@@ -6,8 +6,8 @@ from replay_problem import learnt, make_context, make_phases
 
 from acil.errors import InputError
 from acil.methods import bic
+from acil.methods.base_network import classifier_scores, network_features
 from acil.methods.bic import BiasCorrection, hold_out
-from acil.methods.linear_probe import classifier_scores, network_features
 from small_training import CPU, batch
 
 N_OLD = 3

@@ -4,7 +4,7 @@ import pytest
 import torch
 from replay_problem import image_set
 
-from acil.errors import InputError, NotFittedError
+from acil.errors import InputError
 from acil.methods.exemplars import ExemplarMemory, MemoryRule, herd
 from small_training import same_state
 
@@ -101,16 +101,9 @@ def test_class_with_few_images_keeps_all_of_them():
 def test_memory_without_limit_keeps_everything_and_with_none_nothing():
     everything = filled(MemoryRule(None, "per class"), [0, 1] * 3)
     assert everything.pixels[:, 0, 0, 0].tolist() == [0, 2, 4, 1, 3, 5]
-    nothing = filled(MemoryRule(0, "per class"), [0, 1] * 3)
-    assert len(nothing) == nothing.nbytes == 0
-    assert nothing.state_dict() == {}
-
-
-def test_an_empty_memory_has_no_pixels():
-    memory = ExemplarMemory(MemoryRule.parse("2 per class"), 4)
-    assert memory.nbytes == 0
-    with pytest.raises(NotFittedError, match="Learn a phase"):
-        _ = memory.pixels
+    for nothing in (filled(MemoryRule(0, "per class"), [0, 1] * 3), ExemplarMemory(everything.rule, 2)):
+        assert len(nothing) == len(nothing.pixels) == nothing.nbytes == 0
+        assert nothing.state_dict() == {}
 
 
 def test_state_restores_pixels_and_labels():

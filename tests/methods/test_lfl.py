@@ -8,8 +8,8 @@ from replay_problem import TRAINING, make_context, make_phases
 from torch.nn import functional
 
 from acil.methods import resolve
+from acil.methods.base_network import network_features
 from acil.methods.lfl import HeldFeatures
-from acil.methods.linear_probe import network_features
 from small_training import CPU, batch, make_network
 
 

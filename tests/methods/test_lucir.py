@@ -10,7 +10,7 @@ from replay_problem import learnt, make_context, make_phases
 from torch.nn import functional
 
 from acil.methods import lucir
-from acil.methods.linear_probe import network_features
+from acil.methods.base_network import network_features
 from acil.methods.lucir import CosineClassifier, Rebalancing, imprinted, margin_ranking
 from acil.training.network import FeatureNetwork
 from acil.vision.backbones import build

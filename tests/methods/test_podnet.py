@@ -9,8 +9,8 @@ from replay_problem import learnt, make_phases, paper_context
 from torch.nn import functional
 
 from acil.methods import podnet
+from acil.methods.base_network import network_features
 from acil.methods.incremental import increment_training
-from acil.methods.linear_probe import network_features
 from acil.methods.podnet import (
     PooledOutputs,
     ProxyClassifier,

@@ -11,8 +11,8 @@ from replay_problem import REPLAY_METHODS, image_set, learnt, make_context, make
 from acil.errors import InputError, NotFittedError
 from acil.methods import resolve
 from acil.methods.base import Phase
+from acil.methods.base_network import network_features
 from acil.methods.incremental import increment_training
-from acil.methods.linear_probe import network_features
 from acil.training.fields import changed
 from acil.training.recipes import RECIPES
 from acil.training.settings import Training

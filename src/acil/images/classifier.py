@@ -24,6 +24,7 @@ from acil.images.results import Evaluation, Prediction, Report, Samples
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
 from acil.images.undo import keep_state, remove_states
 from acil.modelfile import load as load_head
+from acil.modelfile import save as save_head
 from acil.vision.decode import Source
 from acil.vision.embedder import Embedder, ImageProgress, embed_files
 from acil.vision.listing import (
@@ -366,7 +367,7 @@ class ImageClassifier:
         snapshot = self.snapshot
         if undo:
             keep_state(path)
-        snapshot.save(path, inference)
+        save_head(snapshot.head, path, inference=inference)
         if undo is False:
             remove_states(path)
 

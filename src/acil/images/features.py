@@ -23,8 +23,6 @@ from acil.modelfile.header import NETWORK, check_identity
 from acil.modelfile.writing import replacing
 from acil.vision.listing import check_class_name, delimiter_of, existing
 
-#: Columns of tables, and arrays of npz files, that are not features.
-_LABEL, _PATH = "label", "path"
 #: A column of a table whose cells are whole rows of features.
 _LISTS = ("features", "embedding")
 
@@ -126,7 +124,7 @@ def _read_csv(path: Path) -> dict[str, Any]:
 
 def _arrays(columns: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
     """Return the arrays of a table by the names that npz files have for them."""
-    found = {f"{name}s": columns.pop(name) for name in (_LABEL, _PATH) if name in columns}
+    found = {f"{name}s": columns.pop(name) for name in ("label", "path") if name in columns}
     lists = [name for name in _LISTS if name in columns]
     if lists:
         return {"features": np.stack([*columns[lists[0]]]), **found}

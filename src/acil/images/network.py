@@ -106,12 +106,11 @@ def require_identity(given: Mapping[str, Any] | None, learnt: Mapping[str, Any] 
             f"This model was learnt from images through the network {learnt.get('name')!r}, and these "
             "are features of which no network is known. Make them with acil embed."
         )
-    differing = [
-        key
+    shown = "; ".join(
+        f"{key}: {given.get(key)!r} instead of {learnt.get(key)!r}"
         for key in ("name", "weights", "preprocessing", "engine")
         if given.get(key) != learnt.get(key)
-    ]
-    shown = "; ".join(f"{key}: {given.get(key)!r} instead of {learnt.get(key)!r}" for key in differing)
+    )
     raise InputError(
         f"The features come from another network than those this model has learnt ({shown}). Use the "
         f"same network ({learnt.get('name')!r}, run by {learnt.get('engine')!r})."

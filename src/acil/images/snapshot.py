@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import secrets
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +16,6 @@ from acil.analytic import Frozen
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.images.results import Prediction
-from acil.modelfile import save
 from acil.scores import expected_leverage
 from acil.vision.listing import UNKNOWN
 
@@ -182,7 +179,6 @@ class Snapshot:
     #: Nothing may call a method of it that changes it. Weights are solved when first needed.
     head: ACILClassifier
     tracker: Tracker
-    _solving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @classmethod
     def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
@@ -215,24 +211,13 @@ class Snapshot:
         self.head._require_state().model.learner  # noqa: B018 (raises)
         return self.head.copy()
 
-    def save(self, path: str | os.PathLike[str], inference: bool) -> None:
-        """Write the model to a file; for prediction alone it has no hashes of images."""
-        head = self.head
-        if inference:
-            head = ACILClassifier.__new__(ACILClassifier)
-            # What was learnt is shared: neither of the two is ever changed.
-            head.__dict__.update(self.head.__dict__)
-            Snapshot.of(head, Tracker(), self.source)
-        with self._solving:
-            save(head, path, inference=inference)
-
     def solved(self) -> ACILClassifier:
         """Return the head with all that predictions need, which it computes once."""
-        with self._solving:
-            self.head.temperature_  # noqa: B018
+        with self.head._locked() as state:
+            state.temperature()
             if self.can_learn:
                 # It needs the factor, which novelties are then computed with.
-                expected_leverage(self.head._require_state().model)
+                expected_leverage(state.model)
         return self.head
 
     @property

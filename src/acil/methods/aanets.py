@@ -70,10 +70,6 @@ class TwoBranches(Backbone):
         self.plastic = copy.deepcopy(base)
         scale_kernels_(self.stable)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the average of the last map over all places."""
-        return self.maps(x)[-1].mean(dim=(2, 3))
-
     def maps(self, x: Tensor) -> list[Tensor]:
         """Return the mixed map after each stage."""
         found = []

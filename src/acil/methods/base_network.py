@@ -2,12 +2,14 @@
 
 Most methods share one network (`base_backbone`, and with its classifier `base_network`), in the files
 ``backbone.safetensors`` and ``classifier.safetensors``. Methods with a base training of their own have a
-file for each of these trainings (`own_base_network`).
+file for each of these trainings (`own_base_network`). On a network that is given, or at any later time,
+a classifier can be fitted on features (`linear_probe`).
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -23,14 +25,15 @@ from torch import Tensor, nn
 from acil.distributed import share
 from acil.errors import InputError, ModelFileError
 from acil.methods.base import Context, Phase
-from acil.methods.linear_probe import linear_probe
 from acil.modelfile.writing import locked, write_tensors
 from acil.training.checkpoint import Checkpoint
 from acil.training.loop import train
 from acil.training.network import FeatureNetwork, Network
 from acil.training.objectives import Objective
-from acil.training.settings import Training
+from acil.training.settings import Auxiliary, Training
 from acil.vision.backbones import BACKBONES, Backbone, build, fingerprint, load_backbone, save_backbone
+from acil.vision.extract import FeatureExtractor, exact_inference
+from acil.vision.imageset import ImageSet
 
 logger = logging.getLogger(__name__)
 _METADATA_KEY = "acil_weights"
@@ -45,18 +48,13 @@ def base_backbone(context: Context, phase: Phase) -> Backbone:
     group = context.group
     if group is None:
         return _base(context, phase)[0]
-    backbone = _base(context, phase)[0] if group.leads else context.backbone
-    content = share(backbone.state_dict() if group.leads and backbone is not None else None, group)
-    if backbone is None:
-        backbone = build(context.recipe.backbone, **dict(context.recipe.backbone_options))
-    if not group.leads:
-        try:
-            backbone.load_state_dict(content or {})
-        except RuntimeError as error:
-            raise InputError(
-                f"The network of rank 0 is not the one of this process: {error} Give all processes the "
-                "same --backbone."
-            ) from error
+    if group.leads:
+        backbone = _base(context, phase)[0]
+        share(backbone.state_dict(), group)
+    else:
+        weights = share(None, group) or {}
+        backbone = context.backbone or build(context.recipe.backbone, **context.recipe.backbone_options)
+        backbone.load_state_dict(weights)
     return backbone.to(context.device).eval()
 
 
@@ -85,7 +83,7 @@ def base_network(context: Context, phase: Phase) -> Network:
 def new_network(context: Context, n_classes: int) -> Network:
     """Return the recipe's untrained network, drawn from the seed."""
     generator = torch.Generator().manual_seed(context.seed)
-    backbone = build(context.recipe.backbone, generator, **dict(context.recipe.backbone_options))
+    backbone = build(context.recipe.backbone, generator, **context.recipe.backbone_options)
     return Network(backbone, n_classes, generator=generator)
 
 
@@ -162,6 +160,51 @@ def own_base_network(
         else:
             network.load_state_dict(weights)
     return network.to(context.device).eval()
+
+
+def network_features(backbone: Backbone, images: ImageSet | Tensor, device: torch.device) -> Tensor:
+    """Return features of images, or of uint8 pixels, as the network sees them now: float32, on the CPU.
+
+    The network moves to the device.
+    """
+    if isinstance(images, Tensor):
+        images = ImageSet(images, None, "")
+    # No cache: these features are of a network that the next phase changes.
+    return FeatureExtractor(backbone, device=device).features(images)
+
+
+def classifier_scores(classifier: nn.Module, features: Tensor, device: torch.device) -> Tensor:
+    """Return the scores of features, float32 on the CPU; no gradient, no reduced precision."""
+    with exact_inference(classifier, device):
+        scores: Tensor = classifier(features.to(device))
+    return scores.cpu()
+
+
+def linear_probe(
+    network: FeatureNetwork,
+    images: ImageSet | Tensor,
+    labels: Tensor,
+    context: Context,
+    settings: Training | None = None,
+    objective: Objective | None = None,
+) -> None:
+    """Train a network's classifier in place, on features of images that are not augmented.
+
+    The settings are by default the recipe's; augmentation and auxiliary tasks are left out. The
+    objective is one of the classifier, which takes features.
+    """
+    plan = settings or context.recipe.training
+    train(
+        network.classifier,
+        network_features(network.backbone, images, context.device),
+        labels,
+        dataclasses.replace(plan, augment=(), compile=False, auxiliary=Auxiliary()),
+        preprocessing=None,
+        seed=context.seed_for("classifier on frozen features"),
+        device=context.device,
+        objective=objective,
+        progress=context.progress,
+    )
 
 
 def _known(backbone: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from torch.nn import functional
 
 from acil.errors import InputError
 from acil.methods.base import Phase
+from acil.methods.base_network import classifier_scores, network_features
 from acil.methods.incremental import IncrementalNetwork, Schedules
-from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Distilling, Scored
 

@@ -32,7 +32,8 @@ class Joint(IncrementalNetwork):
 
     name = "joint"
 
-    def memory_rule(self) -> MemoryRule:
+    @classmethod
+    def memory_rule(cls, settings: Any) -> MemoryRule:
         """Keep every image."""
         return MemoryRule(None, "per class")
 

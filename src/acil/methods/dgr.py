@@ -262,8 +262,7 @@ class DGR(IncrementalNetwork):
     def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images one increment trains on; for the generator an image counts less."""
         images: int = sizes[index] + self.settings.drawn * seen[index - 1]
-        epochs: int = self.training.epochs + self.settings.generator_epochs // _CHEAPER
-        return images * epochs
+        return images * (self.training.epochs + self.own_base_epochs)
 
     def memory(self) -> MemoryUse:
         """Count network and generator."""

@@ -42,6 +42,7 @@ from acil.methods.frozen_features import FrozenMethod
 from acil.modelfile import pack, unpack
 from acil.modelfile.saving import pack_lower, unpack_lower_
 from acil.training.fields import Settings
+from acil.validation import Rows
 
 _PREFIX = "compensation."
 
@@ -94,17 +95,16 @@ class DSAL(FrozenMethod):
         self._grow(np.searchsorted(classes, known), len(classes))
         new = torch.from_numpy(~np.isin(classes, known)).to(model.device)
         columns = torch.from_numpy(np.searchsorted(classes, phase.labels.numpy()))
-        start = 0
-        for rows in self._blocks(features):
+        parts = torch.split(columns, model.block_rows)
+        for rows, own in zip(self._blocks(features), parts, strict=True):
             (scores,) = model.scores([rows], model.weights())
             targets = torch.zeros_like(scores)
-            targets[torch.arange(len(rows)), columns[start : start + len(rows)]] = 1.0
+            targets[torch.arange(len(rows)), own] = 1.0
             # Ỹ = Y − X W in the columns of new classes, 0 in the others
             left_over = (targets - scores) * new
             second = self._second_rows(rows)
             add_gram_(self.gram, second)
             self.moment += (second.mT @ left_over).to(self.moment)
-            start += len(rows)
         self._solve()
 
     def _grow(self, places: np.ndarray, n_classes: int) -> None:
@@ -134,9 +134,7 @@ class DSAL(FrozenMethod):
 
     def _blocks(self, features: Tensor) -> Iterator[Tensor]:
         model = self._model()
-        for start in range(0, len(features), model.block_rows):
-            block = features[start : start + model.block_rows]
-            yield block.to(device=model.device, dtype=model.precision.products)
+        return Rows(features).blocks(model.block_rows, model.precision.products, model.device)
 
     def _second_rows(self, rows: Tensor) -> Tensor:
         return torch.tanh(self._scale() * self._model().expansion.project(rows))

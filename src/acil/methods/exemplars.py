@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from acil.errors import InputError, NotFittedError
+from acil.errors import InputError
 from acil.vision.imageset import ImageSet
 
 #: Herding may pick an image again and again; after so many moves for each wanted image, those that are
@@ -64,7 +64,8 @@ class ExemplarMemory:
             )
         self.rule = rule
         self.labels = torch.empty(0, dtype=torch.int64)
-        self._pixels: Tensor | None = None
+        #: Of shape (n, channels, height, width), in the order of their labels; (0,) before the first.
+        self.pixels = torch.empty(0, dtype=torch.uint8)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -72,14 +73,7 @@ class ExemplarMemory:
     @property
     def nbytes(self) -> int:
         """Bytes of pixels and labels."""
-        return self.labels.nbytes + (0 if self._pixels is None else self._pixels.nbytes)
-
-    @property
-    def pixels(self) -> Tensor:
-        """The exemplars, (n, channels, height, width), uint8, in the order of their labels."""
-        if self._pixels is None:
-            raise NotFittedError("There are no exemplars yet. Learn a phase first.")
-        return self._pixels
+        return self.labels.nbytes + self.pixels.nbytes
 
     def with_new(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the data of a phase and the exemplars of old classes, together."""
@@ -105,15 +99,8 @@ class ExemplarMemory:
         first = torch.empty(0, dtype=torch.int64) if first is None else first
         new = _chosen(labels, features, quota, first)
         old = _first_ranks(self.labels, quota)
-        chosen = images.subset(new).pixels()
-        kept = chosen if self._pixels is None else torch.cat([self._pixels[old], chosen])
-        self._pixels, self.labels = kept, torch.cat([self.labels[old], labels[new]])
-
-    def rewrite(self, places: Tensor, pixels: Tensor) -> None:
-        """Put other images of the same classes in the place of some exemplars."""
-        kept = self.pixels.clone()
-        kept[places] = pixels
-        self._pixels = kept
+        self.pixels = torch.cat([self.pixels[old], images.subset(new).pixels()])
+        self.labels = torch.cat([self.labels[old], labels[new]])
 
     def state_dict(self) -> dict[str, Any]:
         """Return pixels and labels; nothing while the memory is empty."""
@@ -121,7 +108,7 @@ class ExemplarMemory:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self._pixels = state.get("pixels")
+        self.pixels = state.get("pixels", torch.empty(0, dtype=torch.uint8))
         self.labels = state.get("labels", torch.empty(0, dtype=torch.int64))
 
 

@@ -90,7 +90,7 @@ class FeCAM(FrozenMethod):
     def correlations(self, first: int, last: int) -> Tensor:
         """Return the matrices C of some classes, of shape (last - first, d, d)."""
         d, settings = self.means.means.shape[1], self.settings
-        rows, columns = self._triangle(d)
+        rows, columns = torch.tril_indices(d, d, device=self.context.device)
         # The scatter for the covariance: C is the same for any multiple of it.
         packed = torch.stack(self.scatters[first:last])
         matrices = packed.new_empty(last - first, d, d)
@@ -114,7 +114,7 @@ class FeCAM(FrozenMethod):
         d = features.shape[1]
         if not self.scatters:
             self._check_room(d)
-        triangle = self._triangle(d)
+        triangle = torch.tril_indices(d, d, device=self.context.device).unbind()
         for label, rows in by_class(features, phase.labels, self.context.device):
             growth = self.means.add(label, rows.pow(self.settings.fecam_tukey))
             scatter = add_gram_(growth.new_zeros(d, d), growth)[triangle]
@@ -166,10 +166,6 @@ class FeCAM(FrozenMethod):
 
     def _scaled(self, rows: Tensor) -> Tensor:
         return functional.normalize(rows) if self.settings.fecam_unit_length else rows
-
-    def _triangle(self, d: int) -> tuple[Tensor, Tensor]:
-        rows, columns = torch.tril_indices(d, d, device=self.context.device)
-        return rows, columns
 
     def _check_room(self, d: int) -> None:
         """Raise unless the device has room for the matrices of all classes."""

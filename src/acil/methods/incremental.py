@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from acil.errors import InputError, NotFittedError
 from acil.methods.base import Context, MemoryUse, Method, Phase
-from acil.methods.base_network import base_network
+from acil.methods.base_network import base_network, classifier_scores, network_features
 from acil.methods.exemplars import ExemplarMemory, MemoryRule
-from acil.methods.linear_probe import classifier_scores, network_features
 from acil.training.checkpoint import Checkpoint
 from acil.training.fields import Settings, changed, read_settings, to_values
 from acil.training.loop import train
@@ -82,7 +81,7 @@ class IncrementalNetwork(Method):
         self.network: Any = None
         #: Number of classes seen after each phase.
         self.history: list[int] = []
-        self.exemplars = ExemplarMemory(self.memory_rule(), context.n_classes)
+        self.exemplars = ExemplarMemory(self.memory_rule(self.settings), context.n_classes)
 
     @classmethod
     def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +97,7 @@ class IncrementalNetwork(Method):
     def own_settings(cls, settings: Mapping[str, Any]) -> Any:
         """Return the method's settings from those of a run, where they are named after the method."""
         made = read_settings(cls.settings_type, settings, cls._setting)
-        _memory_rule(made)  # refuses what is no rule
+        cls.memory_rule(made)  # refuses what is no rule
         return made
 
     @classmethod
@@ -116,9 +115,11 @@ class IncrementalNetwork(Method):
         """Number of classes seen."""
         return self.history[-1] if self.history else 0
 
-    def memory_rule(self) -> MemoryRule:
+    @classmethod
+    def memory_rule(cls, settings: Any) -> MemoryRule:
         """Return how many exemplars are kept: none, unless the settings have a ``memory_rule``."""
-        return _memory_rule(self.settings)
+        rule = getattr(settings, "memory_rule", None)
+        return MemoryRule(0, "per class") if rule is None else MemoryRule.parse(rule)
 
     def base(self, phase: Phase) -> Any:
         """Return the network of the base phase, by default the shared one."""
@@ -306,11 +307,6 @@ class IncrementalNetwork(Method):
                 f"{self.name} takes new classes in order, after {self.n_seen} seen: {expected}. Got "
                 f"{phase.classes}."
             )
-
-
-def _memory_rule(settings: Any) -> MemoryRule:
-    rule = getattr(settings, "memory_rule", None)
-    return MemoryRule(0, "per class") if rule is None else MemoryRule.parse(rule)
 
 
 def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:

@@ -34,10 +34,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.methods.base import Phase
-from acil.methods.base_network import own_base_network
+from acil.methods.base_network import linear_probe, network_features, own_base_network
 from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork
-from acil.methods.linear_probe import linear_probe, network_features
 from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
 from acil.training.objectives import Capturable, Scored

@@ -34,9 +34,9 @@ from torch.nn import functional
 
 from acil.methods.aanets import scale_kernels_
 from acil.methods.base import Context, Phase
+from acil.methods.base_network import network_features
 from acil.methods.exemplars import class_means
 from acil.methods.incremental import IncrementalNetwork
-from acil.methods.linear_probe import network_features
 from acil.training.batches import Batches
 from acil.training.convolution import ScaledConv2d
 from acil.training.fields import Settings, read_settings
@@ -110,7 +110,7 @@ class Mnemonics(IncrementalNetwork):
         written = to_pixels(trained, preprocessing).cpu()
         moved = float((written != kept.pixels[new]).float().mean())
         logger.info("%s: %.3g of the exemplars' pixels have moved.", self.name, moved)
-        kept.rewrite(new, written)
+        kept.pixels = kept.pixels.index_copy(0, new, written)
 
 
 def trained_exemplars(

@@ -46,9 +46,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from acil.methods.base import Phase
-from acil.methods.base_network import own_base_network
+from acil.methods.base_network import network_features, own_base_network
 from acil.methods.incremental import IncrementalNetwork, Schedules, increment_training
-from acil.methods.linear_probe import network_features
 from acil.methods.lucir import SplitClassifier
 from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
@@ -151,8 +150,7 @@ class ProxyClassifier(SplitClassifier):
             unit = functional.normalize(features.float())
             cosines = functional.linear(unit, functional.normalize(weight.flatten(0, 1)))
             each = (2 * cosines - 2).reshape(len(unit), *weight.shape[:2])
-            found: Tensor = (each.softmax(2) * each).sum(2)
-        return found
+            return (each.softmax(2) * each).sum(2)
 
 
 def imprinted_proxies(

@@ -6,10 +6,8 @@ class that overrides parts of `IncrementalNetwork` and leaves the rest to the cl
 
 from __future__ import annotations
 
-import importlib
-import types
+import pkgutil
 from functools import cache
-from typing import Any
 
 from acil.errors import InputError
 from acil.methods.base import Method
@@ -70,8 +68,8 @@ def resolve(name: str) -> type[Method]:
             "package.module:Class."
         )
     try:
-        found = _imported(target)
-    except (ImportError, AttributeError) as error:
+        found = pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"Cannot import the method {name!r}: {error}.") from error
     missing = [
         part for part in sorted(Method.__abstractmethods__) if not callable(getattr(found, part, None))
@@ -80,7 +78,7 @@ def resolve(name: str) -> type[Method]:
         raise InputError(f"{name!r} is not a method: it lacks {', '.join(missing) or 'a class'}.")
     if issubclass(found, Method):
         return found
-    return types.new_class(found.__name__, (found, Method))
+    return type(found.__name__, (found, Method), {})
 
 
 @cache
@@ -92,11 +90,6 @@ def _wrapped(name: str) -> type[Method]:
             f"There is no method {name!r}. A wrapped one is a host ({', '.join(HOSTS)}) and, after '+', "
             f"wrappers ({', '.join(WRAPPERS)}), each once and in this order."
         )
-    bases = (*(_imported(WRAPPERS[part]) for part in reversed(wrappers)), _imported(_BUILT_IN[host]))
+    parts = [*(WRAPPERS[part] for part in reversed(wrappers)), _BUILT_IN[host]]
     names = {"name": name, "__doc__": f"{name}, see the files of its parts.", "__module__": __name__}
-    return types.new_class(name, bases, exec_body=lambda namespace: namespace.update(names))
-
-
-def _imported(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return type(name, tuple(map(pkgutil.resolve_name, parts)), names)

@@ -212,7 +212,10 @@ def _header(
 ) -> dict[str, Any]:
     model, head = state.model, state.model.head
     ridge = head if isinstance(head, Ridge) and not inference else None
-    names = getattr(clf, "feature_names_in_", None)
+    names, images = getattr(clf, "feature_names_in_", None), getattr(clf, "images_", None)
+    if inference and images is not None:
+        # Hashes are for those who learn and forget.
+        images = {**images, "tracked": []}
     classes, classes_dtype = _storable(state.classes)
     gamma = None if inference else float(model.gamma())
     temperature = None if packed else float(state.temperature())
@@ -245,7 +248,7 @@ def _header(
         "temperature": temperature,
         "calibration": state.calibration and state.calibration.to_dict(inference),
         "backbone": getattr(clf, "backbone_", None),
-        "images": getattr(clf, "images_", None),
+        "images": images,
         "release": state.release,
         "fingerprint": model.expansion.fingerprint(),
         "checksums": checksums,

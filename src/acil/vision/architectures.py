@@ -53,10 +53,7 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of normalised images, (n, num_features): the mean of the last map."""
-        for stage in self.stages():
-            for module in stage:
-                x = module(x)
-        return x.mean(dim=(2, 3))
+        return self.maps(x)[-1].mean(dim=(2, 3))
 
     def taps(self) -> dict[str, nn.Module]:
         """Return, from input to output, the modules whose output maps may be tapped, by name."""

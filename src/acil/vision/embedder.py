@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -39,6 +39,7 @@ def worker_threads() -> int:
     return min(cores, MAX_THREADS)
 
 
+@dataclass(eq=False)
 class Embedder(ABC):
     """A network that turns images into features.
 
@@ -61,19 +62,15 @@ class Embedder(ABC):
     on what runs beside it. Only so can it be forgotten exactly.
     """
 
+    name: str
+    weights: str
+    preprocessing: Preprocessing
+    crop: float
+    engine: str
+    #: Of an image.
+    num_features: int = field(init=False)
     #: Images that should be given at once.
     batch_size = 1
-    #: Of an image.
-    num_features: int
-
-    def __init__(
-        self, name: str, weights: str, preprocessing: Preprocessing, crop: float, engine: str
-    ) -> None:
-        self.name = name
-        self.weights = weights
-        self.preprocessing = preprocessing
-        self.crop = crop
-        self.engine = engine
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -131,16 +128,12 @@ class TorchEmbedder(Embedder):
         self._extractor = FeatureExtractor(
             backbone, device=where, batch_size=1 if where.type == "cpu" else None
         )
+        self.backbone = backbone
         self.batch_size = self._extractor.batch_size
         self.num_features = self._extractor.num_features
         # A forward pass changes the mode of the network and global flags of torch for a while.
         self._lock = threading.Lock()
         self._exported = exported
-
-    @property
-    def backbone(self) -> Backbone:
-        """The network itself."""
-        return self._extractor.backbone
 
     def predicts_for(self, learnt: Mapping[str, Any]) -> bool:
         """Accept a model that was learnt with the same network in onnxruntime, too."""
@@ -157,7 +150,7 @@ class TorchEmbedder(Embedder):
         from acil.vision.onnx_models import exported_network
 
         with self._lock:
-            return exported_network(self._extractor.backbone)
+            return exported_network(self.backbone)
 
 
 class UnreadableError(InputError):
