@@ -4,19 +4,21 @@ import math
 
 import pytest
 import torch
-from replay_problem import TwoPixels, image_set, make_context, upper_rows
+from replay_problem import TwoPixels, upper_rows
 from torch import nn
+from torch.nn import functional
 
-from acil.methods import resolve
-from acil.methods.icarl import exemplar_means, sigmoid_distillation
-from acil.training.network import FeatureNetwork
+from acil.methods.icarl import exemplar_means, nearest_mean, sigmoid_distillation
 from small_training import CPU
 
 
 def test_means_of_exemplars_include_the_mirror_images():
     # Class 7: (3, 4) and its mirror (4, 3), at length 1: (0.6, 0.8), (0.8, 0.6); mean (0.7, 0.7).
     # Class 2: (5, 0), (0, 5) for one image and (3, 4), (4, 3) for the other: the same direction.
-    means = exemplar_means(TwoPixels(), upper_rows((3, 4), (5, 0), (3, 4)), torch.tensor([7, 2, 2]), CPU)
+    classes, means = exemplar_means(
+        TwoPixels(), upper_rows((3, 4), (5, 0), (3, 4)), torch.tensor([7, 2, 2]), CPU
+    )
+    assert classes.tolist() == [2, 7]
     torch.testing.assert_close(means, torch.full((2, 2), 0.5).sqrt())
 
 
@@ -27,20 +29,17 @@ def test_mirrored_features_are_scaled_before_they_are_averaged():
             left, right = x[:, 0, 0, 0], x[:, 0, 0, 1]
             return torch.stack([left, 10 * right], dim=1)
 
-    means = exemplar_means(Left(), upper_rows((5, 0)), torch.tensor([0]), CPU)
+    _, means = exemplar_means(Left(), upper_rows((5, 0)), torch.tensor([0]), CPU)
     torch.testing.assert_close(means, torch.full((1, 2), 0.5).sqrt())
 
 
-def test_nearest_mean_decides_by_direction():
-    class Brightness(TwoPixels):
-        def forward(self, x):
-            bright, length = x[:, 0, 0].sum(1), 1 + 9 * x[:, 0, 0, :1]
-            return length * torch.stack([bright, 1 - bright], dim=1)
-
-    method = resolve("icarl")(make_context())
-    method.network = FeatureNetwork(Brightness(), nn.Identity())
-    method.exemplars.load_state_dict({"pixels": upper_rows((1, 0), (4, 0)), "labels": torch.arange(2)})
-    assert method.predict(image_set(upper_rows((3, 1), (0, 1), (0, 4)))).tolist() == [1, 0, 1]
+def test_nearest_mean_is_the_nearest_by_distance_of_directions():
+    means = functional.normalize(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]))
+    features = torch.tensor([[10.0, 1.0], [0.02, 0.015], [-1.0, 3.0]])
+    found = nearest_mean(features, torch.tensor([4, 9, 5]), means)
+    distances = torch.cdist(functional.normalize(features), means)
+    assert found.tolist() == [4, 9, 5]
+    assert distances.argmin(1).tolist() == [0, 1, 2]
 
 
 def test_sigmoid_targets_are_the_teachers_for_old_classes_and_labels_for_new_ones():

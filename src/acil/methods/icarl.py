@@ -91,14 +91,24 @@ class SigmoidDistilling(Capturable):
         return sigmoid_distillation(scores, before[:, : self.n_old], y), scores
 
 
-def exemplar_means(backbone: Backbone, pixels: Tensor, labels: Tensor, device: torch.device) -> Tensor:
-    """Return the mean of each class's exemplars and their mirror images, at length 1; classes in order.
+def exemplar_means(
+    backbone: Backbone, pixels: Tensor, labels: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the classes and the mean of each class's exemplars and their mirror images, at length 1.
 
     μ_c = normalise(mean over the exemplars x of c of (normalise f(x) + normalise f(mirror x)) / 2)
     """
     views = [network_features(backbone, view, device) for view in (pixels, pixels.flip(3))]
     both = torch.stack([functional.normalize(view) for view in views]).mean(0)
-    return functional.normalize(class_means(both, labels))
+    return torch.unique(labels), functional.normalize(class_means(both, labels))
+
+
+def nearest_mean(features: Tensor, classes: Tensor, means: Tensor) -> Tensor:
+    """Return the class whose mean is nearest to each feature (n, d) at length 1.
+
+    Means (classes, d) have length 1: then the nearest by distance is the one with the largest product.
+    """
+    return classes[(functional.normalize(features) @ means.T).argmax(1)]
 
 
 class NearestMeanOfExemplars(IncrementalNetwork):
@@ -107,10 +117,8 @@ class NearestMeanOfExemplars(IncrementalNetwork):
     def predict(self, images: ImageSet) -> Tensor:
         self._require_learnt()
         backbone, kept, device = self.network.backbone, self.exemplars, self.context.device
-        means = exemplar_means(backbone, kept.pixels, kept.labels, device)
-        features = functional.normalize(network_features(backbone, images, device))
-        # Of vectors of length 1, the nearest by distance is the one with the largest product.
-        return (features @ means.T).argmax(1)
+        classes, means = exemplar_means(backbone, kept.pixels, kept.labels, device)
+        return nearest_mean(network_features(backbone, images, device), classes, means)
 
     def memory(self) -> MemoryUse:
         """Count exemplars, network and the means, of float32."""
