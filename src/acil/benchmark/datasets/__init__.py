@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from acil.errors import InputError
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
 
 #: Called with what is being done, how much is done, and of how much (None if unknown).
 ProgressCallback = Callable[[str, int, int | None], None]
@@ -204,8 +204,7 @@ def _kept(images: ImageSet, places: Tensor) -> tuple[ImageSet, Tensor]:
     part = images.subset(indices)
     # A set of its own where that is cheap: then nothing is extracted for images that take no part.
     if part.has_pixels and len(part) * math.prod(part.shape) <= _MOST_COPIED:
-        pixels = part.pixels()
-        part = ImageSet(pixels, None, content_identity(pixels))
+        part = ImageSet(part.pixels())
     return part, places[indices]
 
 
