@@ -205,7 +205,7 @@ def test_command_prints_a_table_and_a_plan(tmp_path):
         (["--try", "nameless"], "'nameless' changes nothing"),
         (["--try", "bad training.depth=3"], "There is no setting 'training.depth'"),
         (["--try", "reference training.epochs=3"], "'reference' is the recipe as it is"),
-        (["--splits", "a"], "--splits takes numbers"),
+        (["--splits", "a"], "--splits must be a whole number"),
         (["--splits", "1,1"], "Splits are different whole numbers"),
         (["--set", "epochs"], "given as key=value"),
     ],

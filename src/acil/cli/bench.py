@@ -249,6 +249,7 @@ def choose(
     """
     from acil.benchmark.choice import DEFAULTS, GAMMAS, Search, table
     from acil.benchmark.prepare import dataset_name
+    from acil.training.fields import convert
 
     _import_from_here()
     search = Search(
@@ -257,8 +258,8 @@ def choose(
         recipe=recipe,
         changes=dict(assignment(text) for text in set_ or []),
         candidates=dict(_candidate(text) for text in try_) if try_ else DEFAULTS,
-        splits=tuple(_numbers("--splits", splits, int)),
-        gammas=GAMMAS if gammas is None else tuple(_numbers("--gammas", gammas, float)),
+        splits=convert(splits, tuple[int, ...], "--splits"),
+        gammas=GAMMAS if gammas is None else convert(gammas, tuple[float, ...], "--gammas"),
         order=order,
         base=base,
         device=device,
@@ -285,13 +286,6 @@ def _candidate(text: str) -> tuple[str, dict[str, str]]:
         raise InputError(f"A candidate is NAME key=value …, and {text!r} changes nothing.")
     name = " ".join(words[: words.index(changes[0])]) or text
     return name, dict(assignment(word) for word in words[words.index(changes[0]) :])
-
-
-def _numbers(option: str, text: str, kind: Any) -> list[Any]:
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option} takes numbers with commas between them, got {text!r}.") from None
 
 
 @app.command("report")
