@@ -93,30 +93,23 @@ def run(
     from acil.benchmark.prepare import dataset_name
 
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
-    if not is_rank_zero():
-        if not dry_run:
-            from acil.benchmark.runner import run as run_benchmark
-
-            # A rank that is not 0 prints nothing and writes nothing.
-            stop_on_sigterm()
-            run_benchmark(settings, folder, resume=resume, force=force)
-        return
     if dry_run:
-        from acil.benchmark.estimate import describe_plan
+        if is_rank_zero():
+            from acil.benchmark.estimate import describe_plan
 
-        typer.echo(describe_plan(settings))
+            typer.echo(describe_plan(settings))
         return
-    _execute(settings, folder, resume, force, as_json)
-
-
-def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bool) -> None:
     from acil.benchmark.records import FILE_NAME, Records
     from acil.benchmark.report import write_report
     from acil.benchmark.runner import RunFailedError
     from acil.benchmark.runner import run as run_benchmark
 
-    failed: RunFailedError | None = None
     stop_on_sigterm()
+    if not is_rank_zero():
+        # It prints nothing and writes nothing.
+        run_benchmark(settings, folder, resume=resume, force=force)
+        return
+    failed: RunFailedError | None = None
     with _saying_how_to_resume(folder):
         try:
             with run_progress() as progress:
