@@ -55,7 +55,8 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
         report["privacy"] = _guaranteed(report["release"])
     report["embeddings"] = _embeddings(report)
     if report["images"] is not None:
-        report["images"] = _summary(report["images"])
+        # How many hashes there are, instead of the hashes
+        report["images"]["tracked"] = sum(len(group["hashes"]) for group in report["images"]["tracked"])
     if as_json:
         echo_json(report)
     else:
@@ -122,13 +123,6 @@ def _embeddings(report: dict[str, Any]) -> dict[str, Any] | None:
         return None
     kept = 4 * report["n_samples"] * report["n_features"]
     return {"sums_bytes": sum(parts), "embeddings_bytes": kept, "smaller": kept < sum(parts)}
-
-
-def _summary(images: dict[str, Any]) -> dict[str, Any]:
-    """Return what is stored about images, with the number of hashes instead of the hashes."""
-    groups = images.get("tracked")
-    sizes = [len(group.get("hashes", ())) for group in groups or [] if isinstance(group, dict)]
-    return {**images, "tracked": sum(sizes)}
 
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
