@@ -9,8 +9,6 @@ to the unchanged recipe on the same splits.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +25,7 @@ from torch import Tensor
 from acil.benchmark.datasets import load, restrict
 from acil.benchmark.metrics import accuracy
 from acil.benchmark.orders import canonical_order, class_order
-from acil.benchmark.prepare import ProgressListener, dataset_name
+from acil.benchmark.prepare import ProgressListener, dataset_name, digest
 from acil.benchmark.records import Records
 from acil.benchmark.rundir import environment_record, made
 from acil.classifier import ACILClassifier
@@ -293,8 +291,7 @@ class Search:
 
     def _hash(self, values: list[Any]) -> str:
         order = canonical_order(self.order)
-        facts = [self.images.identity, order, self.n_classes, _HELD_OUT, *values]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+        return digest([self.images.identity, order, self.n_classes, _HELD_OUT, *values])[:12]
 
 
 def curves(

@@ -60,6 +60,8 @@ class Failure:
     is_result: bool = False
     #: As it was raised, if it was in this process.
     error: ACILError | None = None
+    #: Whether a file could not be written, which stops the whole run.
+    stops_all: bool = False
 
 
 def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:

@@ -275,7 +275,7 @@ def base_identity(prepared: PreparedRun, seed: int) -> dict[str, Any]:
     }
 
 
-def digest(values: Mapping[str, Any]) -> str:
+def digest(values: Any) -> str:
     """Return a short hash of values that JSON can write."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

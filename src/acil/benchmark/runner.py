@@ -17,7 +17,6 @@ import threading
 from collections.abc import Sequence
 from concurrent import futures
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -131,15 +130,6 @@ def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """The last thing that a process tells: how its job failed, if it did."""
-
-    failure: Failure | None = None
-    #: Whether a file could not be written, which stops the whole run.
-    stops_all: bool = False
-
-
 def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> list[Failure]:
     """Run jobs in as many processes as the settings say, a thread for each; return those that failed.
 
@@ -172,18 +162,18 @@ def _in_process(
     process.start()
     processes.append(process)
     sending.close()
-    ended = None
-    # Until it closes its end of the pipe, or dies
+    told: Any = "nothing yet"
+    # Until it tells how its job failed, or None, or dies
     with receiving, suppress(EOFError):
-        while not isinstance(ended := receiving.recv(), _Ended):
+        while not isinstance(told := receiving.recv(), Failure | None):
             if prepared.progress is not None:
-                prepared.progress(ended)
+                prepared.progress(told)
     process.join()
-    if isinstance(ended, _Ended) and (ended.failure is not None or process.exitcode == 0):
-        if ended.failure is not None and ended.stops_all:
-            raise ModelFileError(ended.failure.text)
-        return ended.failure
     code = process.exitcode
+    if isinstance(told, Failure) and told.stops_all:
+        raise ModelFileError(told.text)
+    if isinstance(told, Failure) or (told is None and code == 0):
+        return told
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     text = f"Its process {how}."
     logger.warning("%s failed: %s", job.title, text)
@@ -201,11 +191,10 @@ def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: 
     try:
         prepared = prepare(config, out, connection.send if tell else None)
         failure = attempt(prepared, job, RunDirectory(out))
-        # Without the error itself, which may not be able to travel.
-        ended = _Ended(failure and dataclasses.replace(failure, error=None))
     except ACILError as error:
-        ended = _Ended(Failure(job, str(error)), stops_all=isinstance(error, ModelFileError))
-    connection.send(ended)
+        failure = Failure(job, str(error), stops_all=isinstance(error, ModelFileError))
+    # Without the error itself, which may not be able to travel.
+    connection.send(failure and dataclasses.replace(failure, error=None))
     connection.close()
 
 
