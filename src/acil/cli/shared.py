@@ -34,6 +34,14 @@ LabelledImages = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+Undo = Annotated[
+    bool,
+    typer.Option(
+        "--undo/--no-undo",
+        help="Keep the state before a change for `acil undo`, or remove all earlier states. Whoever has "
+        "the states before and after can recover the images in between.",
+    ),
+]
 ClassName = Annotated[
     str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
 ]
