@@ -109,7 +109,9 @@ def prepare(
     chosen = changed(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64") if group is None else group.device
     backbone = name = classifier = None
-    if _is_named(spec := config.backbone or chosen.backbone):
+    spec = config.backbone or chosen.backbone
+    # A name, neither a file nor a network to be trained
+    if spec == EFFICIENTNET or (":" in spec and not Path(spec).exists()):
         backbone, name = _named_backbone(spec, device)
     elif config.backbone is not None:
         path = Path(config.backbone)
@@ -184,11 +186,6 @@ class UntrainableBackbone(Backbone):
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of pixels divided by 255; the embedder normalises pixels itself."""
         return self.embedder.embed((255 * x).round().to(torch.uint8).cpu()).to(x.device)
-
-
-def _is_named(spec: str) -> bool:
-    """Say whether a network is given by a name, not by a file or to be trained."""
-    return spec == EFFICIENTNET or (":" in spec and not Path(spec).exists())
 
 
 def _named_backbone(spec: str, device: torch.device) -> tuple[Backbone, str]:
