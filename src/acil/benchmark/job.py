@@ -19,7 +19,7 @@ from torch import Tensor
 
 from acil.benchmark import metrics
 from acil.benchmark.plan import Job, ends
-from acil.benchmark.prepare import PreparedRun, base_identity, context, digest, labels
+from acil.benchmark.prepare import PreparedRun, digest
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory
 from acil.distributed import share
@@ -80,7 +80,7 @@ def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
             logger.info("%s failed.", job.title)
             return None
         for k in job.covers:
-            record = {"kind": "failure", **labels(prepared, job, k), "error": str(error)}
+            record = {"kind": "failure", **prepared.labels(job, k), "error": str(error)}
             directory.records.append(record)
         logger.warning("%s failed: %s", job.title, error)
         return Failure(job, str(error), isinstance(error, SingularMatrixError | DivergedError), error)
@@ -95,7 +95,7 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
     """
     with prepared.group.together():
         base_folder = None if directory is None else directory.base_folder
-        method = resolve(job.method)(context(prepared, job, base_folder))
+        method = resolve(job.method)(prepared.context(job, base_folder))
         recorder = None if directory is None else Recorder(prepared, job, directory)
         learnt = _restore(prepared, job, method, None if recorder is None else recorder.state.load())
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
@@ -161,7 +161,7 @@ def _base_training(
     if directory is None or prepared.config.jobs == 1 or index or not shared:
         yield
         return
-    network = directory.base_folder(digest(base_identity(prepared, job.seed))) / "backbone.safetensors"
+    network = directory.base_folder(digest(prepared.base_identity(job.seed))) / "backbone.safetensors"
     with locked(network):
         missing = not network.exists()
         if missing:
@@ -176,7 +176,7 @@ class Recorder:
     def __init__(self, prepared: PreparedRun, job: Job, directory: RunDirectory) -> None:
         self.records = directory.records
         self.covers = {k: (grouping, ends(grouping)) for k, grouping in job.covers.items()}
-        self.labels = {k: labels(prepared, job, k) for k in job.covers}
+        self.labels = {k: prepared.labels(job, k) for k in job.covers}
         name = digest({"labels": list(self.labels.values())})
         self.state = StateFile(directory.checkpoint() / f"state-{name}.safetensors")
         before = self.records.read()

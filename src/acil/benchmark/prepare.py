@@ -82,6 +82,107 @@ class PreparedRun:
             "skipped": len(self.data.skipped),
         }
 
+    def plan(self) -> list[Job]:
+        """Return the jobs of a run."""
+        config = self.config
+        given = config.settings
+        own = {
+            name: variants(config.suite, given, resolve(name).recorded_settings(given), name)
+            for name in config.methods
+        }
+        skipped = self.left_out
+        methods = [(name, resolve(name)) for name in config.methods if name not in skipped]
+        if not methods:
+            raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
+        jobs = plan_jobs(methods, own, config.seeds, config.phases, self.n_classes, self.base)
+        return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The methods that cannot learn these data with this network, and why."""
+        found = {}
+        for name in self.config.methods:
+            method = resolve(name)
+            why = method.refusal(self.data.train, self.config.settings)
+            if method.trains_network and isinstance(self.backbone, UntrainableBackbone):
+                why = "this network cannot be trained"
+            if why:
+                found[name] = why
+        return found
+
+    def labels(self, job: Job, phases: int) -> dict[str, Any]:
+        """Return what identifies the records of one job and one number of phases."""
+        return {
+            "suite": self.config.suite,
+            "method": job.method,
+            "dataset": self.dataset,
+            "order": self.config.order,
+            "recipe": self.recipe.name,
+            "settings": self._settings(job),
+            "seed": job.seed,
+            "phases": phases,
+        }
+
+    def _settings(self, job: Job) -> dict[str, Any]:
+        recipe, config = self.recipe, self.config
+        return {
+            "expansion_size": recipe.expansion_size,
+            "gamma": recipe.gamma,
+            "dtype": recipe.dtype,
+            "solver": "gram",
+            "taps": list(recipe.features.taps),
+            "base": self.base,
+            "classes": self.n_classes,
+            "backbone": self.backbone_name or recipe.backbone,
+            **{f"recipe.{name}": value for name, value in config.recipe_changes.items()},
+            **{f"data.{name}": v for name, v in {**data_options(config), **self.content}.items()},
+            **job.settings,
+            **resolve(job.method).recorded_settings(job.settings),
+        }
+
+    def context(self, job: Job, base_folder: Callable[[str], Path] | None) -> Context:
+        """Return what a method may use beside the data of the present phase.
+
+        ``base_folder`` gives the folder that belongs to a digest of everything that decides the base
+        network; None keeps no files.
+        """
+        identity = self.base_identity(job.seed)
+        return Context(
+            recipe=self.recipe,
+            seed=job.seed,
+            device=self.device,
+            n_classes=self.n_classes,
+            settings=job.settings,
+            backbone=self.backbone,
+            classifier=self.classifier,
+            identity=identity,
+            cache=self.cache,
+            checkpoint=None if base_folder is None else base_folder(digest(identity)),
+            progress=self.progress,
+            group=self.group if self.group.size > 1 else None,
+            phase_sizes=self.phase_sizes(job),
+        )
+
+    def phase_sizes(self, job: Job) -> tuple[int, ...]:
+        """Return the number of training images of each phase of a job."""
+        counts = torch.bincount(self.data.train_labels, minlength=self.n_classes)
+        return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
+
+    def base_identity(self, seed: int) -> dict[str, Any]:
+        """Return what a trained base network must remember, and no other network shares."""
+        options = data_options(self.config)
+        return {
+            "dataset": self.dataset,
+            "order": self.config.order,
+            "classes": self.n_classes,
+            "base_classes": self.base,
+            "seed": seed,
+            "recipe": self.recipe.name,
+            "training": to_dict(self.recipe),
+            **self.content,
+            **({"data": options} if options else {}),
+        }
+
 
 def prepare(
     config: RunConfig,
@@ -127,35 +228,6 @@ def prepare(
     return PreparedRun(
         config, chosen, data, content, base, device, *given, cache, progress, group or Group(device)
     )
-
-
-def planned(prepared: PreparedRun) -> list[Job]:
-    """Return the jobs of a run."""
-    config = prepared.config
-    given = config.settings
-    own = {
-        name: variants(config.suite, given, resolve(name).recorded_settings(given), name)
-        for name in config.methods
-    }
-    skipped = left_out(prepared)
-    methods = [(name, resolve(name)) for name in config.methods if name not in skipped]
-    if not methods:
-        raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
-    jobs = plan_jobs(methods, own, config.seeds, config.phases, prepared.n_classes, prepared.base)
-    return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
-
-
-def left_out(prepared: PreparedRun) -> dict[str, str]:
-    """Return the methods that cannot learn these data with this network, and why."""
-    found = {}
-    for name in prepared.config.methods:
-        method = resolve(name)
-        why = method.refusal(prepared.data.train, prepared.config.settings)
-        if method.trains_network and isinstance(prepared.backbone, UntrainableBackbone):
-            why = "this network cannot be trained"
-        if why:
-            found[name] = why
-    return found
 
 
 def told_left_out(found: Mapping[str, str]) -> str:
@@ -212,88 +284,10 @@ def dataset_name(dataset: str) -> str:
     return f"{head}:{Path(place).expanduser().resolve().name or 'root'}"
 
 
-def labels(prepared: PreparedRun, job: Job, phases: int) -> dict[str, Any]:
-    """Return what identifies the records of one job and one number of phases."""
-    return {
-        "suite": prepared.config.suite,
-        "method": job.method,
-        "dataset": prepared.dataset,
-        "order": prepared.config.order,
-        "recipe": prepared.recipe.name,
-        "settings": _settings(prepared, job),
-        "seed": job.seed,
-        "phases": phases,
-    }
-
-
-def context(prepared: PreparedRun, job: Job, base_folder: Callable[[str], Path] | None) -> Context:
-    """Return what a method may use beside the data of the present phase.
-
-    ``base_folder`` gives the folder that belongs to a digest of everything that decides the base
-    network; None keeps no files.
-    """
-    identity = base_identity(prepared, job.seed)
-    return Context(
-        recipe=prepared.recipe,
-        seed=job.seed,
-        device=prepared.device,
-        n_classes=prepared.n_classes,
-        settings=job.settings,
-        backbone=prepared.backbone,
-        classifier=prepared.classifier,
-        identity=identity,
-        cache=prepared.cache,
-        checkpoint=None if base_folder is None else base_folder(digest(identity)),
-        progress=prepared.progress,
-        group=prepared.group if prepared.group.size > 1 else None,
-        phase_sizes=phase_sizes(prepared, job),
-    )
-
-
-def phase_sizes(prepared: PreparedRun, job: Job) -> tuple[int, ...]:
-    """Return the number of training images of each phase of a job."""
-    counts = torch.bincount(prepared.data.train_labels, minlength=prepared.n_classes)
-    return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
-
-
-def base_identity(prepared: PreparedRun, seed: int) -> dict[str, Any]:
-    """Return what a trained base network must remember, and no other network shares."""
-    options = data_options(prepared.config)
-    return {
-        "dataset": prepared.dataset,
-        "order": prepared.config.order,
-        "classes": prepared.n_classes,
-        "base_classes": prepared.base,
-        "seed": seed,
-        "recipe": prepared.recipe.name,
-        "training": to_dict(prepared.recipe),
-        **prepared.content,
-        **({"data": options} if options else {}),
-    }
-
-
 def digest(values: Any) -> str:
     """Return a short hash of values that JSON can write."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _settings(prepared: PreparedRun, job: Job) -> dict[str, Any]:
-    recipe, config = prepared.recipe, prepared.config
-    return {
-        "expansion_size": recipe.expansion_size,
-        "gamma": recipe.gamma,
-        "dtype": recipe.dtype,
-        "solver": "gram",
-        "taps": list(recipe.features.taps),
-        "base": prepared.base,
-        "classes": prepared.n_classes,
-        "backbone": prepared.backbone_name or recipe.backbone,
-        **{f"recipe.{name}": value for name, value in config.recipe_changes.items()},
-        **{f"data.{name}": v for name, v in {**data_options(config), **prepared.content}.items()},
-        **job.settings,
-        **resolve(job.method).recorded_settings(job.settings),
-    }
 
 
 def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:

@@ -25,15 +25,7 @@ from acil.benchmark.config import RunConfig
 from acil.benchmark.estimate import check_memory, longest_first
 from acil.benchmark.job import Failure, attempt
 from acil.benchmark.plan import Job
-from acil.benchmark.prepare import (
-    PreparedRun,
-    ProgressListener,
-    labels,
-    left_out,
-    planned,
-    prepare,
-    told_left_out,
-)
+from acil.benchmark.prepare import PreparedRun, ProgressListener, prepare, told_left_out
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory, environment_record, open_run
 from acil.distributed import Group
@@ -76,14 +68,14 @@ def run(
                 )
             folder, listener = (out, progress) if group.leads else (None, None)
             prepared = prepare(config, folder, listener, group)
-            jobs = planned(prepared)
+            jobs = prepared.plan()
             check_memory(prepared, jobs)
             if group.leads:
                 directory = stack.enter_context(open_run(out, config, prepared.resolved, resume, force))
                 processes = {"processes": group.size} if group.size > 1 else {}
                 directory.records.append({**environment_record(prepared.device), **processes})
                 left = _unfinished(prepared, jobs, directory)
-                if skipped := left_out(prepared):
+                if skipped := prepared.left_out:
                     logger.warning("%s", told_left_out(skipped))
         left = group.exchange(left)[0]
         waiting = [jobs[i] for i in left]
@@ -101,7 +93,7 @@ def _unfinished(prepared: PreparedRun, jobs: Sequence[Job], directory: RunDirect
     return [
         number
         for number, job in enumerate(jobs)
-        if any(key(labels(prepared, job, k)) not in done for k in job.covers)
+        if any(key(prepared.labels(job, k)) not in done for k in job.covers)
     ]
 
 
