@@ -59,12 +59,8 @@ def is_rank_zero() -> bool:
 
 def stop_on_sigterm() -> None:
     """Under torchrun, stop like on Ctrl-C when it ends this process because another one died."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        signal.signal(signal.SIGTERM, interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def require_free(path: Path, force: bool) -> None:
