@@ -227,14 +227,12 @@ def _steps(rows: list[Row], suite: str) -> list[str]:
     """Return the widths and numbers of exemplars that rows of a suite vary."""
     if suite not in ("width", "memory"):
         return []
-    rules = [str(row.settings[MEMORY_RULE]) for row in rows if MEMORY_RULE in row.settings]
-    found: dict[str, set[Any]] = {
-        "widths": {
-            row.settings.get("expansion_size") for row in rows if MEMORY_RULE not in row.settings
-        },
-        "budgets": {int(rule.split()[0]) for rule in rules if rule.split()[0].isdecimal()},
+    rules = [str(row.settings[MEMORY_RULE]).split() for row in rows if MEMORY_RULE in row.settings]
+    widths = [row.settings.get("expansion_size") for row in rows if MEMORY_RULE not in row.settings]
+    lists = {
+        "widths": sorted({width for width in widths if isinstance(width, int)}),
+        "budgets": sorted({int(rule[0]) for rule in rules if rule[0].isdecimal()}),
     }
-    lists = {name: sorted(v for v in values if isinstance(v, int)) for name, values in found.items()}
     return [p for n, values in lists.items() if values for p in ("--set", f"settings.{n}={values}")]
 
 
