@@ -26,7 +26,6 @@ from acil.app.store import Published, Store
 from acil.app.uploads import TooLargeError, check_image, check_name
 from acil.errors import InputError
 from acil.images import Samples
-from acil.images.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
@@ -49,7 +48,7 @@ class Service:
         self._held_out: Samples | None = None
         if settings.held_out is not None:
             self._held_out = self.store.reader.prepare(settings.held_out)
-        self._measured: tuple[str, Measured] | None = None
+        self._measured: Measured | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self.metrics = metrics = Metrics()
         metrics.show("acil_classes", "Classes that the model knows.", lambda: len(self._totals))
@@ -155,7 +154,7 @@ class Service:
         return {} if published is None else published.snapshot.totals
 
     def _last_accuracy(self) -> float:
-        accuracy = None if self._measured is None else self._measured[1].to_dict()["accuracy"]
+        accuracy = None if self._measured is None else self._measured.to_dict()["accuracy"]
         return math.nan if accuracy is None else accuracy
 
     def close(self) -> None:
@@ -221,13 +220,9 @@ class Service:
         """Return how a state does on the held-out images, if there are any; the last is remembered."""
         if self._held_out is None:
             return None
-        remembered = self._measured
-        if published is not None and remembered is not None and remembered[0] == published.revision:
-            return remembered[1]
-        snapshot = None if published is None else published.snapshot
-        found = Measured.of(self._held_out, snapshot)
-        if published is not None:
-            self._measured = (published.revision, found)
+        found, revision = self._measured, None if published is None else published.revision
+        if found is None or found.revision != revision:
+            self._measured = found = Measured.of(self._held_out, published)
         return found
 
 
@@ -244,19 +239,21 @@ def _named(number: int) -> Iterator[None]:
 class Measured:
     """How one state of the model does on the held-out images."""
 
+    revision: str | None  # None before anything was taught
     names: npt.NDArray[np.str_]  # true class of each image
     known: npt.NDArray[np.bool_]  # whether the model has learnt that class
     right: npt.NDArray[np.bool_]  # whether it is the likeliest
 
     @classmethod
-    def of(cls, samples: Samples, snapshot: Snapshot | None) -> Measured:
+    def of(cls, samples: Samples, published: Published | None) -> Measured:
         """Measure a state; None is a model that knows nothing yet."""
         names = samples.labels
-        if snapshot is None:
+        if published is None:
             nothing = np.zeros(len(names), dtype=np.bool_)
-            return cls(names, nothing, nothing)
-        found = snapshot.head.predict(samples.features)
-        return cls(names, np.isin(names, snapshot.head.classes_), names == found)
+            return cls(None, names, nothing, nothing)
+        head = published.snapshot.head
+        right = names == head.predict(samples.features)
+        return cls(published.revision, names, np.isin(names, head.classes_), right)
 
     def to_dict(self) -> dict[str, Any]:
         """Return accuracy in percent over the classes learnt, the number of images, and each class."""
