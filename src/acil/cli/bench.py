@@ -124,8 +124,10 @@ def run(
         echo_json(summaries)
     else:
         typer.echo(report.markdown)
-        for line in _closing_lines(folder, report, summaries):
-            typer.echo(line)
+        typer.echo(f"Report: {folder / 'report'}")
+        for path in report.plots[:1]:
+            typer.echo(f"Plot:   {path}")
+        _show_checks(summaries)
     if failed is not None:
         raise failed
 
@@ -192,20 +194,17 @@ def _saying_how_to_resume(folder: Path) -> Iterator[None]:
         raise
 
 
-def _closing_lines(folder: Path, report: Any, summaries: list[dict[str, Any]]) -> list[str]:
-    lines = [f"Report: {folder / 'report'}"]
-    lines += [f"Plot:   {path}" for path in report.plots[:1]]
+def _show_checks(summaries: list[dict[str, Any]]) -> None:
     compared = [summary for summary in summaries if "joint_difference" in summary]
     if compared:
-        lines.append(
+        typer.echo(
             "Incremental against joint learning: test scores differ by at most "
             f"{max(summary['joint_difference'] for summary in compared):.1e} (relative; condition "
             f"number up to {max(summary['condition'] for summary in compared):.1e})."
         )
     skipped = max((summary["settings"].get("data.skipped", 0) for summary in summaries), default=0)
     if skipped:
-        lines.append(f"Left out: {skipped} images that could not be read.")
-    return lines
+        typer.echo(f"Left out: {skipped} images that could not be read.")
 
 
 @app.command("choose")

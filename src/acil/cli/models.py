@@ -246,15 +246,15 @@ def export(
     A private release protects the samples that the head has learnt and the network never saw. The model
     remembers it: ε of further ones adds up. Its earlier states, for `acil undo`, are removed.
     """
-    if onnx is None and inference is None and private is None:
+    files = [path for path in (onnx, inference, private) if path is not None]
+    if not files:
         raise InputError("Say what to write: --onnx FILE, --inference FILE or --private FILE.")
     if (private is None) != (epsilon is None):
         raise InputError("--private FILE and --epsilon belong together. Give both.")
-    for path in (onnx, inference, private):
-        if path is not None:
-            require_free(path, force)
-            if path.resolve() == model.resolve():
-                raise InputError(f"{path} is the model itself. Give another name.")
+    for path in files:
+        require_free(path, force)
+        if path.resolve() == model.resolve():
+            raise InputError(f"{path} is the model itself. Give another name.")
     if onnx is not None:
         require_free(Path(f"{onnx}.py"), force)
     from acil.export import export_onnx
@@ -274,9 +274,8 @@ def export(
     if as_json:
         echo_json(written)
         return
-    for path in (onnx, inference, private):
-        if path is not None:
-            typer.echo(f"{path}  {path.stat().st_size:,} bytes")
+    for path in files:
+        typer.echo(f"{path}  {path.stat().st_size:,} bytes")
     if private is not None:
         typer.echo(written["private"]["privacy"])
     if onnx is not None:
