@@ -74,7 +74,12 @@ def run(
                 directory = stack.enter_context(open_run(out, config, prepared.resolved, resume, force))
                 processes = {"processes": group.size} if group.size > 1 else {}
                 directory.records.append({**environment_record(prepared.device), **processes})
-                left = _unfinished(prepared, jobs, directory)
+                done = finished(directory.records.read())
+                left = [
+                    number
+                    for number, job in enumerate(jobs)
+                    if any(key(prepared.labels(job, k)) not in done for k in job.covers)
+                ]
                 if skipped := prepared.left_out:
                     logger.warning("%s", told_left_out(skipped))
         left = group.exchange(left)[0]
@@ -85,16 +90,6 @@ def run(
             failures = [found for job in waiting if (found := _attempt(prepared, job, directory))]
     _raise_for(failures, len(jobs))
     return out
-
-
-def _unfinished(prepared: PreparedRun, jobs: Sequence[Job], directory: RunDirectory) -> list[int]:
-    """Return which jobs have something left to record."""
-    done = finished(directory.records.read())
-    return [
-        number
-        for number, job in enumerate(jobs)
-        if any(key(prepared.labels(job, k)) not in done for k in job.covers)
-    ]
 
 
 def _attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:

@@ -76,9 +76,7 @@ def short_page(collection: Collection) -> str:
     return "\n".join([*map(to_markdown, tables), *_remarks(collection)])
 
 
-def full_page(
-    collection: Collection, images: Sequence[Image], title: str = "Report", folder: str = ""
-) -> str:
+def full_page(collection: Collection, images: Sequence[Image], title: str, folder: str) -> str:
     """Return the page that shows all tables and plots; `folder` is where it finds the plots."""
     beside = f"{folder}/" if folder else ""
     parts = [f"# {escape_markdown(title)}\n", *_remarks(collection)]
@@ -250,8 +248,11 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
     if files:
         flags += ["--backbone", next(iter(files)) if len(files) == 1 else "FILE"]
     varied = _VARIED.get(suite, ()) if _is_of([row], suite) else ()
+    usual: dict[str, Any] = {"solver": "gram"}
+    if recipe := RECIPES.get(comparison.recipe):
+        usual |= {name: getattr(recipe, name) for name in ("expansion_size", "gamma", "dtype")}
     for name, value in row.settings.items():
-        if name in _FOLLOWING or name in varied or _is_default(comparison.recipe, name, value):
+        if name in _FOLLOWING or name in varied or usual.get(name, ...) == value:
             continue
         if name in METHOD_SETTINGS:
             flags += [f"--{name.replace('_', '-')}", _written(value)]
@@ -268,15 +269,6 @@ def _tried(rows: Sequence[Row]) -> list[Run]:
 def _is_of(rows: Sequence[Row], suite: str) -> bool:
     """Say whether rows were run for a suite; the page about memory shows others, too."""
     return all(run.identity["suite"] == suite for run in _tried(rows))
-
-
-def _is_default(recipe: str, name: str, value: Any) -> bool:
-    known = RECIPES.get(recipe)
-    if name == "solver":
-        return bool(value == "gram")
-    if known is None or name not in ("expansion_size", "gamma", "dtype"):
-        return False
-    return bool(getattr(known, name) == value)
 
 
 def _written(value: Any) -> str:
