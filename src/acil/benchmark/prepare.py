@@ -33,7 +33,6 @@ from acil.vision.networks import EFFICIENTNET, open_network
 ProgressListener = Callable[[Any], None]
 #: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
 _SHORT = 12
-_IDENTITY = "identity"
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class PreparedRun:
     def resolved(self) -> dict[str, Any]:
         """What followed from the settings, for readers of config.toml."""
         return {
-            "dataset": "@".join([self.dataset, *([self.content[_IDENTITY]] if self.content else [])]),
+            "dataset": "@".join([self.dataset, *([self.content["identity"]] if self.content else [])]),
             "backbone": self.backbone_name or self.recipe.backbone,
             "recipe": to_dict(self.recipe),
             "n_classes": self.n_classes,
@@ -298,7 +297,7 @@ def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
     if ":" not in config.dataset and not data.skipped:
         return {}
     left_out = {"skipped": len(data.skipped)} if data.skipped else {}
-    return {_IDENTITY: data.identity[:_SHORT], **left_out}
+    return {"identity": data.identity[:_SHORT], **left_out}
 
 
 def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -> None:
