@@ -16,7 +16,7 @@ from torch import Tensor
 from acil.benchmark.config import RunConfig, data_options
 from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
-from acil.benchmark.plan import Job, has_column, plan_jobs, variants
+from acil.benchmark.plan import Job, families, has_column, phases, variants
 from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
@@ -82,19 +82,31 @@ class PreparedRun:
         }
 
     def plan(self) -> list[Job]:
-        """Return the jobs of a run."""
-        config = self.config
-        given = config.settings
+        """Return the jobs of a run, seed by seed so that a base network is used while it is warm.
+
+        A method whose state does not depend on the grouping of classes into phases learns in the finest
+        grouping asked for; groupings whose phases end at the same classes are read off on the way.
+        """
+        config, given = self.config, self.config.settings
         own = {
             name: variants(config.suite, given, resolve(name).recorded_settings(given), name)
             for name in config.methods
         }
         skipped = self.left_out
-        methods = [(name, resolve(name)) for name in config.methods if name not in skipped]
+        methods = [name for name in config.methods if name not in skipped]
         if not methods:
             raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
-        jobs = plan_jobs(methods, own, config.seeds, config.phases, self.n_classes, self.base)
-        return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
+        groupings = {k: phases(self.n_classes, self.base, k) for k in config.phases}
+        each = [{k: grouping} for k, grouping in groupings.items()]
+        together = families(groupings)
+        return [
+            Job(name, settings, seed, max(covers.values(), key=len), covers)
+            for seed in config.seeds
+            for name in methods
+            for settings in own[name]
+            for covers in (together if resolve(name).grouping_free else each)
+            if any(has_column(config.suite, name, k) for k in covers)
+        ]
 
     @property
     def left_out(self) -> dict[str, str]:
