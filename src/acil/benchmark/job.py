@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +22,7 @@ from acil.benchmark.plan import Job, ends
 from acil.benchmark.prepare import PreparedRun, digest
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory
-from acil.distributed import share
+from acil.distributed import Group, share
 from acil.errors import ACILError, ModelFileError, ProcessLostError, SingularMatrixError
 from acil.methods import MemoryUse, Method, Phase, resolve
 from acil.modelfile.writing import locked, write_tensors
@@ -67,9 +67,15 @@ class Failure:
 def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:
     """Run a job and record it if it fails: that is no reason to stop the others.
 
-    A file that cannot be written, however, would stop them all, and so would a process of the group that
-    is lost: these are raised.
+    A method that a group cannot share out runs on rank 0 alone. A file that cannot be written, however,
+    would stop all jobs, and so would a process of the group that is lost: these are raised.
     """
+    if prepared.group.size > 1 and not resolve(job.method).takes_shards(job.settings):
+        with prepared.group.together():
+            if directory is None:
+                return None
+            logger.warning("%s runs on rank 0 alone: it cannot be shared out.", job.title)
+            return attempt(replace(prepared, group=Group(prepared.device)), job, directory)
     try:
         run_job(prepared, job, directory)
     except (ModelFileError, ProcessLostError):

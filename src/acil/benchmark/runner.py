@@ -30,7 +30,6 @@ from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory, environment_record, open_run
 from acil.distributed import Group
 from acil.errors import ACILError, InputError, ModelFileError
-from acil.methods import resolve
 
 logger = logging.getLogger(__name__)
 
@@ -87,20 +86,9 @@ def run(
         if config.jobs > 1 and len(waiting) > 1:
             failures = _run_side_by_side(prepared, waiting, out)
         else:
-            failures = [found for job in waiting if (found := _attempt(prepared, job, directory))]
+            failures = [found for job in waiting if (found := attempt(prepared, job, directory))]
     _raise_for(failures, len(jobs))
     return out
-
-
-def _attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:
-    """Run a job with all processes of a group, or on rank 0 alone if its method cannot be shared out."""
-    if prepared.group.size == 1 or resolve(job.method).takes_shards(job.settings):
-        return attempt(prepared, job, directory)
-    with prepared.group.together():
-        if directory is None:
-            return None
-        logger.warning("%s runs on rank 0 alone: it cannot be shared out.", job.title)
-        return attempt(dataclasses.replace(prepared, group=Group(prepared.device)), job, directory)
 
 
 def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:

@@ -117,7 +117,7 @@ def run(
         except RunFailedError as error:
             failed = error
         # Report what the other jobs found.
-        report = write_report([folder], folder / "report")
+        report = write_report(folder)
     recorded = Records(folder / FILE_NAME).read()
     summaries = [record for record in recorded if record["kind"] == "summary"]
     if as_json:
