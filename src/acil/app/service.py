@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from torch import Tensor
 from acil.app.line import BusyError, Line, Waiting
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
-from acil.app.store import Published, Store
+from acil.app.store import Action, Published, Store
 from acil.app.uploads import TooLargeError, check_image, check_name
 from acil.errors import InputError
 from acil.images import Samples
@@ -92,9 +92,7 @@ class Service:
         self.metrics.used("predict", len(files))
         return found
 
-    async def change(
-        self, action: Literal["learn", "forget"], name: str, files: Sequence[bytes]
-    ) -> dict[str, Any]:
+    async def change(self, action: Action, name: str, files: Sequence[bytes]) -> dict[str, Any]:
         """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
 
         Return the report, the new revision, and the comparison on held-out images if there are any.
@@ -191,9 +189,7 @@ class Service:
         found = published.snapshot.classify(features.numpy(), names, top, unknown_above)
         return {"revision": published.revision, "predictions": [one.to_dict() for one in found]}
 
-    def _changed(
-        self, action: Literal["learn", "forget"], name: str, contents: list[bytes]
-    ) -> dict[str, Any]:
+    def _changed(self, action: Action, name: str, contents: list[bytes]) -> dict[str, Any]:
         start = time.perf_counter()
         samples = self.store.reader.prepare(contents, name)
         report, state_before, state_after = self.store.change(action, samples)
