@@ -7,7 +7,7 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -164,15 +164,12 @@ def _base_training(
     their own do so side by side.
     """
     shared = prepared.backbone is None and prepared.data.train.has_pixels
-    if directory is None or prepared.config.jobs == 1 or index or not shared:
-        yield
-        return
-    network = directory.base_folder(digest(prepared.base_identity(job.seed))) / "backbone.safetensors"
-    with locked(network):
-        missing = not network.exists()
-        if missing:
-            yield
-    if not missing:
+    with ExitStack() as lock:
+        if directory is not None and prepared.config.jobs > 1 and index == 0 and shared:
+            folder = directory.base_folder(digest(prepared.base_identity(job.seed)))
+            lock.enter_context(locked(folder / "backbone.safetensors"))
+            if (folder / "backbone.safetensors").exists():
+                lock.close()
         yield
 
 
