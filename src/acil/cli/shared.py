@@ -38,8 +38,8 @@ Undo = Annotated[
     bool,
     typer.Option(
         "--undo/--no-undo",
-        help="Keep the state before a change for `acil undo`, or remove all earlier states. Whoever has "
-        "the states before and after can recover the images in between.",
+        help="Keep the state before a change, for `acil undo` and the page of `acil serve`, or remove "
+        "all such states. Whoever has the states before and after can recover the images in between.",
     ),
 ]
 ClassName = Annotated[
