@@ -34,12 +34,12 @@ def labels_of(n_classes, each):
 
 @pytest.mark.parametrize(("number", "base"), [(0, 25), (1, 25), (2, 40), (3, 40), (4, 25)])
 def test_number_alone_decides_a_base_and_five_phases_of_all_other_classes(number, base):
-    split = make_split(labels_of(50, 20), 50, number, 0.1)
+    split = make_split(labels_of(50, 20), 50, number)
     step = (50 - base) // 5
     assert split.ends == (base, *range(base + step, 51, step))
     assert torch.equal(torch.bincount(split.labels), torch.full((50,), 20))
     assert torch.equal(torch.bincount(split.labels[split.held_out]), torch.full((50,), 2))
-    again, other = (make_split(labels_of(50, 20), 50, n, 0.1) for n in (number, number + 4))
+    again, other = (make_split(labels_of(50, 20), 50, n) for n in (number, number + 4))
     assert torch.equal(split.labels, again.labels)
     assert torch.equal(split.held_out, again.held_out)
     assert not torch.equal(split.labels, other.labels)
@@ -47,14 +47,14 @@ def test_number_alone_decides_a_base_and_five_phases_of_all_other_classes(number
 
 def test_too_few_classes_or_images_are_refused():
     with pytest.raises(InputError, match="2 base classes are too few"):
-        make_split(labels_of(2, 9), 2, 0, 0.1)
+        make_split(labels_of(2, 9), 2, 0)
     with pytest.raises(InputError, match="at least two training images"):
-        make_split(labels_of(8, 1), 8, 0, 0.1)
+        make_split(labels_of(8, 1), 8, 0)
 
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_curve_is_that_of_ridge_regression_on_all_classes_so_far(views):
-    split = make_split(labels_of(8, 30), 8, 0, 0.2)
+    split = make_split(labels_of(8, 30), 8, 0)
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(8, 5, generator=generator)
     features = centres[split.labels] + 0.8 * torch.randn(240, 5, generator=generator)
@@ -84,7 +84,7 @@ def test_network_sees_only_images_of_the_splits_base_that_are_not_held_out(tmp_p
     search = Search(tmp_path, **SHORT | {"candidates": {}, "splits": (0,)})
     search.run()
     ((images, _, n_classes),) = seen
-    split = make_split(search.labels, 6, 0, 0.1)
+    split = make_split(search.labels, 6, 0)
     allowed = (split.labels < 3) & ~split.held_out
     assert n_classes == 3
     assert len(images) == int(allowed.sum())
@@ -205,7 +205,7 @@ def test_command_prints_a_table_and_a_plan(tmp_path):
         (["--try", "nameless"], "'nameless' changes nothing"),
         (["--try", "bad training.depth=3"], "There is no setting 'training.depth'"),
         (["--try", "reference training.epochs=3"], "'reference' is the recipe as it is"),
-        (["--splits", "a"], "--splits takes numbers"),
+        (["--splits", "a"], "--splits must be a whole number"),
         (["--splits", "1,1"], "Splits are different whole numbers"),
         (["--set", "epochs"], "given as key=value"),
     ],

@@ -180,9 +180,3 @@ def test_restricted_images_are_a_set_of_their_own_unless_they_are_large(monkeypa
     assert shared.train.identity == DIGITS.train.identity
     assert torch.equal(shared.train.pixels(), own.train.pixels())
     assert (own.default_base, len(own.class_names)) == (1, 2)
-
-
-@pytest.mark.parametrize("classes", [[], [0, 0], [10], [-1]])
-def test_restrict_refuses_classes_that_are_not_there(classes):
-    with pytest.raises(InputError, match="each once"):
-        restrict(DIGITS, classes)

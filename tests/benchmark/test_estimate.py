@@ -14,7 +14,7 @@ from running import command, records, write_features
 from acil.benchmark import estimate
 from acil.benchmark.config import make_config
 from acil.benchmark.estimate import describe_plan
-from acil.benchmark.prepare import planned, prepare
+from acil.benchmark.prepare import prepare
 from pictures import COLOURS, draw
 
 
@@ -41,7 +41,7 @@ def test_processes_that_share_a_gpu_share_its_memory(embeddings, monkeypatch, gp
     prepared = prepare(config(embeddings), None, None)
     alone = dataclasses.replace(prepared, device=torch.device("cuda"))
     together = dataclasses.replace(alone, group=SimpleNamespace(local_size=3))
-    jobs = planned(prepared)
+    jobs = prepared.plan()
     assert estimate.needed_bytes(together, jobs) == times * estimate.needed_bytes(alone, jobs) > 0
 
 
@@ -70,7 +70,7 @@ def test_images_to_train_on_are_known_before(method, images, tmp_path):
     changes = {"settings.increment.epochs": "3", "settings.memory_rule": "2 per class"}
     changes |= {"recipe.training.epochs": "5", "methods": method}
     prepared = prepare(image_config(tmp_path, **changes), None, None)
-    (job,) = planned(prepared)
+    (job,) = prepared.plan()
     assert estimate.trained_images(prepared) == 5 * (6 + 8)
     assert estimate.later_trained_images(prepared, job) == images
 
@@ -88,8 +88,7 @@ def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):
     def needed(**changes):
         prepared = prepare(config(embeddings, **changes), None, None)
         return (
-            estimate.needed_bytes(prepared, planned(prepared))
-            - estimate._PROCESS_BYTES * changes["jobs"]
+            estimate.needed_bytes(prepared, prepared.plan()) - estimate._PROCESS_BYTES * changes["jobs"]
         )
 
     one = needed(expansion_size=1000, joint_check=False, jobs=1)
@@ -113,7 +112,7 @@ def test_wide_heads_that_fit_are_let_through(embeddings, monkeypatch, device, wi
     prepared = prepare(config(embeddings, expansion_size=width, joint_check=False), None, None)
     prepared = dataclasses.replace(prepared, device=torch.device(device))
     monkeypatch.setattr(estimate, "machine_bytes", lambda device: there)
-    jobs = planned(prepared)
+    jobs = prepared.plan()
     # The sums and a factor, two matrices of float64 numbers, and on a CPU the process around them
     expected = 16 * width**2 + (estimate._PROCESS_BYTES if device == "cpu" else 0)
     assert estimate.needed_bytes(prepared, jobs) == expected

@@ -12,7 +12,7 @@ from running import DIGITS, command, records, timeless
 from acil.benchmark import runner
 from acil.benchmark.config import make_config
 from acil.benchmark.estimate import longest_first
-from acil.benchmark.prepare import planned, prepare
+from acil.benchmark.prepare import prepare
 from acil.training.loop import train
 
 #: A user's own methods, for which every process imports this file.
@@ -132,14 +132,14 @@ def test_the_longest_jobs_begin(monkeypatch, tmp_path):
         begun.append((job.method, len(job.grouping) - 1))
 
     monkeypatch.setattr(runner, "_in_process", started)
-    assert runner._run_side_by_side(prepared, planned(prepared), tmp_path) == []
+    assert runner._run_side_by_side(prepared, prepared.plan(), tmp_path) == []
     assert begun == [("joint", 5), ("icarl", 5), ("joint", 1), ("icarl", 1), ("ncm", 5)]
 
 
 def test_job_that_cannot_be_made_does_not_keep_others_from_beginning():
     bad = {"methods": "icarl-bce,joint", "phases": "1", "settings.memory_rule": "3 in total"}
     prepared = prepare(make_config({"seeds": "0", **bad}), None, None)
-    assert [job.method for job in longest_first(prepared, planned(prepared))] == ["joint", "icarl-bce"]
+    assert [job.method for job in longest_first(prepared, prepared.plan())] == ["joint", "icarl-bce"]
 
 
 def alive(pid):

@@ -19,6 +19,7 @@ from acil import __version__
 from acil.app.guard import Guard, TokenCheck, client_of
 from acil.app.metrics import CONTENT_TYPE
 from acil.app.service import Service
+from acil.app.store import Action
 from acil.app.uploads import FIELD, Inbox, TooLargeError
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
@@ -113,7 +114,7 @@ class Entry(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-    action: Literal["learn", "forget"]
+    action: Action
     class_: str = Field(alias="class")
     images: int
     revision: str
@@ -206,7 +207,7 @@ def create_app(service: Service) -> FastAPI:
     inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
 
-    async def changed(request: Request, action: Literal["learn", "forget"], name: str) -> Changed:
+    async def changed(request: Request, action: Action, name: str) -> Changed:
         async with inbox.files(request) as files:
             done = await _unless_gone(request, service.change(action, name, files))
             return Changed.model_validate(done)

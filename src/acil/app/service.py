@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,10 @@ from torch import Tensor
 from acil.app.line import BusyError, Line, Waiting
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
-from acil.app.store import Published, Store
+from acil.app.store import Action, Published, Store
 from acil.app.uploads import TooLargeError, check_image, check_name
 from acil.errors import InputError
 from acil.images import Samples
-from acil.images.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
@@ -49,7 +48,7 @@ class Service:
         self._held_out: Samples | None = None
         if settings.held_out is not None:
             self._held_out = self.store.reader.prepare(settings.held_out)
-        self._measured: tuple[str, Measured] | None = None
+        self._measured: Measured | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self.metrics = metrics = Metrics()
         metrics.show("acil_classes", "Classes that the model knows.", lambda: len(self._totals))
@@ -93,9 +92,7 @@ class Service:
         self.metrics.used("predict", len(files))
         return found
 
-    async def change(
-        self, action: Literal["learn", "forget"], name: str, files: Sequence[bytes]
-    ) -> dict[str, Any]:
+    async def change(self, action: Action, name: str, files: Sequence[bytes]) -> dict[str, Any]:
         """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
 
         Return the report, the new revision, and the comparison on held-out images if there are any.
@@ -155,7 +152,7 @@ class Service:
         return {} if published is None else published.snapshot.totals
 
     def _last_accuracy(self) -> float:
-        accuracy = None if self._measured is None else self._measured[1].to_dict()["accuracy"]
+        accuracy = None if self._measured is None else self._measured.to_dict()["accuracy"]
         return math.nan if accuracy is None else accuracy
 
     def close(self) -> None:
@@ -192,9 +189,7 @@ class Service:
         found = published.snapshot.classify(features.numpy(), names, top, unknown_above)
         return {"revision": published.revision, "predictions": [one.to_dict() for one in found]}
 
-    def _changed(
-        self, action: Literal["learn", "forget"], name: str, contents: list[bytes]
-    ) -> dict[str, Any]:
+    def _changed(self, action: Action, name: str, contents: list[bytes]) -> dict[str, Any]:
         start = time.perf_counter()
         samples = self.store.reader.prepare(contents, name)
         report, state_before, state_after = self.store.change(action, samples)
@@ -221,13 +216,9 @@ class Service:
         """Return how a state does on the held-out images, if there are any; the last is remembered."""
         if self._held_out is None:
             return None
-        remembered = self._measured
-        if published is not None and remembered is not None and remembered[0] == published.revision:
-            return remembered[1]
-        snapshot = None if published is None else published.snapshot
-        found = Measured.of(self._held_out, snapshot)
-        if published is not None:
-            self._measured = (published.revision, found)
+        found, revision = self._measured, None if published is None else published.revision
+        if found is None or found.revision != revision:
+            self._measured = found = Measured.of(self._held_out, published)
         return found
 
 
@@ -244,19 +235,21 @@ def _named(number: int) -> Iterator[None]:
 class Measured:
     """How one state of the model does on the held-out images."""
 
+    revision: str | None  # None before anything was taught
     names: npt.NDArray[np.str_]  # true class of each image
     known: npt.NDArray[np.bool_]  # whether the model has learnt that class
     right: npt.NDArray[np.bool_]  # whether it is the likeliest
 
     @classmethod
-    def of(cls, samples: Samples, snapshot: Snapshot | None) -> Measured:
+    def of(cls, samples: Samples, published: Published | None) -> Measured:
         """Measure a state; None is a model that knows nothing yet."""
         names = samples.labels
-        if snapshot is None:
+        if published is None:
             nothing = np.zeros(len(names), dtype=np.bool_)
-            return cls(names, nothing, nothing)
-        found = snapshot.head.predict(samples.features)
-        return cls(names, np.isin(names, snapshot.head.classes_), names == found)
+            return cls(None, names, nothing, nothing)
+        head = published.snapshot.head
+        right = names == head.predict(samples.features)
+        return cls(published.revision, names, np.isin(names, head.classes_), right)
 
     def to_dict(self) -> dict[str, Any]:
         """Return accuracy in percent over the classes learnt, the number of images, and each class."""

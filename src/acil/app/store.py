@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to wait for another process that changes the file.
 LOCK_SECONDS = 30.0
+#: A change of the model.
+Action = Literal["learn", "forget"]
 #: Identifies one version of a file.
 Signature = tuple[int, int, int, int]
 
@@ -117,9 +119,7 @@ class Store:
             self._found(None)
             logger.info("%s has been changed by another process: reloaded.", self.path)
 
-    def change(
-        self, action: Literal["learn", "forget"], samples: Samples
-    ) -> tuple[Report, Published | None, Published]:
+    def change(self, action: Action, samples: Samples) -> tuple[Report, Published | None, Published]:
         """Learn or forget samples, save, and serve the new state; return a report and both states."""
         if action == "forget":
             self.require()

@@ -9,11 +9,9 @@ to the unchanged recipe on the same splits.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,7 +25,7 @@ from torch import Tensor
 from acil.benchmark.datasets import load, restrict
 from acil.benchmark.metrics import accuracy
 from acil.benchmark.orders import canonical_order, class_order
-from acil.benchmark.prepare import ProgressListener, dataset_name
+from acil.benchmark.prepare import ProgressListener, dataset_name, digest
 from acil.benchmark.records import Records
 from acil.benchmark.rundir import environment_record, made
 from acil.classifier import ACILClassifier
@@ -82,7 +80,7 @@ class Split:
         return (self.labels < self.ends[0]) & ~self.held_out
 
 
-def make_split(labels: Tensor, n_classes: int, number: int, share: float) -> Split:
+def make_split(labels: Tensor, n_classes: int, number: int) -> Split:
     """Divide images by class and by chance; the number alone decides how.
 
     Labels are 0 … n_classes - 1, each at least twice. Of each class a share of the images is held out,
@@ -101,7 +99,7 @@ def make_split(labels: Tensor, n_classes: int, number: int, share: float) -> Spl
         members = torch.nonzero(places == place).flatten()
         if len(members) < 2:
             raise InputError("Each class needs at least two training images, one of them to hold out.")
-        count = min(len(members) - 1, max(1, round(share * len(members))))
+        count = min(len(members) - 1, max(1, round(_HELD_OUT * len(members))))
         held_out[members[torch.randperm(len(members), generator=generator)[:count]]] = True
     return Split(number, places, held_out, ends)
 
@@ -153,7 +151,7 @@ class Search:
             self.recipes[name] = changed(reference, changes)
         self.torch_device = resolve_device(self.device, "float64")
         self.records = Records(self.folder / "choice.jsonl")
-        self.split = cache(lambda number: make_split(self.labels, base, number, _HELD_OUT))
+        self.split = cache(lambda number: make_split(self.labels, base, number))
 
     def plan(self) -> str:
         """Return what is to be trained, in words."""
@@ -293,8 +291,7 @@ class Search:
 
     def _hash(self, values: list[Any]) -> str:
         order = canonical_order(self.order)
-        facts = [self.images.identity, order, self.n_classes, _HELD_OUT, *values]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+        return digest([self.images.identity, order, self.n_classes, _HELD_OUT, *values])[:12]
 
 
 def curves(
@@ -329,7 +326,7 @@ def curves(
 def _row(
     name: str, own: Mapping[int, Mapping[str, Any]], reference: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    gamma = _best_gamma(own.values())
+    gamma = _best_gamma([*own.values()])
     mean = {split: fmean(record["accuracy"][gamma]) for split, record in own.items()}
     row = {
         "candidate": name,
@@ -348,11 +345,10 @@ def _row(
     return row
 
 
-def _best_gamma(records: Iterable[Mapping[str, Any]]) -> str:
+def _best_gamma(records: Sequence[Mapping[str, Any]]) -> str:
     """Return the γ with the highest mean over some records."""
-    listed = list(records)
-    tried: dict[str, list[float]] = listed[0]["accuracy"]
-    return max(tried, key=lambda gamma: fmean(fmean(record["accuracy"][gamma]) for record in listed))
+    tried: dict[str, list[float]] = records[0]["accuracy"]
+    return max(tried, key=lambda gamma: fmean(fmean(record["accuracy"][gamma]) for record in records))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -14,15 +14,7 @@ from torch.nn import functional
 from acil.benchmark.config import RunConfig
 from acil.benchmark.machine import memory
 from acil.benchmark.plan import Job, ends
-from acil.benchmark.prepare import (
-    PreparedRun,
-    context,
-    left_out,
-    phase_sizes,
-    planned,
-    prepare,
-    told_left_out,
-)
+from acil.benchmark.prepare import PreparedRun, prepare, told_left_out
 from acil.errors import InputError
 from acil.methods.registry import resolve
 from acil.training.network import Network
@@ -134,8 +126,8 @@ def trained_images(prepared: PreparedRun) -> int:
 
 def later_trained_images(prepared: PreparedRun, job: Job) -> int:
     """Return the same of what the method of a job trains beside the shared base network."""
-    method = resolve(job.method)(context(prepared, job, None))
-    return method.trained_images(phase_sizes(prepared, job), ends(job.grouping))
+    method = resolve(job.method)(prepared.context(job, None))
+    return method.trained_images(prepared.phase_sizes(job), ends(job.grouping))
 
 
 def longest_first(prepared: PreparedRun, jobs: Sequence[Job]) -> list[Job]:
@@ -189,7 +181,7 @@ def _timed(action: Callable[[], object]) -> float:
 def describe_plan(config: RunConfig) -> str:
     """Return what a run with these settings would do, need and take."""
     prepared = prepare(config, None, None)
-    jobs = planned(prepared)
+    jobs = prepared.plan()
     widest = max(head_width(prepared, job) for job in jobs)
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
     trained = trained_images(prepared) * len(config.seeds)
@@ -214,7 +206,7 @@ def describe_plan(config: RunConfig) -> str:
         )
     if prepared.data.skipped:
         lines.append(f"left out: {len(prepared.data.skipped)} images that cannot be read")
-    if skipped := left_out(prepared):
+    if skipped := prepared.left_out:
         lines.append(told_left_out(skipped))
     described = [
         f"  {job.title}" + (f": trains on {images / 1e6:.3g} million images" if images else "")

@@ -7,8 +7,8 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from acil.benchmark import metrics
 from acil.benchmark.plan import Job, ends
-from acil.benchmark.prepare import PreparedRun, base_identity, context, digest, labels
+from acil.benchmark.prepare import PreparedRun, digest
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory
-from acil.distributed import share
+from acil.distributed import Group, share
 from acil.errors import ACILError, ModelFileError, ProcessLostError, SingularMatrixError
 from acil.methods import MemoryUse, Method, Phase, resolve
 from acil.modelfile.writing import locked, write_tensors
@@ -60,14 +60,22 @@ class Failure:
     is_result: bool = False
     #: As it was raised, if it was in this process.
     error: ACILError | None = None
+    #: Whether a file could not be written, which stops the whole run.
+    stops_all: bool = False
 
 
 def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:
     """Run a job and record it if it fails: that is no reason to stop the others.
 
-    A file that cannot be written, however, would stop them all, and so would a process of the group that
-    is lost: these are raised.
+    A method that a group cannot share out runs on rank 0 alone. A file that cannot be written, however,
+    would stop all jobs, and so would a process of the group that is lost: these are raised.
     """
+    if prepared.group.size > 1 and not resolve(job.method).takes_shards(job.settings):
+        with prepared.group.together():
+            if directory is None:
+                return None
+            logger.warning("%s runs on rank 0 alone: it cannot be shared out.", job.title)
+            return attempt(replace(prepared, group=Group(prepared.device)), job, directory)
     try:
         run_job(prepared, job, directory)
     except (ModelFileError, ProcessLostError):
@@ -78,7 +86,7 @@ def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
             logger.info("%s failed.", job.title)
             return None
         for k in job.covers:
-            record = {"kind": "failure", **labels(prepared, job, k), "error": str(error)}
+            record = {"kind": "failure", **prepared.labels(job, k), "error": str(error)}
             directory.records.append(record)
         logger.warning("%s failed: %s", job.title, error)
         return Failure(job, str(error), isinstance(error, SingularMatrixError | DivergedError), error)
@@ -93,7 +101,7 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
     """
     with prepared.group.together():
         base_folder = None if directory is None else directory.base_folder
-        method = resolve(job.method)(context(prepared, job, base_folder))
+        method = resolve(job.method)(prepared.context(job, base_folder))
         recorder = None if directory is None else Recorder(prepared, job, directory)
         learnt = _restore(prepared, job, method, None if recorder is None else recorder.state.load())
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
@@ -156,15 +164,12 @@ def _base_training(
     their own do so side by side.
     """
     shared = prepared.backbone is None and prepared.data.train.has_pixels
-    if directory is None or prepared.config.jobs == 1 or index or not shared:
-        yield
-        return
-    network = directory.base_folder(digest(base_identity(prepared, job.seed))) / "backbone.safetensors"
-    with locked(network):
-        missing = not network.exists()
-        if missing:
-            yield
-    if not missing:
+    with ExitStack() as lock:
+        if directory is not None and prepared.config.jobs > 1 and index == 0 and shared:
+            folder = directory.base_folder(digest(prepared.base_identity(job.seed)))
+            lock.enter_context(locked(folder / "backbone.safetensors"))
+            if (folder / "backbone.safetensors").exists():
+                lock.close()
         yield
 
 
@@ -174,7 +179,7 @@ class Recorder:
     def __init__(self, prepared: PreparedRun, job: Job, directory: RunDirectory) -> None:
         self.records = directory.records
         self.covers = {k: (grouping, ends(grouping)) for k, grouping in job.covers.items()}
-        self.labels = {k: labels(prepared, job, k) for k in job.covers}
+        self.labels = {k: prepared.labels(job, k) for k in job.covers}
         name = digest({"labels": list(self.labels.values())})
         self.state = StateFile(directory.checkpoint() / f"state-{name}.safetensors")
         before = self.records.read()
@@ -258,13 +263,10 @@ class StateFile:
         started = time.monotonic()
         if started < self._due:
             return
-        self.save(phase, gather())
-        ended = time.monotonic()
-        self._due = ended + STATE_SECONDS * max(1.0, (ended - started) / _LONG)
-
-    def save(self, phase: int, state: Mapping[str, Any]) -> None:
-        """Write the state after a phase now."""
+        state = gather()
         tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
         others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         text = json.dumps({"phase": phase, "state": others})
         write_tensors(self.path, tensors, {"acil_state": text})
+        ended = time.monotonic()
+        self._due = ended + STATE_SECONDS * max(1.0, (ended - started) / _LONG)

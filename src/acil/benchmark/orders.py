@@ -30,7 +30,7 @@ def canonical_order(order: str | int) -> str:
     >>> canonical_order(7), canonical_order("7"), canonical_order("seed:1993")
     ('seed:7', 'seed:7', 'seed1993')
     """
-    name = str(order).strip() if not isinstance(order, bool) else repr(order)
+    name = str(order).strip()
     if name in ("natural", "seed1993", *PODNET_ORDERS):
         return name
     digits = name.removeprefix("seed:")

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acil.errors import InputError
-
-if TYPE_CHECKING:
-    # Reports read suites from here, and need no torch.
-    from acil.methods.base import Method
 
 #: Classes of each phase, the base phase first.
 Grouping = tuple[tuple[int, ...], ...]
@@ -151,37 +147,12 @@ class Job:
         return f"{self.method}, seed {self.seed}, K = {counts}{settings}"
 
 
-def plan_jobs(
-    methods: Sequence[tuple[str, type[Method]]],
-    variants: Mapping[str, Sequence[dict[str, Any]]],
-    seeds: Sequence[int],
-    counts: Sequence[int],
-    n_classes: int,
-    base: int,
-) -> list[Job]:
-    """Return the jobs of a run, seed by seed so that a base network is used while it is warm.
-
-    A method whose state does not depend on the grouping of classes into phases learns in the finest
-    grouping asked for; groupings whose phases end at the same classes are read off on the way.
-    """
-    groupings = {k: phases(n_classes, base, k) for k in counts}
-    each = [{k: grouping} for k, grouping in groupings.items()]
-    together = _families(groupings)
-    return [
-        Job(name, settings, seed, max(covers.values(), key=len), covers)
-        for seed in seeds
-        for name, cls in methods
-        for settings in variants[name]
-        for covers in (together if cls.grouping_free else each)
-    ]
-
-
 def ends(grouping: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Return the number of classes seen after each phase."""
     return tuple(accumulate(len(classes) for classes in grouping))
 
 
-def _families(groupings: dict[int, Grouping]) -> list[dict[int, Grouping]]:
+def families(groupings: dict[int, Grouping]) -> list[dict[int, Grouping]]:
     """Collect groupings that one pass can serve, beginning with the finest."""
     left = dict(sorted(groupings.items(), key=lambda item: -len(item[1])))
     families = []

@@ -16,7 +16,7 @@ from torch import Tensor
 from acil.benchmark.config import RunConfig, data_options
 from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
-from acil.benchmark.plan import Job, has_column, plan_jobs, variants
+from acil.benchmark.plan import Job, families, has_column, phases, variants
 from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, resolve
@@ -33,7 +33,6 @@ from acil.vision.networks import EFFICIENTNET, open_network
 ProgressListener = Callable[[Any], None]
 #: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
 _SHORT = 12
-_IDENTITY = "identity"
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,126 @@ class PreparedRun:
     def resolved(self) -> dict[str, Any]:
         """What followed from the settings, for readers of config.toml."""
         return {
-            "dataset": "@".join([self.dataset, *([self.content[_IDENTITY]] if self.content else [])]),
+            "dataset": "@".join([self.dataset, *([self.content["identity"]] if self.content else [])]),
             "backbone": self.backbone_name or self.recipe.backbone,
             "recipe": to_dict(self.recipe),
             "n_classes": self.n_classes,
             "base": self.base,
             "class_names": list(self.data.class_names),
             "skipped": len(self.data.skipped),
+        }
+
+    def plan(self) -> list[Job]:
+        """Return the jobs of a run, seed by seed so that a base network is used while it is warm.
+
+        A method whose state does not depend on the grouping of classes into phases learns in the finest
+        grouping asked for; groupings whose phases end at the same classes are read off on the way.
+        """
+        config, given = self.config, self.config.settings
+        own = {
+            name: variants(config.suite, given, resolve(name).recorded_settings(given), name)
+            for name in config.methods
+        }
+        skipped = self.left_out
+        methods = [name for name in config.methods if name not in skipped]
+        if not methods:
+            raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
+        groupings = {k: phases(self.n_classes, self.base, k) for k in config.phases}
+        each = [{k: grouping} for k, grouping in groupings.items()]
+        together = families(groupings)
+        return [
+            Job(name, settings, seed, max(covers.values(), key=len), covers)
+            for seed in config.seeds
+            for name in methods
+            for settings in own[name]
+            for covers in (together if resolve(name).grouping_free else each)
+            if any(has_column(config.suite, name, k) for k in covers)
+        ]
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The methods that cannot learn these data with this network, and why."""
+        found = {}
+        for name in self.config.methods:
+            method = resolve(name)
+            why = method.refusal(self.data.train, self.config.settings)
+            if method.trains_network and isinstance(self.backbone, UntrainableBackbone):
+                why = "this network cannot be trained"
+            if why:
+                found[name] = why
+        return found
+
+    def labels(self, job: Job, phases: int) -> dict[str, Any]:
+        """Return what identifies the records of one job and one number of phases."""
+        return {
+            "suite": self.config.suite,
+            "method": job.method,
+            "dataset": self.dataset,
+            "order": self.config.order,
+            "recipe": self.recipe.name,
+            "settings": self._settings(job),
+            "seed": job.seed,
+            "phases": phases,
+        }
+
+    def _settings(self, job: Job) -> dict[str, Any]:
+        recipe, config = self.recipe, self.config
+        return {
+            "expansion_size": recipe.expansion_size,
+            "gamma": recipe.gamma,
+            "dtype": recipe.dtype,
+            "solver": "gram",
+            "taps": list(recipe.features.taps),
+            "base": self.base,
+            "classes": self.n_classes,
+            "backbone": self.backbone_name or recipe.backbone,
+            **{f"recipe.{name}": value for name, value in config.recipe_changes.items()},
+            **{f"data.{name}": v for name, v in {**data_options(config), **self.content}.items()},
+            **job.settings,
+            **resolve(job.method).recorded_settings(job.settings),
+        }
+
+    def context(self, job: Job, base_folder: Callable[[str], Path] | None) -> Context:
+        """Return what a method may use beside the data of the present phase.
+
+        ``base_folder`` gives the folder that belongs to a digest of everything that decides the base
+        network; None keeps no files.
+        """
+        identity = self.base_identity(job.seed)
+        return Context(
+            recipe=self.recipe,
+            seed=job.seed,
+            device=self.device,
+            n_classes=self.n_classes,
+            settings=job.settings,
+            backbone=self.backbone,
+            classifier=self.classifier,
+            identity=identity,
+            cache=self.cache,
+            checkpoint=None if base_folder is None else base_folder(digest(identity)),
+            progress=self.progress,
+            group=self.group if self.group.size > 1 else None,
+            phase_sizes=self.phase_sizes(job),
+        )
+
+    def phase_sizes(self, job: Job) -> tuple[int, ...]:
+        """Return the number of training images of each phase of a job."""
+        counts = torch.bincount(self.data.train_labels, minlength=self.n_classes)
+        return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
+
+    def base_identity(self, seed: int) -> dict[str, Any]:
+        """Return what a trained base network must remember, and no other network shares."""
+        options = data_options(self.config)
+        return {
+            "dataset": self.dataset,
+            "order": self.config.order,
+            "classes": self.n_classes,
+            "base_classes": self.base,
+            "seed": seed,
+            "recipe": self.recipe.name,
+            "training": to_dict(self.recipe),
+            **self.content,
+            **({"data": options} if options else {}),
         }
 
 
@@ -109,7 +221,9 @@ def prepare(
     chosen = changed(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64") if group is None else group.device
     backbone = name = classifier = None
-    if _is_named(spec := config.backbone or chosen.backbone):
+    spec = config.backbone or chosen.backbone
+    # A name, neither a file nor a network to be trained
+    if spec == EFFICIENTNET or (":" in spec and not Path(spec).exists()):
         backbone, name = _named_backbone(spec, device)
     elif config.backbone is not None:
         path = Path(config.backbone)
@@ -125,35 +239,6 @@ def prepare(
     return PreparedRun(
         config, chosen, data, content, base, device, *given, cache, progress, group or Group(device)
     )
-
-
-def planned(prepared: PreparedRun) -> list[Job]:
-    """Return the jobs of a run."""
-    config = prepared.config
-    given = config.settings
-    own = {
-        name: variants(config.suite, given, resolve(name).recorded_settings(given), name)
-        for name in config.methods
-    }
-    skipped = left_out(prepared)
-    methods = [(name, resolve(name)) for name in config.methods if name not in skipped]
-    if not methods:
-        raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
-    jobs = plan_jobs(methods, own, config.seeds, config.phases, prepared.n_classes, prepared.base)
-    return [job for job in jobs if any(has_column(config.suite, job.method, k) for k in job.covers)]
-
-
-def left_out(prepared: PreparedRun) -> dict[str, str]:
-    """Return the methods that cannot learn these data with this network, and why."""
-    found = {}
-    for name in prepared.config.methods:
-        method = resolve(name)
-        why = method.refusal(prepared.data.train, prepared.config.settings)
-        if method.trains_network and isinstance(prepared.backbone, UntrainableBackbone):
-            why = "this network cannot be trained"
-        if why:
-            found[name] = why
-    return found
 
 
 def told_left_out(found: Mapping[str, str]) -> str:
@@ -186,11 +271,6 @@ class UntrainableBackbone(Backbone):
         return self.embedder.embed((255 * x).round().to(torch.uint8).cpu()).to(x.device)
 
 
-def _is_named(spec: str) -> bool:
-    """Say whether a network is given by a name, not by a file or to be trained."""
-    return spec == EFFICIENTNET or (":" in spec and not Path(spec).exists())
-
-
 def _named_backbone(spec: str, device: torch.device) -> tuple[Backbone, str]:
     """Return a network that was trained elsewhere, and how records name it."""
     kind, _, rest = spec.partition(":")
@@ -215,88 +295,10 @@ def dataset_name(dataset: str) -> str:
     return f"{head}:{Path(place).expanduser().resolve().name or 'root'}"
 
 
-def labels(prepared: PreparedRun, job: Job, phases: int) -> dict[str, Any]:
-    """Return what identifies the records of one job and one number of phases."""
-    return {
-        "suite": prepared.config.suite,
-        "method": job.method,
-        "dataset": prepared.dataset,
-        "order": prepared.config.order,
-        "recipe": prepared.recipe.name,
-        "settings": _settings(prepared, job),
-        "seed": job.seed,
-        "phases": phases,
-    }
-
-
-def context(prepared: PreparedRun, job: Job, base_folder: Callable[[str], Path] | None) -> Context:
-    """Return what a method may use beside the data of the present phase.
-
-    ``base_folder`` gives the folder that belongs to a digest of everything that decides the base
-    network; None keeps no files.
-    """
-    identity = base_identity(prepared, job.seed)
-    return Context(
-        recipe=prepared.recipe,
-        seed=job.seed,
-        device=prepared.device,
-        n_classes=prepared.n_classes,
-        settings=job.settings,
-        backbone=prepared.backbone,
-        classifier=prepared.classifier,
-        identity=identity,
-        cache=prepared.cache,
-        checkpoint=None if base_folder is None else base_folder(digest(identity)),
-        progress=prepared.progress,
-        group=prepared.group if prepared.group.size > 1 else None,
-        phase_sizes=phase_sizes(prepared, job),
-    )
-
-
-def phase_sizes(prepared: PreparedRun, job: Job) -> tuple[int, ...]:
-    """Return the number of training images of each phase of a job."""
-    counts = torch.bincount(prepared.data.train_labels, minlength=prepared.n_classes)
-    return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
-
-
-def base_identity(prepared: PreparedRun, seed: int) -> dict[str, Any]:
-    """Return what a trained base network must remember, and no other network shares."""
-    options = data_options(prepared.config)
-    return {
-        "dataset": prepared.dataset,
-        "order": prepared.config.order,
-        "classes": prepared.n_classes,
-        "base_classes": prepared.base,
-        "seed": seed,
-        "recipe": prepared.recipe.name,
-        "training": to_dict(prepared.recipe),
-        **prepared.content,
-        **({"data": options} if options else {}),
-    }
-
-
-def digest(values: Mapping[str, Any]) -> str:
+def digest(values: Any) -> str:
     """Return a short hash of values that JSON can write."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _settings(prepared: PreparedRun, job: Job) -> dict[str, Any]:
-    recipe, config = prepared.recipe, prepared.config
-    return {
-        "expansion_size": recipe.expansion_size,
-        "gamma": recipe.gamma,
-        "dtype": recipe.dtype,
-        "solver": "gram",
-        "taps": list(recipe.features.taps),
-        "base": prepared.base,
-        "classes": prepared.n_classes,
-        "backbone": prepared.backbone_name or recipe.backbone,
-        **{f"recipe.{name}": value for name, value in config.recipe_changes.items()},
-        **{f"data.{name}": v for name, v in {**data_options(config), **prepared.content}.items()},
-        **job.settings,
-        **resolve(job.method).recorded_settings(job.settings),
-    }
 
 
 def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
@@ -307,7 +309,7 @@ def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
     if ":" not in config.dataset and not data.skipped:
         return {}
     left_out = {"skipped": len(data.skipped)} if data.skipped else {}
-    return {_IDENTITY: data.identity[:_SHORT], **left_out}
+    return {"identity": data.identity[:_SHORT], **left_out}
 
 
 def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -> None:

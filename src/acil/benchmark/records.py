@@ -16,7 +16,7 @@ from typing import Any
 
 from acil.benchmark.orders import canonical_order
 from acil.errors import InputError
-from acil.modelfile.writing import cannot_write, locked
+from acil.modelfile.writing import cannot_write, flush_name, locked
 
 #: Name of the file in a run directory.
 FILE_NAME = "records.jsonl"
@@ -61,15 +61,11 @@ class Records:
         try:
             # Created before it is locked: a lock on a file that is not there would be one on its
             # directory, which does not keep away those who come when the file is there.
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            try:
-                with locked(self.path):
-                    _repair(descriptor)
-                    if os.fstat(descriptor).st_size == 0:
-                        _flush_name(self.path)
-                    _write_whole(descriptor, text.encode("ascii") + b"\n")
-            finally:
-                os.close(descriptor)
+            with self.path.open("a+b", buffering=0) as file, locked(self.path):
+                _repair(file.fileno())
+                if os.fstat(file.fileno()).st_size == 0:
+                    flush_name(self.path.resolve())
+                _write_whole(file.fileno(), text.encode("ascii") + b"\n")
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
@@ -176,16 +172,6 @@ def _write_whole(descriptor: int, data: bytes) -> None:
         with suppress(OSError):
             os.ftruncate(descriptor, size)
         raise
-
-
-def _flush_name(path: Path) -> None:
-    """Make the name of a new file durable, where the file system can."""
-    with suppress(OSError):
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 #: A test of one value, and the words that say what it must be.

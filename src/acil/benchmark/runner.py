@@ -17,7 +17,6 @@ import threading
 from collections.abc import Sequence
 from concurrent import futures
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -26,20 +25,11 @@ from acil.benchmark.config import RunConfig
 from acil.benchmark.estimate import check_memory, longest_first
 from acil.benchmark.job import Failure, attempt
 from acil.benchmark.plan import Job
-from acil.benchmark.prepare import (
-    PreparedRun,
-    ProgressListener,
-    labels,
-    left_out,
-    planned,
-    prepare,
-    told_left_out,
-)
+from acil.benchmark.prepare import PreparedRun, ProgressListener, prepare, told_left_out
 from acil.benchmark.records import finished, key
 from acil.benchmark.rundir import RunDirectory, environment_record, open_run
 from acil.distributed import Group
 from acil.errors import ACILError, InputError, ModelFileError
-from acil.methods import resolve
 
 logger = logging.getLogger(__name__)
 
@@ -77,44 +67,28 @@ def run(
                 )
             folder, listener = (out, progress) if group.leads else (None, None)
             prepared = prepare(config, folder, listener, group)
-            jobs = planned(prepared)
+            jobs = prepared.plan()
             check_memory(prepared, jobs)
             if group.leads:
                 directory = stack.enter_context(open_run(out, config, prepared.resolved, resume, force))
                 processes = {"processes": group.size} if group.size > 1 else {}
                 directory.records.append({**environment_record(prepared.device), **processes})
-                left = _unfinished(prepared, jobs, directory)
-                if skipped := left_out(prepared):
+                done = finished(directory.records.read())
+                left = [
+                    number
+                    for number, job in enumerate(jobs)
+                    if any(key(prepared.labels(job, k)) not in done for k in job.covers)
+                ]
+                if skipped := prepared.left_out:
                     logger.warning("%s", told_left_out(skipped))
         left = group.exchange(left)[0]
         waiting = [jobs[i] for i in left]
         if config.jobs > 1 and len(waiting) > 1:
             failures = _run_side_by_side(prepared, waiting, out)
         else:
-            failures = [found for job in waiting if (found := _attempt(prepared, job, directory))]
+            failures = [found for job in waiting if (found := attempt(prepared, job, directory))]
     _raise_for(failures, len(jobs))
     return out
-
-
-def _unfinished(prepared: PreparedRun, jobs: Sequence[Job], directory: RunDirectory) -> list[int]:
-    """Return which jobs have something left to record."""
-    done = finished(directory.records.read())
-    return [
-        number
-        for number, job in enumerate(jobs)
-        if any(key(labels(prepared, job, k)) not in done for k in job.covers)
-    ]
-
-
-def _attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> Failure | None:
-    """Run a job with all processes of a group, or on rank 0 alone if its method cannot be shared out."""
-    if prepared.group.size == 1 or resolve(job.method).takes_shards(job.settings):
-        return attempt(prepared, job, directory)
-    with prepared.group.together():
-        if directory is None:
-            return None
-        logger.warning("%s runs on rank 0 alone: it cannot be shared out.", job.title)
-        return attempt(dataclasses.replace(prepared, group=Group(prepared.device)), job, directory)
 
 
 def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
@@ -129,15 +103,6 @@ def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
             f"{len(broken or failures)} of {n_jobs} jobs failed; what the others found is recorded. "
             f"{shown} Mend the cause and try these again with --resume."
         )
-
-
-@dataclass(frozen=True)
-class _Ended:
-    """The last thing that a process tells: how its job failed, if it did."""
-
-    failure: Failure | None = None
-    #: Whether a file could not be written, which stops the whole run.
-    stops_all: bool = False
 
 
 def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> list[Failure]:
@@ -172,18 +137,18 @@ def _in_process(
     process.start()
     processes.append(process)
     sending.close()
-    ended = None
-    # Until it closes its end of the pipe, or dies
+    told: Any = "nothing yet"
+    # Until it tells how its job failed, or None, or dies
     with receiving, suppress(EOFError):
-        while not isinstance(ended := receiving.recv(), _Ended):
+        while not isinstance(told := receiving.recv(), Failure | None):
             if prepared.progress is not None:
-                prepared.progress(ended)
+                prepared.progress(told)
     process.join()
-    if isinstance(ended, _Ended) and (ended.failure is not None or process.exitcode == 0):
-        if ended.failure is not None and ended.stops_all:
-            raise ModelFileError(ended.failure.text)
-        return ended.failure
     code = process.exitcode
+    if isinstance(told, Failure) and told.stops_all:
+        raise ModelFileError(told.text)
+    if isinstance(told, Failure) or (told is None and code == 0):
+        return told
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     text = f"Its process {how}."
     logger.warning("%s failed: %s", job.title, text)
@@ -201,11 +166,10 @@ def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: 
     try:
         prepared = prepare(config, out, connection.send if tell else None)
         failure = attempt(prepared, job, RunDirectory(out))
-        # Without the error itself, which may not be able to travel.
-        ended = _Ended(failure and dataclasses.replace(failure, error=None))
     except ACILError as error:
-        ended = _Ended(Failure(job, str(error)), stops_all=isinstance(error, ModelFileError))
-    connection.send(ended)
+        failure = Failure(job, str(error), stops_all=isinstance(error, ModelFileError))
+    # Without the error itself, which may not be able to travel.
+    connection.send(failure and dataclasses.replace(failure, error=None))
     connection.close()
 
 

@@ -93,30 +93,23 @@ def run(
     from acil.benchmark.prepare import dataset_name
 
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
-    if not is_rank_zero():
-        if not dry_run:
-            from acil.benchmark.runner import run as run_benchmark
-
-            # A rank that is not 0 prints nothing and writes nothing.
-            stop_on_sigterm()
-            run_benchmark(settings, folder, resume=resume, force=force)
-        return
     if dry_run:
-        from acil.benchmark.estimate import describe_plan
+        if is_rank_zero():
+            from acil.benchmark.estimate import describe_plan
 
-        typer.echo(describe_plan(settings))
+            typer.echo(describe_plan(settings))
         return
-    _execute(settings, folder, resume, force, as_json)
-
-
-def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bool) -> None:
     from acil.benchmark.records import FILE_NAME, Records
     from acil.benchmark.report import write_report
     from acil.benchmark.runner import RunFailedError
     from acil.benchmark.runner import run as run_benchmark
 
-    failed: RunFailedError | None = None
     stop_on_sigterm()
+    if not is_rank_zero():
+        # It prints nothing and writes nothing.
+        run_benchmark(settings, folder, resume=resume, force=force)
+        return
+    failed: RunFailedError | None = None
     with _saying_how_to_resume(folder):
         try:
             with run_progress() as progress:
@@ -124,15 +117,17 @@ def _execute(settings: Any, folder: Path, resume: bool, force: bool, as_json: bo
         except RunFailedError as error:
             failed = error
         # Report what the other jobs found.
-        report = write_report([folder], folder / "report")
+        report = write_report(folder)
     recorded = Records(folder / FILE_NAME).read()
     summaries = [record for record in recorded if record["kind"] == "summary"]
     if as_json:
         echo_json(summaries)
     else:
         typer.echo(report.markdown)
-        for line in _closing_lines(folder, report, summaries):
-            typer.echo(line)
+        typer.echo(f"Report: {folder / 'report'}")
+        for path in report.plots[:1]:
+            typer.echo(f"Plot:   {path}")
+        _show_checks(summaries)
     if failed is not None:
         raise failed
 
@@ -199,20 +194,17 @@ def _saying_how_to_resume(folder: Path) -> Iterator[None]:
         raise
 
 
-def _closing_lines(folder: Path, report: Any, summaries: list[dict[str, Any]]) -> list[str]:
-    lines = [f"Report: {folder / 'report'}"]
-    lines += [f"Plot:   {path}" for path in report.plots[:1]]
+def _show_checks(summaries: list[dict[str, Any]]) -> None:
     compared = [summary for summary in summaries if "joint_difference" in summary]
     if compared:
-        lines.append(
+        typer.echo(
             "Incremental against joint learning: test scores differ by at most "
             f"{max(summary['joint_difference'] for summary in compared):.1e} (relative; condition "
             f"number up to {max(summary['condition'] for summary in compared):.1e})."
         )
     skipped = max((summary["settings"].get("data.skipped", 0) for summary in summaries), default=0)
     if skipped:
-        lines.append(f"Left out: {skipped} images that could not be read.")
-    return lines
+        typer.echo(f"Left out: {skipped} images that could not be read.")
 
 
 @app.command("choose")
@@ -249,6 +241,7 @@ def choose(
     """
     from acil.benchmark.choice import DEFAULTS, GAMMAS, Search, table
     from acil.benchmark.prepare import dataset_name
+    from acil.training.fields import convert
 
     _import_from_here()
     search = Search(
@@ -257,8 +250,8 @@ def choose(
         recipe=recipe,
         changes=dict(assignment(text) for text in set_ or []),
         candidates=dict(_candidate(text) for text in try_) if try_ else DEFAULTS,
-        splits=tuple(_numbers("--splits", splits, int)),
-        gammas=GAMMAS if gammas is None else tuple(_numbers("--gammas", gammas, float)),
+        splits=convert(splits, tuple[int, ...], "--splits"),
+        gammas=GAMMAS if gammas is None else convert(gammas, tuple[float, ...], "--gammas"),
         order=order,
         base=base,
         device=device,
@@ -285,13 +278,6 @@ def _candidate(text: str) -> tuple[str, dict[str, str]]:
         raise InputError(f"A candidate is NAME key=value …, and {text!r} changes nothing.")
     name = " ".join(words[: words.index(changes[0])]) or text
     return name, dict(assignment(word) for word in words[words.index(changes[0]) :])
-
-
-def _numbers(option: str, text: str, kind: Any) -> list[Any]:
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option} takes numbers with commas between them, got {text!r}.") from None
 
 
 @app.command("report")

@@ -14,6 +14,7 @@ from acil.cli.shared import (
     ClassName,
     LabelledImages,
     Model,
+    Undo,
     counted,
     echo_json,
     given,
@@ -27,15 +28,6 @@ from acil.errors import InputError
 
 #: Options that are not named like the settings they give.
 _FLAGS = {"min_class_samples": "at-least"}
-
-Undo = Annotated[
-    bool,
-    typer.Option(
-        "--undo/--no-undo",
-        help="Keep the state before this change for `acil undo`, or remove all earlier states. Whoever "
-        "has the states before and after can recover the images in between.",
-    ),
-]
 
 
 def learn(

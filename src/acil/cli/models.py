@@ -55,7 +55,8 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
         report["privacy"] = _guaranteed(report["release"])
     report["embeddings"] = _embeddings(report)
     if report["images"] is not None:
-        report["images"] = _summary(report["images"])
+        # How many hashes there are, instead of the hashes
+        report["images"]["tracked"] = sum(len(group["hashes"]) for group in report["images"]["tracked"])
     if as_json:
         echo_json(report)
     else:
@@ -122,13 +123,6 @@ def _embeddings(report: dict[str, Any]) -> dict[str, Any] | None:
         return None
     kept = 4 * report["n_samples"] * report["n_features"]
     return {"sums_bytes": sum(parts), "embeddings_bytes": kept, "smaller": kept < sum(parts)}
-
-
-def _summary(images: dict[str, Any]) -> dict[str, Any]:
-    """Return what is stored about images, with the number of hashes instead of the hashes."""
-    groups = images.get("tracked")
-    sizes = [len(group.get("hashes", ())) for group in groups or [] if isinstance(group, dict)]
-    return {**images, "tracked": sum(sizes)}
 
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -252,15 +246,15 @@ def export(
     A private release protects the samples that the head has learnt and the network never saw. The model
     remembers it: ε of further ones adds up. Its earlier states, for `acil undo`, are removed.
     """
-    if onnx is None and inference is None and private is None:
+    files = [path for path in (onnx, inference, private) if path is not None]
+    if not files:
         raise InputError("Say what to write: --onnx FILE, --inference FILE or --private FILE.")
     if (private is None) != (epsilon is None):
         raise InputError("--private FILE and --epsilon belong together. Give both.")
-    for path in (onnx, inference, private):
-        if path is not None:
-            require_free(path, force)
-            if path.resolve() == model.resolve():
-                raise InputError(f"{path} is the model itself. Give another name.")
+    for path in files:
+        require_free(path, force)
+        if path.resolve() == model.resolve():
+            raise InputError(f"{path} is the model itself. Give another name.")
     if onnx is not None:
         require_free(Path(f"{onnx}.py"), force)
     from acil.export import export_onnx
@@ -280,9 +274,8 @@ def export(
     if as_json:
         echo_json(written)
         return
-    for path in (onnx, inference, private):
-        if path is not None:
-            typer.echo(f"{path}  {path.stat().st_size:,} bytes")
+    for path in files:
+        typer.echo(f"{path}  {path.stat().st_size:,} bytes")
     if private is not None:
         typer.echo(written["private"]["privacy"])
     if onnx is not None:

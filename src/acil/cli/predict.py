@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
+import sys
 import warnings
 from enum import StrEnum
 from pathlib import Path
@@ -93,15 +93,14 @@ def predict(
     if as_json or format_ is Format.json:
         echo_json([prediction.to_dict() for prediction in answers])
     elif format_ is Format.csv:
-        typer.echo(_csv(found, top), nl=False)
+        _print_csv(found, top)
     else:
         _show(found)
 
 
-def _csv(found: list[Any], top: int) -> str:
-    """Return one line an image: path, label, novelty, then class and probability of the best."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+def _print_csv(found: list[Any], top: int) -> None:
+    """Print one line an image: path, label, novelty, then class and probability of the best."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
     shown = min(top, max(len(prediction.top) for prediction in found))
     ranks = [name for rank in range(1, shown + 1) for name in (f"class{rank}", f"probability{rank}")]
     writer.writerow(["image", "label", "novelty", *ranks])
@@ -109,7 +108,6 @@ def _csv(found: list[Any], top: int) -> str:
         cells = [cell for name, share in prediction.top for cell in (name, f"{share:.6f}")]
         novelty = "" if prediction.novelty is None else f"{prediction.novelty:.4f}"
         writer.writerow([prediction.image, prediction.label, novelty, *cells])
-    return text.getvalue()
 
 
 def _show(found: list[Any]) -> None:

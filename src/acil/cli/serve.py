@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from acil.cli.shared import Backbone, plain, shown_log
+from acil.cli.shared import Backbone, Undo, plain, shown_log
 from acil.errors import MissingExtraError
 
 
@@ -49,14 +49,7 @@ def serve(
             "Whoever has the file and an image can then tell whether it was learnt.",
         ),
     ] = True,
-    undo: Annotated[
-        bool,
-        typer.Option(
-            "--undo/--no-undo",
-            help="Keep the state before each change, for the page and `acil undo`, or remove all such "
-            "states. Whoever has the states before and after can recover the images in between.",
-        ),
-    ] = True,
+    undo: Undo = True,
 ) -> None:
     """Serve a model: predict, teach and forget over HTTP and on a web page.
 

@@ -34,6 +34,14 @@ LabelledImages = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+Undo = Annotated[
+    bool,
+    typer.Option(
+        "--undo/--no-undo",
+        help="Keep the state before a change, for `acil undo` and the page of `acil serve`, or remove "
+        "all such states. Whoever has the states before and after can recover the images in between.",
+    ),
+]
 ClassName = Annotated[
     str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
 ]
@@ -51,12 +59,8 @@ def is_rank_zero() -> bool:
 
 def stop_on_sigterm() -> None:
     """Under torchrun, stop like on Ctrl-C when it ends this process because another one died."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        signal.signal(signal.SIGTERM, interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def require_free(path: Path, force: bool) -> None:

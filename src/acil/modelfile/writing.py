@@ -249,8 +249,13 @@ def _put(draft: Path, target: Path, mode: int) -> None:
         if not kept:
             os.close(descriptor)
     # The new file is in place: not being able to flush its name is no reason to report a failure.
+    flush_name(target)
+
+
+def flush_name(path: Path) -> None:
+    """Make the name of a new file durable, where the file system can."""
     with suppress(OSError):
-        directory = os.open(target.parent, _DIRECTORY)
+        directory = os.open(path.parent, _DIRECTORY)
         try:
             os.fsync(directory)
         finally:

@@ -105,10 +105,10 @@ class FeatureExtractor:
     Examples
     --------
     >>> import torch
-    >>> from acil.vision import ImageSet, build, content_identity
+    >>> from acil.vision import ImageSet, build
     >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     >>> extractor = FeatureExtractor(build("smallcnn"), FeatureSettings(taps=("stage2",), grid=2))
-    >>> extractor.features(ImageSet(pixels, None, content_identity(pixels))).shape
+    >>> extractor.features(ImageSet(pixels)).shape
     torch.Size([3, 256])
     """
 

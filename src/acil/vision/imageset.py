@@ -27,8 +27,8 @@ class ImageSet:
         May be memory-mapped.
     vectors : Tensor of shape (n, features), float32, on the CPU, or None
         Features made elsewhere, in place of pixels; they are taken as they are.
-    identity : str
-        Says which content this is (`content_identity`), for caches.
+    identity : str, optional
+        Says which content this is, for caches; by default its `content_identity`.
 
     Attributes
     ----------
@@ -43,13 +43,15 @@ class ImageSet:
     --------
     >>> import torch
     >>> pixels = torch.arange(12, dtype=torch.uint8).reshape(3, 1, 2, 2)
-    >>> images = ImageSet(pixels, None, content_identity(pixels))
+    >>> images = ImageSet(pixels)
     >>> part = images.subset(torch.tensor([2, 0])).subset(torch.tensor([0]))
     >>> len(part), part.shape, part.pixels().flatten().tolist()
     (1, (1, 2, 2), [8, 9, 10, 11])
     """
 
-    def __init__(self, pixels: Tensor | None, vectors: Tensor | None, identity: str) -> None:
+    def __init__(
+        self, pixels: Tensor | None, vectors: Tensor | None = None, identity: str | None = None
+    ) -> None:
         content = vectors if pixels is None else pixels
         self.has_pixels = pixels is not None
         dtype, ndim = (torch.uint8, 4) if self.has_pixels else (torch.float32, 2)
@@ -61,7 +63,7 @@ class ImageSet:
                 f"float32 of shape (n, features), on the CPU. Got {content.dtype} of shape "
                 f"{tuple(content.shape)} on {content.device}."
             )
-        self.identity = identity
+        self.identity = content_identity(content) if identity is None else identity
         self.shape = tuple(content.shape[1:])
         self.indices: Tensor | None = None
         self._content = content

@@ -12,7 +12,7 @@ import torch
 
 from acil.benchmark.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
 from acil.errors import ACILError, InputError
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 ARCHIVE = "cifar-100-binary.tar.gz"
@@ -53,9 +53,9 @@ def load(root: Path | None) -> Dataset:
     test, test_labels = _read(folder, "test")
     return Dataset(
         name="cifar100",
-        train=ImageSet(train, None, content_identity(train)),
+        train=ImageSet(train),
         train_labels=train_labels,
-        test=ImageSet(test, None, content_identity(test)),
+        test=ImageSet(test),
         test_labels=test_labels,
         class_names=names,
         default_recipe="paper",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from acil.benchmark.datasets import Dataset
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
 
 #: The test images are one of this many, class by class.
 _TEST_SHARE = 3
@@ -23,29 +23,19 @@ def load(root: Path | None = None) -> Dataset:
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images * (255 / _BRIGHTEST)).astype(np.uint8).reshape(-1, 1, 8, 8)
-    train, test = _split(labels)
-    return Dataset(
-        name="digits",
-        train=_image_set(pixels[train]),
-        train_labels=torch.from_numpy(labels[train].astype(np.int64)),
-        test=_image_set(pixels[test]),
-        test_labels=torch.from_numpy(labels[test].astype(np.int64)),
-        class_names=tuple(str(digit) for digit in range(10)),
-        default_recipe="digits",
-        default_base=5,
-    )
-
-
-def _split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # The legacy generator, because NumPy has frozen its stream: the split must never change.
     generator = np.random.RandomState(_SPLIT_SEED)
     test = np.zeros(len(labels), dtype=bool)
     for label in range(10):
         members = np.flatnonzero(labels == label)
         test[generator.permutation(members)[: len(members) // _TEST_SHARE]] = True
-    return np.flatnonzero(~test), np.flatnonzero(test)
-
-
-def _image_set(pixels: np.ndarray) -> ImageSet:
-    tensor = torch.from_numpy(pixels)
-    return ImageSet(tensor, None, content_identity(tensor))
+    return Dataset(
+        name="digits",
+        train=ImageSet(torch.from_numpy(pixels[~test])),
+        train_labels=torch.from_numpy(labels[~test].astype(np.int64)),
+        test=ImageSet(torch.from_numpy(pixels[test])),
+        test_labels=torch.from_numpy(labels[test].astype(np.int64)),
+        class_names=tuple(str(digit) for digit in range(10)),
+        default_recipe="digits",
+        default_base=5,
+    )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from acil.benchmark.datasets import ROOT_VARIABLE, Dataset
 from acil.errors import InputError
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
 
 #: What an array is → the names it may have.
 _NAMES = {
@@ -63,9 +63,9 @@ def load(root: Path | None) -> Dataset:
         )
     return Dataset(
         name="features",
-        train=ImageSet(None, train, content_identity(train)),
+        train=ImageSet(None, train),
         train_labels=torch.from_numpy(train_positions.reshape(-1).astype(np.int64)),
-        test=ImageSet(None, test, content_identity(test)),
+        test=ImageSet(None, test),
         test_labels=torch.from_numpy(np.searchsorted(classes, test_labels).astype(np.int64)),
         class_names=tuple(str(label) for label in classes.tolist()),
         default_recipe="features",

@@ -76,9 +76,7 @@ def short_page(collection: Collection) -> str:
     return "\n".join([*map(to_markdown, tables), *_remarks(collection)])
 
 
-def full_page(
-    collection: Collection, images: Sequence[Image], title: str = "Report", folder: str = ""
-) -> str:
+def full_page(collection: Collection, images: Sequence[Image], title: str, folder: str) -> str:
     """Return the page that shows all tables and plots; `folder` is where it finds the plots."""
     beside = f"{folder}/" if folder else ""
     parts = [f"# {escape_markdown(title)}\n", *_remarks(collection)]
@@ -227,14 +225,12 @@ def _steps(rows: list[Row], suite: str) -> list[str]:
     """Return the widths and numbers of exemplars that rows of a suite vary."""
     if suite not in ("width", "memory"):
         return []
-    rules = [str(row.settings[MEMORY_RULE]) for row in rows if MEMORY_RULE in row.settings]
-    found: dict[str, set[Any]] = {
-        "widths": {
-            row.settings.get("expansion_size") for row in rows if MEMORY_RULE not in row.settings
-        },
-        "budgets": {int(rule.split()[0]) for rule in rules if rule.split()[0].isdecimal()},
+    rules = [str(row.settings[MEMORY_RULE]).split() for row in rows if MEMORY_RULE in row.settings]
+    widths = [row.settings.get("expansion_size") for row in rows if MEMORY_RULE not in row.settings]
+    lists = {
+        "widths": sorted({width for width in widths if isinstance(width, int)}),
+        "budgets": sorted({int(rule[0]) for rule in rules if rule[0].isdecimal()}),
     }
-    lists = {name: sorted(v for v in values if isinstance(v, int)) for name, values in found.items()}
     return [p for n, values in lists.items() if values for p in ("--set", f"settings.{n}={values}")]
 
 
@@ -252,8 +248,11 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
     if files:
         flags += ["--backbone", next(iter(files)) if len(files) == 1 else "FILE"]
     varied = _VARIED.get(suite, ()) if _is_of([row], suite) else ()
+    usual: dict[str, Any] = {"solver": "gram"}
+    if recipe := RECIPES.get(comparison.recipe):
+        usual |= {name: getattr(recipe, name) for name in ("expansion_size", "gamma", "dtype")}
     for name, value in row.settings.items():
-        if name in _FOLLOWING or name in varied or _is_default(comparison.recipe, name, value):
+        if name in _FOLLOWING or name in varied or usual.get(name, ...) == value:
             continue
         if name in METHOD_SETTINGS:
             flags += [f"--{name.replace('_', '-')}", _written(value)]
@@ -270,15 +269,6 @@ def _tried(rows: Sequence[Row]) -> list[Run]:
 def _is_of(rows: Sequence[Row], suite: str) -> bool:
     """Say whether rows were run for a suite; the page about memory shows others, too."""
     return all(run.identity["suite"] == suite for run in _tried(rows))
-
-
-def _is_default(recipe: str, name: str, value: Any) -> bool:
-    known = RECIPES.get(recipe)
-    if name == "solver":
-        return bool(value == "gram")
-    if known is None or name not in ("expansion_size", "gamma", "dtype"):
-        return False
-    return bool(getattr(known, name) == value)
 
 
 def _written(value: Any) -> str:

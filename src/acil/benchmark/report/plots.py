@@ -12,16 +12,9 @@ from typing import Any
 
 import matplotlib.style
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import (
-    FixedLocator,
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-)
 
 from acil.benchmark.plan import MEMORY_RULE
 from acil.benchmark.report.collect import BASE
@@ -92,7 +85,8 @@ def phases_plot(comparison: Comparison) -> Figure | None:
     figure, (panel,) = panels("Average accuracy against the phases", comparison, 1, 6.4, 4.6)
     lines: Lines = {row.label: {0: []} for row in comparison.rows}
     for k, row, cell in comparison.cells():
-        lines[row.label][0] += _point(k, cell.over_seeds("average_accuracy"))
+        if mean := cell.over_seeds("average_accuracy"):
+            lines[row.label][0].append((k, mean))
     handles = _draw_lines({0: panel}, lines)
     _log_ticks(panel, 10, comparison.phases)
     panel.set(xlabel="phases K (logarithmic)", ylabel="average accuracy Ā (%)")
@@ -167,7 +161,8 @@ def base_plot(comparison: Comparison) -> Figure | None:
         name = comparison.label_without(row, BASE) + f", K = {k}" * several
         line = lines.setdefault(name, {i: [] for i in range(len(_AGAINST_BASE))})
         for i, value in enumerate(_AGAINST_BASE.values()):
-            line[i] += _point(row.settings[BASE], value(cell))
+            if mean := value(cell):
+                line[i].append((row.settings[BASE], mean))
     subject = "Accuracy against the size of the base"
     figure, axes = panels(subject, comparison, len(_AGAINST_BASE), 3.9, 2.7)
     share(axes[:-1], "y")
@@ -208,9 +203,9 @@ def memory_plot(comparison: Comparison) -> Figure | None:
     for panel in axes:
         # Within one decade, powers of ten alone would leave the axis without a number.
         steps = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
-        panel.xaxis.set_major_locator(LogLocator(base=10, subs=steps, numticks=12))
-        panel.xaxis.set_minor_formatter(NullFormatter())
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: nbytes(value, short=True)))
+        panel.xaxis.set_major_locator(ticker.LogLocator(base=10, subs=steps, numticks=12))
+        panel.xaxis.set_minor_formatter(ticker.NullFormatter())
+        panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: nbytes(value, short=True)))
     legend_below(figure, handles)
     return figure
 
@@ -295,12 +290,8 @@ def image_bytes(figure: Figure) -> dict[str, bytes]:
     return files
 
 
-def _whole_numbers() -> MaxNLocator:
-    return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
-
-
-def _point(x: int, mean: Stat | None) -> list[tuple[int, Stat]]:
-    return [(x, mean)] if mean else []
+def _whole_numbers() -> ticker.MaxNLocator:
+    return ticker.MaxNLocator(integer=True, steps=[1, 2, 5, 10])
 
 
 def _level_style(position: int) -> dict[str, Any]:
@@ -342,9 +333,9 @@ def _line(panel: Axes, position: int, points: list[tuple[int, Stat]], band: bool
 def _log_ticks(panel: Axes, base: int, ticks: Sequence[int]) -> None:
     """Give a panel a logarithmic axis of whole numbers, with these ticks and no others."""
     panel.set_xscale("log", base=base)
-    panel.xaxis.set_major_locator(FixedLocator(ticks))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    panel.xaxis.set_major_locator(ticker.FixedLocator(ticks))
+    panel.xaxis.set_minor_locator(ticker.NullLocator())
+    panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def _origins(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:

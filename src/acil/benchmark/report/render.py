@@ -69,8 +69,13 @@ def to_markdown(table: Table) -> str:
         "-" * w if c.kind == "text" else "-" * (w - 1) + ":"
         for w, c in zip(widths, columns, strict=True)
     ]
-    lines = [f"**{escape_markdown(table.title)}**", "", _line(cells[0], widths, columns)]
-    lines += ["| " + " | ".join(rule) + " |", *(_line(line, widths, columns) for line in cells[1:])]
+    lines = [f"**{escape_markdown(table.title)}**", ""]
+    for line in (cells[0], rule, *cells[1:]):
+        padded = [
+            cell.ljust(width) if column.kind == "text" else cell.rjust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ]
+        lines.append("| " + " | ".join(padded) + " |")
     if table.notes:
         lines += ["", *(f"- {escape_markdown(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
@@ -93,13 +98,13 @@ def to_csv(tables: Sequence[Table]) -> str:
     writer.writerow(header)
     about = [table.about for table in tables for _ in table.rows]
     for facts, row in zip(about, values, strict=True):
-        line = [_raw(value) for value in facts.values()]
+        line: list[str | int | float | None] = [*facts.values()]
         for column in columns:
             value = row.get(column)
             word = column.kind == "percent" and isinstance(value, str)
-            line.append(_raw(None if word else value.mean if isinstance(value, Stat) else value))
+            line.append(None if word else value.mean if isinstance(value, Stat) else value)
             if column in spread:
-                line.append(_raw(value.std if isinstance(value, Stat) else None))
+                line.append(value.std if isinstance(value, Stat) else None)
         writer.writerow(line)
     return stream.getvalue()
 
@@ -164,14 +169,6 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\|*])", r"\\\1", text)
 
 
-def _line(cells: list[str], widths: list[int], columns: list[Column]) -> str:
-    padded = [
-        cell.ljust(width) if column.kind == "text" else cell.rjust(width)
-        for cell, width, column in zip(cells, widths, columns, strict=True)
-    ]
-    return "| " + " | ".join(padded) + " |"
-
-
 def _written(value: Value, kind: Kind) -> str:
     if value is None:
         return _MISSING
@@ -187,10 +184,6 @@ def _written(value: Value, kind: Kind) -> str:
     if kind == "seconds":
         return three_digits(mean)
     return f"{mean:.1e}" if kind == "scientific" else f"{mean:g}"
-
-
-def _raw(value: str | int | float | None) -> str:
-    return "" if value is None else str(value)
 
 
 def nbytes(value: float, short: bool = False) -> str:

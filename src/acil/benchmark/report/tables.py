@@ -95,7 +95,7 @@ def overview_table(comparison: Comparison) -> Table | None:
             mean = _average(row.cells[k]) if k in row.cells else None
             values += [mean, _difference(mean, _published("main", comparison, row, k))]
         rows.append(values)
-    title = f"Average accuracy on {described(comparison, with_phases=False)}"
+    title = f"Average accuracy on {described(comparison)}"
     # Messages of failed runs are below the full table.
     return Table("overview", title, columns, rows, _spread_notes(comparison))
 
@@ -158,8 +158,8 @@ def _values(suite: str, comparison: Comparison, k: int, row: Row, cell: Cell) ->
     }
 
 
-def described(comparison: Comparison, with_phases: bool = True) -> str:
-    """Return what a table is about: data, order, recipe, classes, the only K (if wanted) and seeds."""
+def described(comparison: Comparison) -> str:
+    """Return what a table is about: data, order, recipe, classes, the only K and seeds."""
     parts = [f"order {comparison.order}", f"recipe {comparison.recipe}"]
     if comparison.base_classes == 0:
         parts.append(f"{comparison.classes} classes from zero")
@@ -167,7 +167,7 @@ def described(comparison: Comparison, with_phases: bool = True) -> str:
         parts.append(f"{comparison.base_classes} of {comparison.classes} classes in phase 0")
     elif comparison.classes is not None:
         parts.append(f"{comparison.classes} classes")
-    if with_phases and len(comparison.phases) == 1:
+    if len(comparison.phases) == 1:
         parts.append(f"K = {comparison.phases[0]}")
     counts = sorted({len(cell.tried) for _, _, cell in comparison.cells()})
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
