@@ -53,7 +53,7 @@ GROUPS = (1, 2, 5, 10, 15, 50, 500)
 BASE = 50
 #: Stand-ins of CIFAR-100 are the base classes, seen through the network of this split of `bench choose`:
 #: it knows the first 25 of them, and never saw a tenth of their images.
-SPLIT, KNOWN, HELD_OUT = 0, 25, 0.1
+SPLIT, KNOWN = 0, 25
 #: Widest space that softmax classifiers are trained in, ours and those of DP-SGD.
 WIDEST = 512
 #: Settings of DP-SGD to choose from on stand-ins; rates are relative to the number of classes.
@@ -112,7 +112,7 @@ def extract(folder: Path, photos: Path) -> None:
 def base_classes(data: Dataset, extractor: FeatureExtractor) -> dict[str, Tensor]:
     """Return the training images of the base classes, and which of them were held out."""
     rows = torch.nonzero(data.train_labels < BASE).flatten()
-    split = make_split(data.train_labels[rows], BASE, SPLIT, HELD_OUT)
+    split = make_split(data.train_labels[rows], BASE, SPLIT)
     x = extractor.features(data.train.subset(rows)).half()
     return {"x": x, "y": split.labels, "held_out": split.held_out}
 

@@ -20,9 +20,9 @@ def _is_intel() -> bool:
     return facts.exists() and "GenuineIntel" in facts.read_text(encoding="utf-8")[:1000]
 
 
-#: Width from which SciPy's OpenBLAS adds up, factorizes and inverts CPU tensors instead of torch's MKL. On
-#: processors that are not Intel's it is the faster one there. Below, its threads and those of torch are in
-#: each other's way, and on a busy machine it takes up to ten times as long.
+#: Width from which SciPy's OpenBLAS adds up, factorizes and inverts CPU tensors instead of torch's MKL.
+#: On processors that are not Intel's it is the faster one there. Below, its threads and those of torch
+#: are in each other's way, and on a busy machine it takes up to ten times as long.
 SCIPY_FROM = math.inf if torch.backends.mkl.is_available() and _is_intel() else 4096  # type: ignore[no-untyped-call]
 
 #: Columns of one panel: wide enough for full speed, narrow enough that the half of the diagonal blocks

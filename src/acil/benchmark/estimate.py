@@ -7,6 +7,7 @@ import math
 import timeit
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 
 import torch
 from torch.nn import functional
@@ -165,6 +166,7 @@ def seconds_per_image(prepared: PreparedRun) -> float:
     return _timed(step) / count / (_COMPILED_SPEED if compiled else 1)
 
 
+@cache
 def _flops(device: torch.device) -> float:
     """Return float64 operations a second of a matrix product, multiply and add counted as one."""
     size = 1024 if device.type == "cpu" else 4096
