@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, UnsupportedError
-from acil.privacy import audit, combine, guarantee, private_softmax, privatize, softmax
+from acil.privacy import audit, combine, guarantee, private_softmax, privatize, release, softmax
 
 dp_accounting = pytest.importorskip("dp_accounting")
 
@@ -201,6 +202,25 @@ def test_nothing_of_the_model_but_public_settings_is_in_a_release():
     assert made.images_ == {"source": "n", "tracked": []}
     assert made._state.calibration.samples == 0
     assert set(made.__dict__) <= {"_state", "n_features_in_", "backbone_", "images_", *clf.get_params()}
+
+
+@pytest.mark.parametrize(("n", "hidden"), [(8, True), (30, False)])
+def test_few_samples_get_more_noise_than_epsilon_asks_for(monkeypatch, n, hidden):
+    found, descended = [], softmax._descended
+    monkeypatch.setattr(
+        softmax, "_descended", lambda *given: found.append(given[4]) or descended(*given)
+    )
+    # Counts without noise: else it would be a matter of chance whether they are few.
+    for module in (softmax, release):
+        monkeypatch.setattr(module, "gaussian", lambda *shape: torch.zeros(shape, dtype=torch.float64))
+    rows, labels = far_apart(n)
+    made = private_softmax(plain().fit(rows, labels), rows, labels, 1.0, DELTA)
+    asked = dp_accounting.get_sigma_gaussian(1.0, DELTA) / math.sqrt(0.9)
+    assert found == [softmax._HIDING if hidden else pytest.approx(asked)]
+    assert asked < softmax._HIDING
+    # The area of the best attack on a Gaussian mechanism of this σ
+    assert ndtr(1 / softmax._HIDING / math.sqrt(2)) <= 0.55
+    assert guarantee(made)["epsilon"] == 1.0
 
 
 def test_attacks_on_a_release_of_small_epsilon_are_no_better_than_chance():

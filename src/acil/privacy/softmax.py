@@ -39,6 +39,10 @@ _FIRST_SHARE = 0.1
 _MOMENTUM, _AVERAGED_FROM = 0.8, 0.75
 #: Ridge, relative to the samples of a class in one direction; and what is added to it for the noise.
 _RIDGE, _RIDGE_OF_NOISE = 0.05, 0.008
+#: With fewer samples a class than this over ε, by the counts with noise, samples do not hide each other,
+#: and weights are mostly noise. Then gradients get at least this σ: no attack on them has an area above
+#: 0.55.
+_FEW, _HIDING = 20.0, 5.63
 #: How far class sums of the same samples may differ, as a share of what one sample can change.
 _SAME = 1e-6
 
@@ -89,7 +93,8 @@ def private_softmax(
     a descent from zero, and tell its curvature. Let c be the clip norm. A sample x with the error
     e = softmax(Wᵀx) − y contributes x eᵀ to a gradient, scaled to a length of at most c/4, so
     gradients have that sensitivity. All releases are Gaussian mechanisms: 1/σ² adds up, also where one
-    depends on the ones before it.
+    depends on the ones before it. With fewer than about 20 / ε samples a class there is more noise than
+    ε asks for: there the classifier is of little use, and membership would show most.
 
     Examples
     --------
@@ -131,6 +136,8 @@ def private_softmax(
         model._state = replace(state, release=ledger_of([*before, this]))
         norm = float(expansion.clip_norm or 0) * ROUNDING
         rest = noise / math.sqrt(1 - _FIRST_SHARE)
+        if float(sums.weights.mean()) * epsilon < _FEW:
+            rest = max(rest, _HIDING)
         W = _descended(blocks, sums.moment, sums.weights, norm, rest, steps, longest_error)
     head = Frozen((W, torch.zeros(len(labels)).to(W)), sums.counts, state.model.precision, None, 1.0)
     return model_of(model, state, labels, head, ledger_of([*before, this], delta, epsilon))
