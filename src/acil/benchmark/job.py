@@ -263,10 +263,13 @@ class StateFile:
         started = time.monotonic()
         if started < self._due:
             return
-        state = gather()
+        self.save(phase, gather())
+        ended = time.monotonic()
+        self._due = ended + STATE_SECONDS * max(1.0, (ended - started) / _LONG)
+
+    def save(self, phase: int, state: Mapping[str, Any]) -> None:
+        """Write the state after a phase now."""
         tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
         others = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         text = json.dumps({"phase": phase, "state": others})
         write_tensors(self.path, tensors, {"acil_state": text})
-        ended = time.monotonic()
-        self._due = ended + STATE_SECONDS * max(1.0, (ended - started) / _LONG)
