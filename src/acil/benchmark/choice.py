@@ -184,7 +184,7 @@ class Search:
                         lock.enter_context(locked(stored, timeout=0))
                     except ModelFileError:
                         continue  # another process is at it
-                    self._judge(self.split(number), chosen, names, stored, progress)
+                    self._evaluate(self.split(number), chosen, names, stored, progress)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a candidate, the reference first: means over splits and the paired difference.
@@ -213,7 +213,7 @@ class Search:
             found.setdefault(key, (chosen, []))[1].append(name)
         return found
 
-    def _judge(
+    def _evaluate(
         self,
         split: Split,
         chosen: Recipe,
