@@ -45,6 +45,17 @@ def test_number_alone_decides_a_base_and_five_phases_of_all_other_classes(number
     assert not torch.equal(split.labels, other.labels)
 
 
+def test_splits_can_have_a_base_of_any_size(tmp_path):
+    split = make_split(labels_of(50, 20), 50, 0, 10)
+    assert split.ends == (10, 18, 26, 34, 42, 50)
+    usual = Search(tmp_path, **SHORT)
+    small = Search(tmp_path, **SHORT, split_base=2)
+    assert small.split(0).ends[0] == 2
+    assert not set(usual._networks()) & set(small._networks())  # neither finds the other's networks
+    with pytest.raises(InputError, match="from 2 to 5 classes. Got 6"):
+        Search(tmp_path, **SHORT, split_base=6)
+
+
 def test_too_few_classes_or_images_are_refused():
     with pytest.raises(InputError, match="2 base classes are too few"):
         make_split(labels_of(2, 9), 2, 0)

@@ -1,7 +1,7 @@
 """Choosing a recipe without a look at test images: class-incremental learning inside the base classes.
 
 Only training images of the base classes are used. Each split draws a part of these classes as a base of
-its own (half of them or four fifths); the others arrive in five phases. A tenth of the images of each
+its own (half of them or four fifths, or as many as asked for); the others arrive in five phases. A tenth of the images of each
 class is held out: no network and no head sees them, and accuracy is counted on them alone. A candidate
 is a recipe with some values changed; it is judged by the mean accuracy over the phases (pseudo-Ā), next
 to the unchanged recipe on the same splits.
@@ -80,16 +80,20 @@ class Split:
         return (self.labels < self.ends[0]) & ~self.held_out
 
 
-def make_split(labels: Tensor, n_classes: int, number: int) -> Split:
+def make_split(labels: Tensor, n_classes: int, number: int, base: int | None = None) -> Split:
     """Divide images by class and by chance; the number alone decides how.
 
     Labels are 0 … n_classes - 1, each at least twice. Of each class a share of the images is held out,
-    at least one.
+    at least one. ``base`` is the size of the split's own base, by default half of the classes or four
+    fifths, by the number.
     """
-    base = round(n_classes * _SHARES[number % len(_SHARES)])
+    if base is None:
+        base = round(n_classes * _SHARES[number % len(_SHARES)])
+        if base < 2 or base == n_classes:
+            raise InputError(f"{n_classes} base classes are too few to choose by: take at least four.")
+    elif not 2 <= base < n_classes:
+        raise InputError(f"A split's base has from 2 to {n_classes - 1} classes. Got {base}.")
     rest = n_classes - base
-    if base < 2 or rest < 1:
-        raise InputError(f"{n_classes} base classes are too few to choose by: take at least four.")
     steps = min(_PHASES, rest)
     ends = (base, *(base + rest * (step + 1) // steps for step in range(steps)))
     places = torch.randperm(n_classes, generator=torch.Generator().manual_seed(number))[labels]
@@ -125,6 +129,8 @@ class Search:
     order: str = "natural"
     #: Classes of the base phase, the only ones that are looked at; None is the data set's default.
     base: int | None = None
+    #: Classes of a split's own base; None is half of them or four fifths.
+    split_base: int | None = None
     device: str = "auto"
     root: str | None = None
 
@@ -151,7 +157,8 @@ class Search:
             self.recipes[name] = changed(reference, changes)
         self.torch_device = resolve_device(self.device, "float64")
         self.records = Records(self.folder / "choice.jsonl")
-        self.split = cache(lambda number: make_split(self.labels, base, number))
+        self.split = cache(lambda number: make_split(self.labels, base, number, self.split_base))
+        self.split(self.splits[0])  # whether the classes are enough
 
     def plan(self) -> str:
         """Return what is to be trained, in words."""
@@ -291,7 +298,8 @@ class Search:
 
     def _hash(self, values: list[Any]) -> str:
         order = canonical_order(self.order)
-        return digest([self.images.identity, order, self.n_classes, _HELD_OUT, *values])[:12]
+        own = [] if self.split_base is None else [self.split_base]
+        return digest([self.images.identity, order, self.n_classes, *own, _HELD_OUT, *values])[:12]
 
 
 def curves(

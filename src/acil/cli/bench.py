@@ -222,6 +222,9 @@ def choose(
     gammas: Annotated[str | None, typer.Option(help="Values of γ, relative to trace(gram)/d.")] = None,
     order: Annotated[str, typer.Option(help="natural, seed1993, podnet1..3 or a seed.")] = "natural",
     base: Annotated[int | None, typer.Option(help="Classes of the base phase (default: half).")] = None,
+    split_base: Annotated[
+        int | None, typer.Option(help="Classes of a split's own base (default: half or four fifths).")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/DATASET-choice).")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     root: Annotated[Path | None, typer.Option(help="Folder of the data (default: ACIL_DATA).")] = None,
@@ -254,6 +257,7 @@ def choose(
         gammas=GAMMAS if gammas is None else convert(gammas, tuple[float, ...], "--gammas"),
         order=order,
         base=base,
+        split_base=split_base,
         device=device,
         root=None if root is None else str(root),
     )
