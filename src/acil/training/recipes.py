@@ -120,7 +120,16 @@ _BEST_ROWS = replace(
     gamma=0.03 * 10 * 37_500 * 640 / 2,
 )
 
-#: The same for ResNet-18 for small images, which most exemplar-free results of others use; all blocks of
+#: For a base of few classes: three turned copies, ten views, and maps of 3 x 3; γ is 0.1 of trace(gram)/d.
+#: Chosen with ten of the fifty base classes, see results/cifar100/small-base/choice-50.
+_BEST_SMALL_BASE = replace(
+    _BEST_VIEWS,
+    name="best-small-base",
+    training=replace(_BEST.training, auxiliary=Auxiliary(copies=3)),
+    features=replace(_BEST_VIEWS.features, grid=3),
+)
+
+#: Best for ResNet-18 for small images, which most exemplar-free results of others use; all blocks of
 #: its last two stages. γ is again 0.03 of trace(gram)/d: four parts of length 8, not ten.
 _BEST_RESNET18 = replace(
     _BEST,
@@ -197,6 +206,7 @@ RECIPES = {
         _BEST,
         _BEST_VIEWS,
         _BEST_ROWS,
+        _BEST_SMALL_BASE,
         _BEST_RESNET18,
         _QUICK,
         _DIGITS,

@@ -18,4 +18,5 @@ exec acil bench choose --dataset cifar100 --recipe strong --order natural --base
   --try "rotation, batch 128 $copy training.batch_size=128 training.learning_rate=0.25" \
   --try "rotation, 2 angles $copy training.auxiliary.angles=2" \
   --try "rotation, 1,000 epochs $copy training.epochs=1000" \
-  --try "rotation, one teacher $copy training.auxiliary.distillation=0.5 training.auxiliary.teachers=1" "$@"
+  --try "rotation, one teacher $copy training.auxiliary.distillation=0.5 training.auxiliary.teachers=1" \
+  --try "rotation, two teachers $copy training.auxiliary.distillation=0.5 training.auxiliary.teachers=2" "$@"
