@@ -59,6 +59,24 @@ def test_what_a_routine_returns_counts_even_if_it_is_a_copy():
     assert torch.equal(matrix, expected)
 
 
+@pytest.mark.parametrize(("width", "taken"), [(7, False), (8, True), (9, True), (10, False)])
+def test_scipy_is_taken_between_two_widths(width, taken, monkeypatch):
+    monkeypatch.setattr(linalg, "SCIPY_FROM", 8)
+    monkeypatch.setattr(linalg, "SCIPY_UP_TO", 9)
+    routine, asked = linalg._routine, []
+
+    def counting(name, *rest, **options):
+        asked.append(name)
+        return routine(name, *rest, **options)
+
+    monkeypatch.setattr(linalg, "_routine", counting)
+    rows = torch.randn(3, width, dtype=torch.float64)
+    gram = linalg.add_gram_(torch.eye(width, dtype=torch.float64), rows)
+    assert torch.allclose(gram.tril(), (rows.mT @ rows).tril() + torch.eye(width))
+    assert int(linalg.cholesky_in_place_(gram)) == 0
+    assert asked == (["syrk", "potrf"] if taken else [])
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_float32_rows_are_multiplied_in_float32_and_added_in_float64(sign):
     rows, start = random(50, 23, dtype=torch.float32), random(23, 23, seed=1) * 1e6

@@ -25,6 +25,10 @@ def _is_intel() -> bool:
 #: are in each other's way, and on a busy machine it takes up to ten times as long.
 SCIPY_FROM = math.inf if torch.backends.mkl.is_available() and _is_intel() else 4096  # type: ignore[no-untyped-call]
 
+#: Width up to which it does so. On two threads its products with 15360 columns write beyond their buffer
+#: (OpenBLAS 0.3.30, numpy issue 19685), and so does its factorization with 16384.
+SCIPY_UP_TO = 12288
+
 #: Columns of one panel: wide enough for full speed, narrow enough that the half of the diagonal blocks
 #: that is computed for nothing stays small.
 PANEL = 512
@@ -42,7 +46,8 @@ def panels(d: int, width: int | None = None) -> Iterator[tuple[int, int]]:
 
 
 def _uses_scipy(matrix: Tensor) -> bool:
-    return len(matrix) >= SCIPY_FROM and matrix.device.type == "cpu" and matrix.is_contiguous()
+    fits = SCIPY_FROM <= len(matrix) <= SCIPY_UP_TO
+    return fits and matrix.device.type == "cpu" and matrix.is_contiguous()
 
 
 def _in_place(routine: Callable[..., Any], matrix: Tensor) -> Any:

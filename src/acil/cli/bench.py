@@ -144,7 +144,7 @@ def _import_from_here() -> None:
 @contextmanager
 def run_progress() -> Iterator[Callable[[Any], None]]:
     """Show trainings and phases of a run on stderr: bars, or without a terminal a line now and then."""
-    started, latest, ended = time.monotonic(), "loading data", threading.Event()
+    started, latest, ended = time.monotonic(), "loading data and computing features", threading.Event()
 
     def print_lines() -> None:
         while not ended.wait(PAUSE):
