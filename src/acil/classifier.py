@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from acil.analytic.model import Weights
 from acil.errors import InputError, NotFittedError
 from acil.scores import Calibration
-from acil.state import State, both_ledgers, released_before
+from acil.state import Samples, State, both_ledgers
 from acil.validation import (
     Labels,
     Rows,
@@ -229,12 +229,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             As given when they were learnt.
         """
         with self._locked() as state:
-            state.model.learner  # noqa: B018 (raises if the model can only predict)
-            rows, labels, weights = self._check_samples(X, y, sample_weight, reset=False)
-            state.check_values(rows)
-            check_same_kind(labels, state.classes)
-            state.require_sums_of_samples()
-            self._state = state.forgotten(rows, labels, weights)
+            samples = self._check_samples(X, y, sample_weight, reset=False)
+            state.check(samples)
+            self._state = state.forgotten(samples)
         return self
 
     def merge(self, other: ACILClassifier) -> Self:
@@ -258,12 +255,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         first, second = (self, other) if id(self) < id(other) else (other, self)
         with first._locked(), second._locked():
             mine, theirs = self._require_state(), other._require_state()
-            mine.model.ridge.flush()
-            theirs.model.ridge.flush()
+            for state in (mine, theirs):
+                state.model.ridge.flush()
+                state.require_sums_of_samples()
             mine.require_same_expansion(theirs)
             check_same_kind(theirs.classes, mine.classes)
-            for state in (mine, theirs):
-                state.require_sums_of_samples()
             mine.require_enough(theirs.classes, theirs.model.head.counts.numpy(), self.min_class_samples)
             merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
             self._state = replace(merged, release=both_ledgers(mine.release, theirs.release))
@@ -513,45 +509,33 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
-        with FeaturesKept(self):
-            rows, labels, weights = self._check_samples(X, y, sample_weight, reset=fresh)
-            declared = check_declared(classes, labels)
-            if not fresh:
-                with self._locked() as state:
-                    state.model.learner  # noqa: B018 (raises if the model can only predict)
-                    check_same_kind(labels, state.classes)
+        with nullcontext() if fresh else self._locked() as known:
+            with FeaturesKept(self):
+                samples = self._check_samples(X, y, sample_weight, reset=fresh)
+                rows, labels, weights = samples
+                declared = check_declared(classes, labels)
+                seed = known.seed if known else resolve_seed(self.random_state)
+                state = known or State.new(self, labels[:0], rows.n_features, seed)
+                state.check(samples)
+                if self.min_class_samples > 1:
+                    learnt = labels if weights is None else labels[weights.numpy() > 0]
+                    state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
+                if fresh and self.standardize:
+                    state = replace(state, scaling=rows.scaling(weights))
                     state.check_values(rows)
-                    state.require_sums_of_samples()
-                    self._require_enough(state, labels, weights)
-                    self._state = state.learned(rows, labels, declared, weights)
-                    self._calibrate(rows, labels, weights)
-                    return self
-            seed = resolve_seed(self.random_state)
-            state = State.new(self, labels[:0], rows.n_features, seed)
-            # They may be the same samples.
-            state = replace(state, release=released_before(self.__dict__.get("_state")))
-            state.check_values(rows)
-            self._require_enough(state, labels, weights)
-            if self.standardize:
-                state = replace(state, scaling=rows.scaling(weights))
-                state.check_values(rows)
-            state = state.learned(rows, labels, declared, weights)
-            # The last line: what comes after it cannot take the features back.
-            self._state = state
-        self._calibrate(rows, labels, weights)
+                # The last line: what comes after it cannot take the features back.
+                self._state = state.learned(samples, declared)
+            self._calibrate(samples)
         return self
 
-    def _calibrate(self, rows: Rows, labels: Labels, weights: Tensor | None) -> None:
+    def _calibrate(self, samples: Samples) -> None:
         """Count how samples just learnt score when they are left out, if scores are calibrated."""
         if self._state.calibration is not None:
             with self._locked() as state:
-                seen = state.measured(rows, labels, weights)
-                both = cast(Calibration, state.calibration).merged(seen)
+                both = cast(Calibration, state.calibration).merged(state.measured(samples))
                 self._state = replace(state, calibration=both)
 
-    def _check_samples(
-        self, X: Any, y: Any, sample_weight: Any, reset: bool
-    ) -> tuple[Rows, Labels, Tensor | None]:
+    def _check_samples(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Samples:
         rows = self._check_width(X, reset=reset)
         labels = check_labels(y)
         if len(rows) != len(labels):
@@ -566,12 +550,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"A sample has the weight {float(weights.max()):g}, but with clip_norm no sample may "
                 "count more than once. Give weights from 0 to 1."
             )
-        return rows, labels, weights
-
-    def _require_enough(self, state: State, labels: Labels, weights: Tensor | None) -> None:
-        if self.min_class_samples > 1:
-            learnt = labels if weights is None else labels[weights.numpy() > 0]
-            state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
+        return Samples(rows, labels, weights)
 
     def _check_query(self, X: Any) -> Rows:
         state = self._require_state()

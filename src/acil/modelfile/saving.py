@@ -111,7 +111,7 @@ def load(
 def _advise(clf: ACILClassifier) -> None:
     """Warn if few samples lie between two saved states: whoever has both files can recover them."""
     with clf._locked() as state:
-        between, d = state.changes or 0, state.model.expansion.size
+        between, d = state.changes, state.model.expansion.size
         private = state.release is not None and state.release["private"]
         clf._state = replace(state, changes=0)
     if 0 < between < d and not private:
