@@ -27,22 +27,21 @@ FALSE_ALARMS = 0.05
 _TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.5, 10.0
 
 
-def balance_factors(weights: Tensor) -> Tensor:
-    """Return (mean class weight) / (class weight) of each class that has samples, else 1."""
+def balancing(weights: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the map that balances classes of these weights, and intercepts.
+
+    Each class that has samples is scaled by (mean class weight) / (its weight): as if targets had that
+    height, W being linear in them.
+    """
     present = weights > 0
     factors = torch.ones_like(weights)
     factors[present] = weights[present].mean() / weights[present]
-    return factors
+    return factors.diag(), intercept * factors.to(intercept)
 
 
 def balanced(model: AnalyticModel) -> tuple[Tensor, Tensor]:
-    """Scale classes by their balance factors: as if targets had that height, W being linear in them.
-
-    Returns the map from the weights of the regression to those that score, and intercepts.
-    """
-    factors = balance_factors(model.learner.weights)
-    intercept = model.head.coefficients()[1]
-    return factors.diag(), intercept * factors.to(intercept)
+    """Return the map from the weights of the regression to balanced ones, and intercepts."""
+    return balancing(model.learner.weights, model.head.coefficients()[1])
 
 
 def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:

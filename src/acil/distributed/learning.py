@@ -9,13 +9,12 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from acil.analytic import Sums
-from acil.analytic.linalg import panels
 from acil.classifier import ACILClassifier, FeaturesKept
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
+from acil.modelfile.saving import lower_panels
 from acil.scores import Calibration
 from acil.state import Samples, State
 from acil.validation import (
@@ -180,10 +179,7 @@ def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Gr
         sums.add(state.blocks(samples, declared))
     # Those who failed up to here say so now; what follows needs everybody.
     group.exchange()
-    for start, stop in panels(len(sums.gram)):
-        # One triangle of the matrix, packed
-        panel = sums.gram[start:stop, :stop]
-        below = torch.ones_like(panel, dtype=torch.bool).tril(start)
+    for _, panel, below in lower_panels(sums.gram):
         panel[below] = all_reduce_(panel[below], group)
     for part in (sums.moment, sums.weights, sums.counts):
         all_reduce_(part, group)
