@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
@@ -42,7 +42,7 @@ class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[mis
     """What code written for scikit-learn expects from a model that has learnt nothing."""
 
 
-class FeaturesKept:
+class FeaturesKept(AbstractContextManager[Any]):
     """After a block that fails, what scikit-learn knows of the features of X is as it was before.
 
     No generator: an interruption at the end of a block that has succeeded must not take anything back.
@@ -52,8 +52,6 @@ class FeaturesKept:
 
     def __init__(self, estimator: ACILClassifier) -> None:
         self.content = estimator.__dict__
-
-    def __enter__(self) -> None:
         self.before = {name: self.content[name] for name in self.names if name in self.content}
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -208,9 +206,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight : array-like of shape (n,), optional
             A sample of weight 2 counts like two samples, one of weight 0 like none.
         """
-        if self.__sklearn_is_fitted__():
-            return self._learn(X, y, classes, sample_weight, fresh=False)
-        with _FIRST_FIT:
+        with nullcontext() if self.__sklearn_is_fitted__() else _FIRST_FIT:
             return self._learn(X, y, classes, sample_weight, fresh=not self.__sklearn_is_fitted__())
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -543,14 +539,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"X has {len(rows)} rows, but y has {len(labels)} labels (inconsistent numbers of "
                 "samples). Give one label for each row."
             )
-        weights = check_weights(sample_weight, rows)
-        norm = self.clip_norm if reset else self._require_state().model.expansion.clip_norm
-        if weights is not None and norm is not None and float(weights.max()) > 1:
-            raise InputError(
-                f"A sample has the weight {float(weights.max()):g}, but with clip_norm no sample may "
-                "count more than once. Give weights from 0 to 1."
-            )
-        return Samples(rows, labels, weights)
+        return Samples(rows, labels, check_weights(sample_weight, rows))
 
     def _check_query(self, X: Any) -> Rows:
         state = self._require_state()

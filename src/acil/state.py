@@ -50,10 +50,7 @@ class State:
 
     @classmethod
     def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
-        """Return the state that has learnt nothing yet, as the (checked) arguments describe it.
-
-        It has the releases of what the estimator learnt before: that may be the same samples.
-        """
+        """Return the state that has learnt nothing yet, as the (checked) arguments describe it."""
         precision = PRECISIONS[estimator.dtype]
         device = resolve_device(estimator.device, estimator.dtype)
         norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
@@ -70,6 +67,7 @@ class State:
         mixer = MIXERS["balanced" if estimator.class_balance else estimator.scores]
         calibration = Calibration.empty() if estimator.scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)
+        # What it has learnt before may be the same samples.
         before = estimator.__dict__.get("_state")
         released = before and before.release
         release = released and {**released, "private": False, "epsilon": None, "delta": None}
@@ -98,6 +96,12 @@ class State:
         self.model.learner  # noqa: B018 (raises if the model can only predict)
         check_same_kind(samples.labels, self.classes)
         self.check_values(samples.rows)
+        most = 1.0 if samples.weights is None else float(samples.weights.max())
+        if most > 1 and self.model.expansion.clip_norm is not None:
+            raise InputError(
+                f"A sample has the weight {most:g}, but with clip_norm no sample may count more than "
+                "once. Give weights from 0 to 1."
+            )
         self.require_sums_of_samples()
 
     def blocks(self, samples: Samples, classes: Labels) -> Iterator[Block]:
@@ -117,9 +121,7 @@ class State:
         classes = union(self.classes, labels)
         places, positions = columns_of(self.classes, classes), columns_of(labels, classes)
         head = self.model.ridge.merge(sums, positions, places, len(classes))
-        both = self.calibration and (
-            self.calibration.merged(calibration) if calibration else self.calibration.marked()
-        )
+        both = self.calibration and self.calibration.merged(calibration)
         model, changes = self.model.with_head(head), self.changes + sums.n_samples
         return replace(self, classes=classes, model=model, calibration=both, changes=changes)
 
@@ -134,7 +136,7 @@ class State:
             self,
             classes=self.classes[kept.numpy()],
             model=self.model.with_head(rest),
-            calibration=self.calibration and self.calibration.marked(),
+            calibration=self.calibration and self.calibration.merged(None),
             changes=self.changes + len(samples.rows),
         )
 

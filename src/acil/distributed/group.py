@@ -27,10 +27,6 @@ _TIMEOUT = 86_400.0
 _BLOCK_TIMEOUT = 600.0
 #: Bytes of tensors that travel together: enough for full speed, little beside the sums.
 BLOCK_BYTES = 2**26
-#: Errors that every process can make from a text; their base class says nothing.
-_KNOWN = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and kind != ACILError
-}
 
 
 class Group:
@@ -118,7 +114,20 @@ class Group:
         What a process raised instead of coming here (see `together`) is raised on all of them. If one
         has ended, or has not come within the time-out, that is a ProcessLostError.
         """
-        return self._exchange({"value": value})
+        own = value if isinstance(value, Exception) else None
+        texts = [json.dumps({"value": value} if own is None else _described(own))] * self.size
+        if self._messages is not None:
+            with self._reaching("it did not answer"):
+                dist.all_gather_object(texts, texts[0], group=self._messages)
+        messages = [json.loads(text) for text in texts]
+        for rank, found in enumerate(messages):
+            if "error" in found:
+                # An error of its own that is of a class which others do not have is raised as it is.
+                if own is None or type(own).__module__ == errors.__name__:
+                    own = getattr(errors, found["kind"])(f"Rank {rank}: {found['error']}")
+                own.__dict__["_told"] = True
+                raise own
+        return [found["value"] for found in messages]
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -133,7 +142,7 @@ class Group:
             raise
         except Exception as error:
             if self._messages is not None and not getattr(error, "_told", False):
-                self._exchange(_described(error), error)
+                self.exchange(error)
             raise
         else:
             self.exchange()
@@ -155,8 +164,12 @@ class Group:
             ) from error
 
     def _meet(self, timeout: float) -> None:
+        gpu = None
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            # A name that no other GPU has, on whatever machine; torch before 2.5 has no uuid.
+            place = f"{socket.gethostname()} {self.device.index}"
+            gpu = str(getattr(torch.cuda.get_device_properties(self.device), "uuid", place))
         limit = timedelta(seconds=timeout)
         if dist.is_initialized():
             self._messages = dist.new_group(backend="gloo", timeout=limit)
@@ -164,27 +177,12 @@ class Group:
             dist.init_process_group("gloo", timeout=limit)
             self._messages = dist.group.WORLD
         self.rank, self.size = dist.get_rank(self._messages), dist.get_world_size(self._messages)
-        backend = backend_for(self.exchange(_gpu(self.device)))
+        backend = backend_for(self.exchange(gpu))
         limit = timedelta(seconds=min(timeout, _BLOCK_TIMEOUT))
         # Apart from messages: a process that fails among tensors can still say so.
         self._tensors = dist.new_group(backend=backend, timeout=limit)
         if backend == "nccl":
             self._carrier = self.device
-
-    def _exchange(self, message: dict[str, Any], own: Exception | None = None) -> list[Any]:
-        texts = [json.dumps(message)] * self.size
-        if self._messages is not None:
-            with self._reaching("it did not answer"):
-                dist.all_gather_object(texts, texts[0], group=self._messages)
-        messages = [json.loads(text) for text in texts]
-        for rank, found in enumerate(messages):
-            if "error" in found:
-                # An error of its own that is of a class which others do not have is raised as it is.
-                if own is None or type(own) in _KNOWN.values():
-                    own = _KNOWN[found["kind"]](f"Rank {rank}: {found['error']}")
-                own.__dict__["_told"] = True
-                raise own
-        return [found["value"] for found in messages]
 
 
 def all_reduce_(tensor: Tensor, group: Group) -> Tensor:
@@ -239,17 +237,9 @@ def backend_for(gpus: Sequence[str | None]) -> str:
     return "nccl" if None not in gpus and len(set(gpus)) == len(gpus) else "gloo"
 
 
-def _gpu(device: torch.device) -> str | None:
-    """Return a name that no other GPU has, on whatever machine."""
-    if device.type != "cuda":
-        return None
-    # Versions of torch before 2.5 have no uuid.
-    place = f"{socket.gethostname()} {device.index}"
-    return str(getattr(torch.cuda.get_device_properties(device), "uuid", place))
-
-
 def _described(error: Exception) -> dict[str, str]:
     """Return an error as a message: its text, and the nearest of its classes that all processes have."""
-    kind = next((kind for kind in type(error).__mro__ if kind in _KNOWN.values()), RemoteError)
+    common = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    kind = next(common, ACILError)
     text = str(error) if isinstance(error, ACILError) else f"{type(error).__name__}: {error}"
-    return {"error": text, "kind": kind.__name__}
+    return {"error": text, "kind": (RemoteError if kind is ACILError else kind).__name__}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from acil.analytic import Sums
 from acil.classifier import ACILClassifier, FeaturesKept
@@ -75,7 +77,8 @@ def partial_fit(
     with FeaturesKept(classifier), group.together():
         samples, named = _checked(classifier, X, y, classes, sample_weight)
         facts = group.exchange(_facts(classifier, samples, named))
-        agreed, declared = _agreed(facts), _all_classes(facts)
+        agreed = _agreed(facts)
+        declared: Labels = agreed["classes"]
         if classifier.__sklearn_is_fitted__():
             state = classifier._require_state()
         else:
@@ -158,16 +161,12 @@ def _agreed(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 )
     if agreed["features"] is None:
         raise InputError("No process has samples. Give at least one sample to one of them.")
-    return agreed
-
-
-def _all_classes(facts: Sequence[dict[str, Any]]) -> Labels:
     found = (own["classes"] for own in facts if own["classes"] is not None)
-    first, *others = [np.array(labels, dtype=dtype) for dtype, labels in found]
+    classes, *others = [np.array(labels, dtype=dtype) for dtype, labels in found]
     for other in others:
-        check_same_kind(other, first)
-        first = union(first, other)
-    return first
+        check_same_kind(other, classes)
+        classes = union(classes, other)
+    return {**agreed, "classes": classes}
 
 
 def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Group) -> Sums:
@@ -188,18 +187,15 @@ def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Gr
 
 def _calibrate(classifier: ACILClassifier, samples: Samples | None, group: Group) -> None:
     """Count how the samples of all processes score when they are left out, if all can be reached."""
-    state, seen = classifier._require_state(), Calibration.empty()
-    before = cast(Calibration, state.calibration)
-    try:
-        with group.together():
-            if samples is not None:
-                seen = state.measured(samples)
-            group.exchange()
-            seen = Calibration(all_reduce_(seen.numbers, group))
-        after = before.merged(seen)
-    except ProcessLostError:
-        after = before.marked()
-    classifier._state = replace(state, calibration=after)
+    state = classifier._require_state()
+    seen: Calibration | None = None
+    with suppress(ProcessLostError), group.together():
+        own = Calibration.empty() if samples is None else state.measured(samples)
+        group.exchange()
+        sent = torch.tensor([own.samples], dtype=torch.float64), own.losses, own.novelties
+        weight, losses, novelties = (all_reduce_(part, group) for part in sent)
+        seen = Calibration(float(weight), losses, novelties)
+    classifier._state = replace(state, calibration=cast(Calibration, state.calibration).merged(seen))
 
 
 def _digest(state: State) -> str:

@@ -93,12 +93,6 @@ def _number(least: float, most: float) -> Rule:
     return _rule(valid, f"a number from {least:g} to {most:g}")
 
 
-def _integer(least: int) -> Rule:
-    return _rule(
-        lambda value: _is_integer(value) and value >= least, f"an int from {least} to 2**63 - 1"
-    )
-
-
 def _text(pattern: str, words: str) -> Rule:
     return _rule(lambda value: is_text(value) and re.fullmatch(pattern, value) is not None, words)
 
@@ -182,8 +176,8 @@ LABEL = _rule(
     _is_label, f"a number, or text of at most {MAX_TEXT} characters without NUL and lone surrogates"
 )
 NUMBER = _number(-1e308, 1e308)
-COUNT = _integer(0)
-WIDTH = _integer(1)
+COUNT = _rule(lambda value: _is_integer(value) and value >= 0, "an int from 0 to 2**63 - 1")
+WIDTH = _rule(lambda value: _is_integer(value) and value >= 1, "an int from 1 to 2**63 - 1")
 TRUTH = _rule(lambda value: isinstance(value, bool), "true or false")
 #: A number that is not negative. How large γ may be depends on the precision: see `check_header`.
 AMOUNT = _number(0, 1e308)

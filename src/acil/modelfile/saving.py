@@ -38,7 +38,7 @@ from acil.modelfile.header import (
 from acil.modelfile.writing import write_tensors
 from acil.scores import MIXERS, Calibration, balancing
 from acil.state import State, impossible, least_left
-from acil.validation import Labels, check_parameters, resolve_device
+from acil.validation import check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,17 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     """
     text, tensors = _content(clf, inference)
     write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(zlib.crc32(text.encode()))})
-    _advise(clf)
+    with clf._locked() as state:
+        between, d = state.changes, state.model.expansion.size
+        private = state.release is not None and state.release["private"]
+        clf._state = replace(state, changes=0)
+    if 0 < between < d and not private:
+        logger.warning(
+            "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
+            "Whoever has both files can recover them: see docs/privacy.md.",
+            between,
+            d,
+        )
 
 
 def load(
@@ -106,21 +116,6 @@ def load(
     """
     with opened(path) as (file, header, found):
         return _assembled(file.get_tensor, header, found, inference, device)
-
-
-def _advise(clf: ACILClassifier) -> None:
-    """Warn if few samples lie between two saved states: whoever has both files can recover them."""
-    with clf._locked() as state:
-        between, d = state.changes, state.model.expansion.size
-        private = state.release is not None and state.release["private"]
-        clf._state = replace(state, changes=0)
-    if 0 < between < d and not private:
-        logger.warning(
-            "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
-            "Whoever has both files can recover them: see docs/privacy.md.",
-            between,
-            d,
-        )
 
 
 def pack(clf: ACILClassifier) -> dict[str, Any]:
@@ -223,7 +218,12 @@ def _header(
         parameters |= {"gamma": "auto", "solver": "gram"}
     elif clf.gamma != "auto":
         parameters["gamma"] = float(clf.gamma)
-    classes, classes_dtype = _storable(state.classes)
+    classes = state.classes
+    if classes.dtype.kind == "U":
+        # As wide as the longest; it may be as wide as one that has been forgotten.
+        classes = np.array(classes.tolist())
+    elif classes.dtype.itemsize > 8:
+        classes = classes.astype(np.float64)
     temperature = None if packed else float(state.temperature())
     if inference and temperature is not None:
         # γ follows from all its digits, the weights and the counts.
@@ -243,8 +243,8 @@ def _header(
         "clip_norm": model.expansion.clip_norm,
         "scores": "discriminant" if model.mixer is MIXERS["discriminant"] else "ridge",
         "standardize": state.scaling is not None,
-        "classes": classes,
-        "classes_dtype": classes_dtype,
+        "classes": classes.tolist(),
+        "classes_dtype": classes.dtype.str if classes.dtype.kind == "U" else classes.dtype.name,
         "counts": head.counts.tolist(),
         "weights": None if inference else model.learner.weights.tolist(),
         "gamma": None if inference else float(model.gamma()),
@@ -265,17 +265,6 @@ def _header(
 def _finite(value: float) -> float | None:
     """Return a number, or None for one that JSON does not have."""
     return value if math.isfinite(value) else None
-
-
-def _storable(classes: Labels) -> tuple[list[Any], str]:
-    """Return classes as JSON has them and the name of their NumPy type."""
-    labels: list[Any] = classes.tolist()
-    if classes.dtype.kind == "U":
-        # The width may be that of a class that has been forgotten.
-        return labels, f"<U{max(1, max(map(len, labels)))}"
-    if classes.dtype.itemsize > 8:
-        return classes.astype(np.float64).tolist(), "float64"
-    return labels, classes.dtype.name
 
 
 def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
@@ -317,9 +306,9 @@ def _assembled(
         for name in names
         if not frozen or name not in (*_TRIANGLES, "moment")
     }
-    clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
-    projection = parts.get("projection")
-    expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
+    expansion = Expansion(
+        parts.get("projection"), header["activation"], header["n_features"], header["clip_norm"]
+    )
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"

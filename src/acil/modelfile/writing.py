@@ -82,7 +82,16 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
             draft.touch()
             mode = stat.S_IMODE(draft.stat().st_mode) if before is None else before
             yield draft
-            _put(draft, target, mode)
+            with _open(draft, os.O_RDWR) as descriptor:
+                os.fchmod(descriptor, mode)
+                os.fsync(descriptor)
+                with _mutex:
+                    if target in _held:
+                        # Before it gets its name: nobody else can be waiting for it.
+                        fcntl.flock(descriptor, fcntl.LOCK_EX)
+                        _held[target].descriptors.append(os.dup(descriptor))
+                    draft.replace(target)
+            flush_name(target)
     except (OSError, SafetensorError) as error:
         raise cannot_write(path, error) from error
 
@@ -138,8 +147,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         yield
     finally:
         with _mutex:
-            if _held.get(target) is lock:
-                del _held[target]
+            _held.pop(target, None)
             for descriptor in lock.descriptors:
                 _unlock(descriptor)
 
@@ -222,23 +230,8 @@ def _regular_mode(target: Path) -> int | None:
     return stat.S_IMODE(mode)
 
 
-def _put(draft: Path, target: Path, mode: int) -> None:
-    """Move a finished file to its place and make both file and name durable."""
-    with _open(draft, os.O_RDWR) as descriptor:
-        os.fchmod(descriptor, mode)
-        os.fsync(descriptor)
-        with _mutex:
-            if target in _held:
-                # Before it gets its name: nobody else can be waiting for it.
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                _held[target].descriptors.append(os.dup(descriptor))
-            draft.replace(target)
-    # The new file is in place: not being able to flush its name is no reason to report a failure.
-    flush_name(target)
-
-
 def flush_name(path: Path) -> None:
-    """Make the name of a new file durable, where the file system can."""
+    """Make the name of a new file durable, where the file system can: the file is in place anyway."""
     with suppress(OSError), _open(path.parent, _DIRECTORY) as directory:
         os.fsync(directory)
 
@@ -260,22 +253,18 @@ def _workspace(parent: Path) -> Iterator[Path]:
         with suppress(OSError), _open(leftover, _DIRECTORY) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(leftover, ignore_errors=True)
-    folder, descriptor = _locked_folder(parent)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _locked_folder(parent: Path) -> tuple[Path, int]:
-    """Make a folder and lock it; make another if a process has taken it for a leftover before that."""
     while True:
         folder = Path(tempfile.mkdtemp(suffix=".tmp", prefix=".acil-", dir=parent))
+        # Another process may have taken it for a leftover before it was locked.
         with suppress(FileNotFoundError):
             descriptor = os.open(folder, _DIRECTORY)
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if folder.exists():
-                return folder, descriptor
+                break
             os.close(descriptor)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
