@@ -521,15 +521,12 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     state.check_values(rows)
                 # The last line: what comes after it cannot take the features back.
                 self._state = state.learned(samples, declared)
-            self._calibrate(samples)
+            if self._state.calibration is not None:
+                # Count how these samples score when they are left out.
+                with self._locked() as state:
+                    both = cast(Calibration, state.calibration).merged(state.measured(samples))
+                    self._state = replace(state, calibration=both)
         return self
-
-    def _calibrate(self, samples: Samples) -> None:
-        """Count how samples just learnt score when they are left out, if scores are calibrated."""
-        if self._state.calibration is not None:
-            with self._locked() as state:
-                both = cast(Calibration, state.calibration).merged(state.measured(samples))
-                self._state = replace(state, calibration=both)
 
     def _check_samples(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Samples:
         rows = self._check_width(X, reset=reset)

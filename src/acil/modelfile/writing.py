@@ -75,15 +75,18 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
     try:
         if make_folder:
             target.parent.mkdir(parents=True, exist_ok=True)
-        before = _regular_mode(target)
+        mode = target.stat().st_mode if target.exists() else None
+        if mode is not None and not stat.S_ISREG(mode):
+            what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise ModelFileError(f"Cannot write {target}: it is {what}. Give the name of a file.")
         with _workspace(target.parent) as folder:
             draft = folder / "draft"
             # Creating it here tells which mode the umask gives; a library may create it again.
             draft.touch()
-            mode = stat.S_IMODE(draft.stat().st_mode) if before is None else before
+            mode = mode or draft.stat().st_mode
             yield draft
             with _open(draft, os.O_RDWR) as descriptor:
-                os.fchmod(descriptor, mode)
+                os.fchmod(descriptor, stat.S_IMODE(mode))
                 os.fsync(descriptor)
                 with _mutex:
                     if target in _held:
@@ -147,7 +150,8 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         yield
     finally:
         with _mutex:
-            _held.pop(target, None)
+            if _held.get(target) is lock:
+                del _held[target]
             for descriptor in lock.descriptors:
                 _unlock(descriptor)
 
@@ -216,18 +220,6 @@ def _resolved(path: str | os.PathLike[str]) -> Path:
         return Path(path).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelFileError(f"{os.fspath(path)!r} is not a usable path: {error}.") from error
-
-
-def _regular_mode(target: Path) -> int | None:
-    """Return the mode of an existing file, None if there is none; refuse anything else."""
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-        raise ModelFileError(f"Cannot write {target}: it is {what}. Give the name of a file.")
-    return stat.S_IMODE(mode)
 
 
 def flush_name(path: Path) -> None:
