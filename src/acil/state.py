@@ -75,12 +75,12 @@ class State:
 
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""
-        model, scaling = self.model, self.scaling
-        size, dtype, device = model.block_rows, model.precision.products, model.device
-        if scaling is None:
-            return lambda: rows.blocks(size, dtype, device)
-        shift, unit = scaling.to(device=device, dtype=dtype)
-        return lambda: ((block - shift) / unit for block in rows.blocks(size, dtype, device))
+        dtype, device = self.model.precision.products, self.model.device
+        blocks = partial(rows.blocks, self.model.block_rows, dtype, device)
+        if self.scaling is None:
+            return blocks
+        shift, unit = self.scaling.to(device=device, dtype=dtype)
+        return lambda: ((block - shift) / unit for block in blocks())
 
     def check_values(self, rows: Rows) -> None:
         """Raise an `InputError` if rows have values that are not finite or too large to be squared."""

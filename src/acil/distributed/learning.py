@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,8 +97,16 @@ def partial_fit(
     classifier.n_features_in_ = agreed["features"]
     if agreed["names"] is not None and not hasattr(classifier, "feature_names_in_"):
         classifier.feature_names_in_ = np.array(agreed["names"], dtype=object)
-    if classifier._state.calibration is not None:
-        _calibrate(classifier, samples, group)
+    state, seen = classifier._state, None
+    if state.calibration is not None:
+        # Count how the samples of all processes score when they are left out, if all can be reached.
+        with suppress(ProcessLostError), group.together():
+            own = Calibration.empty() if samples is None else state.measured(samples)
+            group.exchange()
+            sent = torch.tensor([own.samples], dtype=torch.float64), own.losses, own.novelties
+            weight, losses, novelties = (all_reduce_(part, group) for part in sent)
+            seen = Calibration(float(weight), losses, novelties)
+        classifier._state = replace(state, calibration=state.calibration.merged(seen))
     return classifier
 
 
@@ -118,8 +126,6 @@ def _checked(
             "before several processes learn together."
         )
     fresh = not classifier.__sklearn_is_fitted__()
-    if not fresh:
-        classifier._require_state().model.ridge  # noqa: B018 (raises without sums)
     # A sparse matrix has a shape, but no length.
     if X is None or (X.shape[0] if getattr(X, "shape", None) else len(X)) == 0:
         if y is not None and len(y):
@@ -183,19 +189,6 @@ def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Gr
     for part in (sums.moment, sums.weights, sums.counts):
         all_reduce_(part, group)
     return sums
-
-
-def _calibrate(classifier: ACILClassifier, samples: Samples | None, group: Group) -> None:
-    """Count how the samples of all processes score when they are left out, if all can be reached."""
-    state = classifier._require_state()
-    seen: Calibration | None = None
-    with suppress(ProcessLostError), group.together():
-        own = Calibration.empty() if samples is None else state.measured(samples)
-        group.exchange()
-        sent = torch.tensor([own.samples], dtype=torch.float64), own.losses, own.novelties
-        weight, losses, novelties = (all_reduce_(part, group) for part in sent)
-        seen = Calibration(float(weight), losses, novelties)
-    classifier._state = replace(state, calibration=cast(Calibration, state.calibration).merged(seen))
 
 
 def _digest(state: State) -> str:

@@ -83,7 +83,7 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     ...     load(path).predict(X[:2])
     array(['cat', 'dog'], dtype='<U3')
     """
-    text, tensors = _content(clf, inference)
+    text, tensors = _content(clf, inference, packed=False)
     write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(zlib.crc32(text.encode()))})
     with clf._locked() as state:
         between, d = state.changes, state.model.expansion.size
@@ -168,9 +168,7 @@ def lower_panels(matrix: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         yield slice(start * (start + 1) // 2, stop * (stop + 1) // 2), panel, below
 
 
-def _content(
-    clf: ACILClassifier, inference: bool, packed: bool = False
-) -> tuple[str, dict[str, Tensor]]:
+def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, dict[str, Tensor]]:
     """Return the header as text and the tensors of a model, solved and checked."""
     if not isinstance(clf, ACILClassifier):
         raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
@@ -182,8 +180,8 @@ def _content(
             )
         state.model.solve_again()
         tensors = _tensors(state, inference, packed)
-        checksums = {} if packed else {name: zlib.crc32(t.numpy().data) for name, t in tensors.items()}
-        header = _header(clf, state, inference, packed, checksums)
+        header = _header(clf, state, inference, packed)
+    header["checksums"] = {} if packed else {n: zlib.crc32(t.numpy().data) for n, t in tensors.items()}
     try:
         # A file that could not be loaded again must not replace one that can.
         for name, tensor in tensors.items():
@@ -200,9 +198,8 @@ def _content(
     return text, tensors
 
 
-def _header(
-    clf: ACILClassifier, state: State, inference: bool, packed: bool, checksums: dict[str, int]
-) -> dict[str, Any]:
+def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) -> dict[str, Any]:
+    """Return all entries but the checksums."""
     model, head = state.model, state.model.head
     ridge = head if isinstance(head, Ridge) and not inference else None
     names, images = getattr(clf, "feature_names_in_", None), getattr(clf, "images_", None)
@@ -257,7 +254,6 @@ def _header(
         "images": images,
         "release": state.release,
         "fingerprint": model.expansion.fingerprint(),
-        "checksums": checksums,
         "versions": {name: str(module.__version__) for name, module in _PACKAGES.items()},
     }
 
