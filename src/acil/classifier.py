@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
@@ -330,8 +330,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
-        scores = torch.cat(list(state.model.scores(state.features(rows)(), weights)))
-        return _like(rows, scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
+        blocks = state.model.scores(state.features(rows)(), weights)
+        return _like(rows, (s[:, 1] - s[:, 0] if s.shape[1] == 2 else s for s in blocks))
 
     def predict(self, X: Any) -> Any:
         """Return the label with the highest score of each row.
@@ -369,7 +369,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._locked() as state:
             heat, weights = state.temperature(), state.model.weights()
         scores = state.model.scores(state.features(rows)(), weights)
-        return _like(rows, torch.cat([torch.softmax(block / heat, dim=1) for block in scores]))
+        return _like(rows, (torch.softmax(block / heat, dim=1) for block in scores))
 
     def novelty(self, X: Any) -> Any:
         """Return the leverage xᵀRx of each row, of shape (n,): high for rows unlike anything learnt.
@@ -381,8 +381,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._check_query(X)
         with self._locked() as state:
             model = state.model
-            blocks = (model.learner.leverage(model.expansion(block)) for block in state.features(rows)())
-            return _like(rows, torch.cat(list(blocks)))
+            blocks = map(model.expansion, state.features(rows)())
+            return _like(rows, map(model.learner.leverage, blocks))
 
     def relative_novelty(self, X: Any) -> Any:
         """Return how novel the direction of each row is, of shape (n,): about 1 if like those learnt.
@@ -401,8 +401,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         with self._locked() as state:
-            found = [state.novelty(block) for block in state.features(rows)()]
-            return _like(rows, torch.cat(found))
+            return _like(rows, map(state.novelty, state.features(rows)()))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of ``predict(X)``, between 0 and 1; arguments as in `partial_fit`."""
@@ -605,7 +604,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return content
 
 
-def _like(rows: Rows, values: Tensor) -> Any:
+def _like(rows: Rows, blocks: Iterable[Tensor]) -> Any:
+    values = torch.cat(list(blocks))
     if rows.tensor_device is not None:
         return values.to(rows.tensor_device)
     return values.cpu().numpy()

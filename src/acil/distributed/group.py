@@ -56,8 +56,6 @@ class Group:
         #: What messages and tensors travel through; None in a group of one.
         self._messages: Any = None
         self._tensors: Any = None
-        #: Where tensors have to be to travel: this process's GPU with NCCL, the CPU with gloo.
-        self._carrier = torch.device("cpu")
         self._broken = False
 
     @classmethod
@@ -177,19 +175,18 @@ class Group:
             dist.init_process_group("gloo", timeout=limit)
             self._messages = dist.group.WORLD
         self.rank, self.size = dist.get_rank(self._messages), dist.get_world_size(self._messages)
-        backend = backend_for(self.exchange(gpu))
         limit = timedelta(seconds=min(timeout, _BLOCK_TIMEOUT))
         # Apart from messages: a process that fails among tensors can still say so.
-        self._tensors = dist.new_group(backend=backend, timeout=limit)
-        if backend == "nccl":
-            self._carrier = self.device
+        self._tensors = dist.new_group(backend=backend_for(self.exchange(gpu)), timeout=limit)
 
 
 def all_reduce_(tensor: Tensor, group: Group) -> Tensor:
     """Replace a contiguous tensor by its sum over all processes, in place; the same bits on all."""
     if group.size > 1 and tensor.numel():
+        # NCCL takes tensors from the GPU, gloo from the CPU.
+        carrier = group.device if dist.get_backend(group._tensors) == "nccl" else "cpu"
         for block in torch.split(tensor.view(-1), BLOCK_BYTES // tensor.element_size()):
-            sent = block.to(group._carrier)
+            sent = block.to(carrier)
             with group._reaching("tensors did not arrive"):
                 dist.all_reduce(sent, group=group._tensors)
             block.copy_(sent)
