@@ -442,13 +442,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the bytes of each part of the model, as a file has them; one triangle of a matrix."""
         model = self._require_state().model
         d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
-        parts = {"coef": d * c * number, "intercept": c * number}
+        triangle, matrix = d * (d + 1) // 2 * number, d * c * number
+        kept = {"gram": {"gram": triangle, "moment": matrix}, "recursive": {"rfaum": triangle}}
+        parts = {"coef": matrix, "intercept": c * number, **kept.get(model.head.solver, {})}
         if model.expansion.projection is not None:
             parts["projection"] = model.expansion.in_features * d * 4
-        if model.head.solver == "gram":
-            parts |= {"gram": d * (d + 1) // 2 * number, "moment": d * c * number}
-        elif model.head.solver == "recursive":
-            parts["rfaum"] = d * (d + 1) // 2 * number
         return parts
 
     @property

@@ -113,8 +113,9 @@ class Group:
         has ended, or has not come within the time-out, that is a ProcessLostError.
         """
         own = value if isinstance(value, Exception) else None
-        texts = [json.dumps({"value": value} if own is None else _described(own))] * self.size
+        texts = [json.dumps({"value": value} if own is None else _described(own))]
         if self._messages is not None:
+            texts *= self.size
             with self._reaching("it did not answer"):
                 dist.all_gather_object(texts, texts[0], group=self._messages)
         messages = [json.loads(text) for text in texts]
@@ -182,7 +183,7 @@ class Group:
 
 def all_reduce_(tensor: Tensor, group: Group) -> Tensor:
     """Replace a contiguous tensor by its sum over all processes, in place; the same bits on all."""
-    if group.size > 1 and tensor.numel():
+    if group._tensors is not None and tensor.numel():
         # NCCL takes tensors from the GPU, gloo from the CPU.
         carrier = group.device if dist.get_backend(group._tensors) == "nccl" else "cpu"
         for block in torch.split(tensor.view(-1), BLOCK_BYTES // tensor.element_size()):
@@ -214,7 +215,7 @@ def share(content: Mapping[str, Any] | None, group: Group) -> dict[str, Any] | N
     if plan is None:
         return None
     names, values = plan
-    for name in names if group.size > 1 else ():
+    for name in () if group._tensors is None else names:
         # A copy, because of a part of a tensor all of it would travel
         sent: list[Any] = [tensors[name].detach().cpu().clone() if group.leads else None]
         with group._reaching("tensors did not arrive"):

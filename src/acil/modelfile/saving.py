@@ -49,7 +49,7 @@ _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 Get = Callable[[str], Any]
 #: Tensors that are one triangle of a matrix.
 _TRIANGLES = ("gram", "rfaum")
-_TYPE_NAMES = {"float32": "F32", "float64": "F64"}
+_TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
 #: Share of a class that rounding of the recursion may invent.
@@ -130,13 +130,13 @@ def pack(clf: ACILClassifier) -> dict[str, Any]:
 
 def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassifier:
     """Make the model again that `pack` described, on its device or another."""
+    tensors = {name: part for name, part in content.items() if isinstance(part, Tensor)}
+    layouts = {n: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for n, t in tensors.items()}
     try:
         header = parse_header(content[_HEADER])
-        arrays = {name: part.cpu().numpy() for name, part in content.items() if isinstance(part, Tensor)}
-        layouts = {n: (_TYPE_NAMES.get(a.dtype.name, "?"), a.shape) for n, a in arrays.items()}
         check_layouts(header, layouts)
-        return _assembled(arrays.__getitem__, header, arrays, False, device)
-    except (InvalidFileError, KeyError, TypeError) as error:
+        return _assembled(lambda name: tensors[name].cpu().numpy(), header, tensors, False, device)
+    except (InvalidFileError, KeyError) as error:
         raise ModelFileError(f"This is not the content of a model: {error}.") from None
 
 
