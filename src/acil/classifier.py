@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from acil.analytic.model import Weights
 from acil.errors import InputError, NotFittedError
 from acil.scores import Calibration
-from acil.state import State, both_ledgers, released_before
+from acil.state import Samples, State, both_ledgers
 from acil.validation import (
     Labels,
     Rows,
@@ -42,7 +42,7 @@ class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[mis
     """What code written for scikit-learn expects from a model that has learnt nothing."""
 
 
-class FeaturesKept:
+class FeaturesKept(AbstractContextManager[Any]):
     """After a block that fails, what scikit-learn knows of the features of X is as it was before.
 
     No generator: an interruption at the end of a block that has succeeded must not take anything back.
@@ -52,8 +52,6 @@ class FeaturesKept:
 
     def __init__(self, estimator: ACILClassifier) -> None:
         self.content = estimator.__dict__
-
-    def __enter__(self) -> None:
         self.before = {name: self.content[name] for name in self.names if name in self.content}
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -208,9 +206,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight : array-like of shape (n,), optional
             A sample of weight 2 counts like two samples, one of weight 0 like none.
         """
-        if self.__sklearn_is_fitted__():
-            return self._learn(X, y, classes, sample_weight, fresh=False)
-        with _FIRST_FIT:
+        with nullcontext() if self.__sklearn_is_fitted__() else _FIRST_FIT:
             return self._learn(X, y, classes, sample_weight, fresh=not self.__sklearn_is_fitted__())
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -229,12 +225,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             As given when they were learnt.
         """
         with self._locked() as state:
-            state.model.learner  # noqa: B018 (raises if the model can only predict)
-            rows, labels, weights = self._check_samples(X, y, sample_weight, reset=False)
-            state.check_values(rows)
-            check_same_kind(labels, state.classes)
-            state.require_sums_of_samples()
-            self._state = state.forgotten(rows, labels, weights)
+            samples = self._check_samples(X, y, sample_weight, reset=False)
+            state.check(samples)
+            self._state = state.forgotten(samples)
         return self
 
     def merge(self, other: ACILClassifier) -> Self:
@@ -258,12 +251,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         first, second = (self, other) if id(self) < id(other) else (other, self)
         with first._locked(), second._locked():
             mine, theirs = self._require_state(), other._require_state()
-            mine.model.ridge.flush()
-            theirs.model.ridge.flush()
+            for state in (mine, theirs):
+                state.model.ridge.flush()
+                state.require_sums_of_samples()
             mine.require_same_expansion(theirs)
             check_same_kind(theirs.classes, mine.classes)
-            for state in (mine, theirs):
-                state.require_sums_of_samples()
             mine.require_enough(theirs.classes, theirs.model.head.counts.numpy(), self.min_class_samples)
             merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
             self._state = replace(merged, release=both_ledgers(mine.release, theirs.release))
@@ -338,8 +330,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
-        scores = torch.cat(list(state.model.scores(state.features(rows)(), weights)))
-        return _like(rows, scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
+        blocks = state.model.scores(state.features(rows)(), weights)
+        return _like(rows, (s[:, 1] - s[:, 0] if s.shape[1] == 2 else s for s in blocks))
 
     def predict(self, X: Any) -> Any:
         """Return the label with the highest score of each row.
@@ -377,7 +369,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._locked() as state:
             heat, weights = state.temperature(), state.model.weights()
         scores = state.model.scores(state.features(rows)(), weights)
-        return _like(rows, torch.cat([torch.softmax(block / heat, dim=1) for block in scores]))
+        return _like(rows, (torch.softmax(block / heat, dim=1) for block in scores))
 
     def novelty(self, X: Any) -> Any:
         """Return the leverage xᵀRx of each row, of shape (n,): high for rows unlike anything learnt.
@@ -389,8 +381,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._check_query(X)
         with self._locked() as state:
             model = state.model
-            blocks = (model.learner.leverage(model.expansion(block)) for block in state.features(rows)())
-            return _like(rows, torch.cat(list(blocks)))
+            blocks = map(model.expansion, state.features(rows)())
+            return _like(rows, map(model.learner.leverage, blocks))
 
     def relative_novelty(self, X: Any) -> Any:
         """Return how novel the direction of each row is, of shape (n,): about 1 if like those learnt.
@@ -409,8 +401,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         with self._locked() as state:
-            found = [state.novelty(block) for block in state.features(rows)()]
-            return _like(rows, torch.cat(found))
+            return _like(rows, map(state.novelty, state.features(rows)()))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of ``predict(X)``, between 0 and 1; arguments as in `partial_fit`."""
@@ -451,13 +442,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the bytes of each part of the model, as a file has them; one triangle of a matrix."""
         model = self._require_state().model
         d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
-        parts = {"coef": d * c * number, "intercept": c * number}
+        triangle, matrix = d * (d + 1) // 2 * number, d * c * number
+        kept = {"gram": {"gram": triangle, "moment": matrix}, "recursive": {"rfaum": triangle}}
+        parts = {"coef": matrix, "intercept": c * number, **kept.get(model.head.solver, {})}
         if model.expansion.projection is not None:
             parts["projection"] = model.expansion.in_features * d * 4
-        if model.head.solver == "gram":
-            parts |= {"gram": d * (d + 1) // 2 * number, "moment": d * c * number}
-        elif model.head.solver == "recursive":
-            parts["rfaum"] = d * (d + 1) // 2 * number
         return parts
 
     @property
@@ -513,45 +502,30 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
-        with FeaturesKept(self):
-            rows, labels, weights = self._check_samples(X, y, sample_weight, reset=fresh)
-            declared = check_declared(classes, labels)
-            if not fresh:
-                with self._locked() as state:
-                    state.model.learner  # noqa: B018 (raises if the model can only predict)
-                    check_same_kind(labels, state.classes)
+        with nullcontext() if fresh else self._locked() as known:
+            with FeaturesKept(self):
+                samples = self._check_samples(X, y, sample_weight, reset=fresh)
+                rows, labels, weights = samples
+                declared = check_declared(classes, labels)
+                seed = known.seed if known else resolve_seed(self.random_state)
+                state = known or State.new(self, labels[:0], rows.n_features, seed)
+                state.check(samples)
+                if self.min_class_samples > 1:
+                    learnt = labels if weights is None else labels[weights.numpy() > 0]
+                    state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
+                if fresh and self.standardize:
+                    state = replace(state, scaling=rows.scaling(weights))
                     state.check_values(rows)
-                    state.require_sums_of_samples()
-                    self._require_enough(state, labels, weights)
-                    self._state = state.learned(rows, labels, declared, weights)
-                    self._calibrate(rows, labels, weights)
-                    return self
-            seed = resolve_seed(self.random_state)
-            state = State.new(self, labels[:0], rows.n_features, seed)
-            # They may be the same samples.
-            state = replace(state, release=released_before(self.__dict__.get("_state")))
-            state.check_values(rows)
-            self._require_enough(state, labels, weights)
-            if self.standardize:
-                state = replace(state, scaling=rows.scaling(weights))
-                state.check_values(rows)
-            state = state.learned(rows, labels, declared, weights)
-            # The last line: what comes after it cannot take the features back.
-            self._state = state
-        self._calibrate(rows, labels, weights)
+                # The last line: what comes after it cannot take the features back.
+                self._state = state.learned(samples, declared)
+            if self._state.calibration is not None:
+                # Count how these samples score when they are left out.
+                with self._locked() as state:
+                    both = cast(Calibration, state.calibration).merged(state.measured(samples))
+                    self._state = replace(state, calibration=both)
         return self
 
-    def _calibrate(self, rows: Rows, labels: Labels, weights: Tensor | None) -> None:
-        """Count how samples just learnt score when they are left out, if scores are calibrated."""
-        if self._state.calibration is not None:
-            with self._locked() as state:
-                seen = state.measured(rows, labels, weights)
-                both = cast(Calibration, state.calibration).merged(seen)
-                self._state = replace(state, calibration=both)
-
-    def _check_samples(
-        self, X: Any, y: Any, sample_weight: Any, reset: bool
-    ) -> tuple[Rows, Labels, Tensor | None]:
+    def _check_samples(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Samples:
         rows = self._check_width(X, reset=reset)
         labels = check_labels(y)
         if len(rows) != len(labels):
@@ -559,19 +533,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"X has {len(rows)} rows, but y has {len(labels)} labels (inconsistent numbers of "
                 "samples). Give one label for each row."
             )
-        weights = check_weights(sample_weight, rows)
-        norm = self.clip_norm if reset else self._require_state().model.expansion.clip_norm
-        if weights is not None and norm is not None and float(weights.max()) > 1:
-            raise InputError(
-                f"A sample has the weight {float(weights.max()):g}, but with clip_norm no sample may "
-                "count more than once. Give weights from 0 to 1."
-            )
-        return rows, labels, weights
-
-    def _require_enough(self, state: State, labels: Labels, weights: Tensor | None) -> None:
-        if self.min_class_samples > 1:
-            learnt = labels if weights is None else labels[weights.numpy() > 0]
-            state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
+        return Samples(rows, labels, check_weights(sample_weight, rows))
 
     def _check_query(self, X: Any) -> Rows:
         state = self._require_state()
@@ -640,7 +602,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return content
 
 
-def _like(rows: Rows, values: Tensor) -> Any:
+def _like(rows: Rows, blocks: Iterable[Tensor]) -> Any:
+    values = torch.cat(list(blocks))
     if rows.tensor_device is not None:
         return values.to(rows.tensor_device)
     return values.cpu().numpy()

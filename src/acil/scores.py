@@ -27,22 +27,21 @@ FALSE_ALARMS = 0.05
 _TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.5, 10.0
 
 
-def balance_factors(weights: Tensor) -> Tensor:
-    """Return (mean class weight) / (class weight) of each class that has samples, else 1."""
+def balancing(weights: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the map that balances classes of these weights, and intercepts.
+
+    Each class that has samples is scaled by (mean class weight) / (its weight): as if targets had that
+    height, W being linear in them.
+    """
     present = weights > 0
     factors = torch.ones_like(weights)
     factors[present] = weights[present].mean() / weights[present]
-    return factors
+    return factors.diag(), intercept * factors.to(intercept)
 
 
 def balanced(model: AnalyticModel) -> tuple[Tensor, Tensor]:
-    """Scale classes by their balance factors: as if targets had that height, W being linear in them.
-
-    Returns the map from the weights of the regression to those that score, and intercepts.
-    """
-    factors = balance_factors(model.learner.weights)
-    intercept = model.head.coefficients()[1]
-    return factors.diag(), intercept * factors.to(intercept)
+    """Return the map from the weights of the regression to balanced ones, and intercepts."""
+    return balancing(model.learner.weights, model.head.coefficients()[1])
 
 
 def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
@@ -171,28 +170,15 @@ class Discriminant:
 class Calibration:
     """Sums over samples learnt, each scored as if it had been left out; merged by addition."""
 
-    numbers: Tensor  # weight of the samples, then losses, then novelties
+    samples: float  # their weight
+    losses: Tensor  # Σ −log(probability of the true class), at each of the temperatures
+    novelties: Tensor  # histogram of the logarithm of the novelty
     approximate: bool = False  # some samples were forgotten, or learnt without being counted here
 
     @classmethod
     def empty(cls) -> Calibration:
         """Return the calibration of no samples."""
-        return cls(torch.zeros(1 + len(_TEMPERATURES) + _BINS, dtype=torch.float64))
-
-    @property
-    def samples(self) -> float:
-        """Weight of the samples."""
-        return float(self.numbers[0])
-
-    @property
-    def losses(self) -> Tensor:
-        """Σ −log(probability of the true class), at each of the temperatures."""
-        return self.numbers[1 : 1 + len(_TEMPERATURES)]
-
-    @property
-    def novelties(self) -> Tensor:
-        """Histogram of the logarithm of the novelty."""
-        return self.numbers[1 + len(_TEMPERATURES) :]
+        return cls(0.0, torch.zeros_like(_TEMPERATURES), torch.zeros(_BINS, dtype=torch.float64))
 
     def plus(self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor) -> Calibration:
         """Return the calibration with more samples, of true classes in ``columns``.
@@ -203,15 +189,18 @@ class Calibration:
         losses = [(torch.logsumexp(scores / T, 1) - own / T) @ weights for T in _TEMPERATURES.tolist()]
         places = ((novelties - _FIRST) / _WIDTH).long().clamp(0, _BINS - 1)
         added = torch.bincount(places, weights, minlength=_BINS)
-        return self.merged(Calibration(torch.cat([weights.sum(0, True), torch.stack(losses), added])))
+        return self.merged(Calibration(float(weights.sum()), torch.stack(losses), added))
 
-    def merged(self, other: Calibration) -> Calibration:
-        """Return the calibration of the samples of both."""
-        return Calibration(self.numbers + other.numbers, self.approximate or other.approximate)
-
-    def marked(self) -> Calibration:
-        """Return the calibration as an approximate one."""
-        return replace(self, approximate=True)
+    def merged(self, other: Calibration | None) -> Calibration:
+        """Return the calibration of the samples of both; approximate if others were not counted."""
+        if other is None:
+            return replace(self, approximate=True)
+        return Calibration(
+            self.samples + other.samples,
+            self.losses + other.losses,
+            self.novelties + other.novelties,
+            self.approximate or other.approximate,
+        )
 
     def to_dict(self, summary: bool) -> dict[str, Any]:
         """Return the values as JSON has them; a summary leaves out the lists."""
@@ -222,11 +211,11 @@ class Calibration:
     @classmethod
     def from_dict(cls, stored: dict[str, Any], summary: bool) -> Calibration | None:
         """Return the calibration that was stored, or None if it has not as many numbers as it needs."""
-        samples, losses, novelties = stored["samples"], stored["losses"], stored["novelties"]
+        names = ("samples", "losses", "novelties")
+        samples, losses, novelties = (torch.tensor(stored[n], dtype=torch.float64) for n in names)
         complete = len(losses) == len(_TEMPERATURES) and len(novelties) == _BINS
-        numbers = torch.tensor([samples, *losses, *novelties], dtype=torch.float64)
-        found = cls(numbers, stored["approximate"])
-        sound = complete and abs(float(found.novelties.sum()) - samples) <= 1e-6 * samples
+        sound = complete and abs(float(novelties.sum() - samples)) <= 1e-6 * float(samples)
+        found = cls(float(samples), losses, novelties, stored["approximate"])
         return found if sound or summary else None
 
     def temperature(self) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
@@ -19,10 +20,18 @@ from acil.analytic.model import Features
 from acil.analytic.sums import Block, weighted
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
 from acil.scores import MIXERS, Calibration, Discriminant, estimated_temperature, relative_leverage
-from acil.validation import Labels, Rows, columns_of, input_errors, resolve_device, union
+from acil.validation import Labels, Rows, check_same_kind, columns_of, resolve_device, union
 
 #: What sums of weights may round by; anything beyond that was never learnt.
 _WEIGHT_ROUNDING = 1e-9
+
+
+class Samples(NamedTuple):
+    """Rows, a label of each, and a weight of each unless all are 1; checked, except for the values."""
+
+    rows: Rows
+    labels: Labels
+    weights: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -36,8 +45,8 @@ class State:
     scaling: Tensor | None = None
     calibration: Calibration | None = None  # of discriminant scores
     release: dict[str, Any] | None = None  # releases made of these samples, see `acil.privacy`
-    #: Samples learnt or forgotten since the model was last saved or loaded; None before that
-    changes: int | None = None
+    #: Samples learnt or forgotten since the model was last saved or loaded; −inf before that
+    changes: float = -math.inf
 
     @classmethod
     def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
@@ -58,52 +67,68 @@ class State:
         mixer = MIXERS["balanced" if estimator.class_balance else estimator.scores]
         calibration = Calibration.empty() if estimator.scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)
-        return cls(classes, model, seed, calibration=calibration)
+        # What it has learnt before may be the same samples.
+        before = estimator.__dict__.get("_state")
+        released = before and before.release
+        release = released and {**released, "private": False, "epsilon": None, "delta": None}
+        return cls(classes, model, seed, calibration=calibration, release=release)
 
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""
-        model, scaling = self.model, self.scaling
-        size, dtype, device = model.block_rows, model.precision.products, model.device
-        if scaling is None:
-            return lambda: rows.blocks(size, dtype, device)
-        shift, unit = scaling.to(device=device, dtype=dtype)
-        return lambda: ((block - shift) / unit for block in rows.blocks(size, dtype, device))
+        dtype, device = self.model.precision.products, self.model.device
+        blocks = partial(rows.blocks, self.model.block_rows, dtype, device)
+        if self.scaling is None:
+            return blocks
+        shift, unit = self.scaling.to(device=device, dtype=dtype)
+        return lambda: ((block - shift) / unit for block in blocks())
 
     def check_values(self, rows: Rows) -> None:
         """Raise an `InputError` if rows have values that are not finite or too large to be squared."""
-        with input_errors():
-            # |x W_fe|² ≤ ‖x‖² · (largest column norm)², and sums of it must not overflow
-            limit = torch.finfo(self.model.precision.products).max / 1e3
-            stretch = self.model.expansion.column_norm()
-            if self.scaling is not None:
-                stretch *= max(1.0, 1 / float(self.scaling[1].min()))
-            rows.check_finite(limit / max(1.0, stretch**2))
+        # |x W_fe|² ≤ ‖x‖² · (largest column norm)², and sums of it must not overflow
+        limit = torch.finfo(self.model.precision.products).max / 1e3
+        stretch = self.model.expansion.column_norm()
+        if self.scaling is not None:
+            stretch *= max(1.0, 1 / float(self.scaling[1].min()))
+        rows.check_finite(limit / max(1.0, stretch**2))
 
-    def learned(self, rows: Rows, labels: Labels, declared: Labels, weights: Tensor | None) -> State:
+    def check(self, samples: Samples) -> None:
+        """Raise if samples cannot be learnt or forgotten: for their values or labels, or the model."""
+        self.model.learner  # noqa: B018 (raises if the model can only predict)
+        check_same_kind(samples.labels, self.classes)
+        self.check_values(samples.rows)
+        most = 1.0 if samples.weights is None else float(samples.weights.max())
+        if most > 1 and self.model.expansion.clip_norm is not None:
+            raise InputError(
+                f"A sample has the weight {most:g}, but with clip_norm no sample may count more than "
+                "once. Give weights from 0 to 1."
+            )
+        self.require_sums_of_samples()
+
+    def blocks(self, samples: Samples, classes: Labels) -> Iterator[Block]:
+        """Return expanded blocks of samples, with their columns among some classes."""
+        columns = columns_of(samples.labels, classes)
+        return self.model.blocks(self.features(samples.rows), columns, samples.weights)
+
+    def learned(self, samples: Samples, declared: Labels) -> State:
         """Return the state after learning samples, of declared classes."""
-        classes, model = union(self.classes, declared), self.model
-        blocks = model.blocks(self.features(rows), columns_of(labels, classes), weights)
-        places = columns_of(self.classes, classes)
-        head = model.learner.learn(blocks, len(rows), places, len(classes))
-        changes = self._changes(len(rows))
-        return replace(self, classes=classes, model=model.with_head(head), changes=changes)
+        classes, n = union(self.classes, declared), len(samples.rows)
+        blocks, places = self.blocks(samples, classes), columns_of(self.classes, classes)
+        model = self.model.with_head(self.model.learner.learn(blocks, n, places, len(classes)))
+        return replace(self, classes=classes, model=model, changes=self.changes + n)
 
     def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""
         classes = union(self.classes, labels)
         places, positions = columns_of(self.classes, classes), columns_of(labels, classes)
         head = self.model.ridge.merge(sums, positions, places, len(classes))
-        both = self.calibration and (
-            self.calibration.merged(calibration) if calibration else self.calibration.marked()
-        )
-        model, changes = self.model.with_head(head), self._changes(int(sums.counts.sum()))
+        both = self.calibration and self.calibration.merged(calibration)
+        model, changes = self.model.with_head(head), self.changes + sums.n_samples
         return replace(self, classes=classes, model=model, calibration=both, changes=changes)
 
-    def forgotten(self, rows: Rows, labels: Labels, weights: Tensor | None) -> State:
+    def forgotten(self, samples: Samples) -> State:
         """Return the state that has never learnt samples; raise if they cannot have been learnt."""
-        head, columns = self.model.learner, columns_of(labels, self.classes)
-        self._require_learnt(columns, weights)
-        blocks = partial(self.model.blocks, self.features(rows), columns, weights)
+        head, blocks = self.model.learner, partial(self.blocks, samples, self.classes)
+        self._require_learnt(columns_of(samples.labels, self.classes), samples.weights)
         if isinstance(head, Ridge):
             require_forgettable(head, blocks)
         rest, kept = head.forget(blocks, declared=head.counts == 0)
@@ -111,22 +136,17 @@ class State:
             self,
             classes=self.classes[kept.numpy()],
             model=self.model.with_head(rest),
-            calibration=self.calibration and self.calibration.marked(),
-            changes=self._changes(len(rows)),
+            calibration=self.calibration and self.calibration.merged(None),
+            changes=self.changes + len(samples.rows),
         )
 
-    def _changes(self, n_samples: int) -> int | None:
-        return None if self.changes is None else self.changes + n_samples
-
-    def measured(self, rows: Rows, labels: Labels, weights: Tensor | None) -> Calibration:
+    def measured(self, samples: Samples) -> Calibration:
         """Return how samples learnt score when each is left out."""
         model, total = self.model, Calibration.empty()
         with suppress(SingularMatrixError):  # it is for whoever predicts, not for whoever learns
             found = Discriminant.of(model)
             coef = model.ridge.coefficients()[0]
-            for block, columns, heavy in model.blocks(
-                self.features(rows), columns_of(labels, self.classes), weights
-            ):
+            for block, columns, heavy in self.blocks(samples, self.classes):
                 leverages = model.ridge.leverage(block).cpu().double()
                 by_ridge = (block @ coef.to(block)).cpu()
                 scores, leverages, sound = found.left_out(by_ridge, leverages, columns, heavy)
@@ -231,13 +251,6 @@ def both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> 
         return mine or theirs
     known = {release["id"]: release for release in (*mine["releases"], *theirs["releases"])}
     return {**mine, "releases": list(known.values())}
-
-
-def released_before(state: State | None) -> dict[str, Any] | None:
-    """Return the releases of a model that is about to learn from scratch, which is none itself."""
-    if state is None or state.release is None:
-        return None
-    return {"private": False, "releases": state.release["releases"], "epsilon": None, "delta": None}
 
 
 def require_forgettable(ridge: Ridge, blocks: Callable[[], Iterator[Block]]) -> None:

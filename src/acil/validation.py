@@ -75,6 +75,7 @@ class Rows:
             sent = self._block(start, start + together).to(device=device, dtype=dtype)
             yield from torch.split(sent, size)
 
+    @input_errors()
     def check_finite(self, limit: float) -> None:
         """Raise unless every value is finite and Σ x² stays below ``limit``."""
         size = max(1, _CHECK_BYTES // (8 * max(1, self.source.shape[1])))

@@ -27,8 +27,6 @@ _TIMEOUT = 86_400.0
 _BLOCK_TIMEOUT = 600.0
 #: Bytes of tensors that travel together: enough for full speed, little beside the sums.
 BLOCK_BYTES = 2**26
-#: Errors that every process can make from a text.
-_KNOWN = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
 
 
 class Group:
@@ -58,9 +56,7 @@ class Group:
         #: What messages and tensors travel through; None in a group of one.
         self._messages: Any = None
         self._tensors: Any = None
-        #: Where tensors have to be to travel: this process's GPU with NCCL, the CPU with gloo.
-        self._carrier = torch.device("cpu")
-        self._owns_default = self._broken = False
+        self._broken = False
 
     @classmethod
     @contextmanager
@@ -94,8 +90,11 @@ class Group:
             if not group._broken:
                 group.exchange()
         finally:
-            # Closed connections tell the others.
-            group._leave()
+            # Closed connections tell the others. If torch had no group before, it has none now.
+            for connection in filter(None, (group._tensors, group._messages)):
+                with suppress(RuntimeError, ValueError):
+                    dist.destroy_process_group(connection)
+            group._messages = group._tensors = None
 
     @property
     def local_size(self) -> int:
@@ -113,7 +112,21 @@ class Group:
         What a process raised instead of coming here (see `together`) is raised on all of them. If one
         has ended, or has not come within the time-out, that is a ProcessLostError.
         """
-        return self._exchange({"value": value})
+        own = value if isinstance(value, Exception) else None
+        texts = [json.dumps({"value": value} if own is None else _described(own))]
+        if self._messages is not None:
+            texts *= self.size
+            with self._reaching("it did not answer"):
+                dist.all_gather_object(texts, texts[0], group=self._messages)
+        messages = [json.loads(text) for text in texts]
+        for rank, found in enumerate(messages):
+            if "error" in found:
+                # An error of its own that is of a class which others do not have is raised as it is.
+                if own is None or type(own).__module__ == errors.__name__:
+                    own = getattr(errors, found["kind"])(f"Rank {rank}: {found['error']}")
+                own.__dict__["_told"] = True
+                raise own
+        return [found["value"] for found in messages]
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -127,8 +140,8 @@ class Group:
         except ProcessLostError:
             raise
         except Exception as error:
-            if not getattr(error, "_told", False):
-                self._exchange(_described(error), error)
+            if self._messages is not None and not getattr(error, "_told", False):
+                self.exchange(error)
             raise
         else:
             self.exchange()
@@ -150,74 +163,34 @@ class Group:
             ) from error
 
     def _meet(self, timeout: float) -> None:
+        gpu = None
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            # A name that no other GPU has, on whatever machine; torch before 2.5 has no uuid.
+            place = f"{socket.gethostname()} {self.device.index}"
+            gpu = str(getattr(torch.cuda.get_device_properties(self.device), "uuid", place))
         limit = timedelta(seconds=timeout)
         if dist.is_initialized():
             self._messages = dist.new_group(backend="gloo", timeout=limit)
         else:
             dist.init_process_group("gloo", timeout=limit)
-            self._messages, self._owns_default = dist.group.WORLD, True
+            self._messages = dist.group.WORLD
         self.rank, self.size = dist.get_rank(self._messages), dist.get_world_size(self._messages)
-        backend = backend_for(self.exchange(_gpu(self.device)))
         limit = timedelta(seconds=min(timeout, _BLOCK_TIMEOUT))
         # Apart from messages: a process that fails among tensors can still say so.
-        self._tensors = dist.new_group(backend=backend, timeout=limit)
-        if backend == "nccl":
-            self._carrier = self.device
-
-    def _exchange(self, message: dict[str, Any], own_error: Exception | None = None) -> list[Any]:
-        if self._messages is None:
-            if own_error is not None:
-                raise own_error
-            return [json.loads(json.dumps(message["value"]))]
-        with self._reaching("it did not answer"):
-            messages = [json.loads(text) for text in self._gather(json.dumps(message).encode())]
-        for rank, found in enumerate(messages):
-            if "error" in found:
-                # An error of its own that is of a class which others do not have is raised as it is.
-                error = own_error
-                if error is None or type(error) in _KNOWN.values():
-                    error = _KNOWN.get(found["kind"], RemoteError)(f"Rank {rank}: {found['error']}")
-                error.__dict__["_told"] = True
-                raise error
-        return [found["value"] for found in messages]
-
-    def _gather(self, text: bytes) -> list[bytes]:
-        """Return the texts of all processes. torch's own function for objects would unpickle them."""
-        lengths = self._all_gather(torch.tensor([len(text)]))
-        longest = max(int(length) for length in lengths)
-        mine = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
-        return [bytes(part.tolist()) for part in self._all_gather(mine)]
-
-    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather(found, tensor, group=self._messages)
-        return found
-
-    def _in_blocks(self, flat: Tensor, act: Any, **options: Any) -> None:
-        """Let an operation of `torch.distributed` change a tensor, block by block."""
-        if self._tensors is None or not len(flat):
-            return
-        for block in torch.split(flat, BLOCK_BYTES // flat.element_size()):
-            here = block.to(self._carrier)
-            with self._reaching("tensors did not arrive"):
-                act(here, group=self._tensors, **options)
-            if here.data_ptr() != block.data_ptr():
-                block.copy_(here)
-
-    def _leave(self) -> None:
-        # All that torch has, or what this group has added to it
-        mine = [None] if self._owns_default else {self._tensors, self._messages} - {None}
-        self._messages = self._tensors = None
-        for group in mine:
-            with suppress(RuntimeError, ValueError):
-                dist.destroy_process_group(group)
+        self._tensors = dist.new_group(backend=backend_for(self.exchange(gpu)), timeout=limit)
 
 
 def all_reduce_(tensor: Tensor, group: Group) -> Tensor:
     """Replace a contiguous tensor by its sum over all processes, in place; the same bits on all."""
-    group._in_blocks(tensor.view(-1), dist.all_reduce)
+    if group._tensors is not None and tensor.numel():
+        # NCCL takes tensors from the GPU, gloo from the CPU.
+        carrier = group.device if dist.get_backend(group._tensors) == "nccl" else "cpu"
+        for block in torch.split(tensor.view(-1), BLOCK_BYTES // tensor.element_size()):
+            sent = block.to(carrier)
+            with group._reaching("tensors did not arrive"):
+                dist.all_reduce(sent, group=group._tensors)
+            block.copy_(sent)
     return tensor
 
 
@@ -235,22 +208,19 @@ def scattered(values: Tensor, places: Tensor, n: int, group: Group) -> Tensor:
 
 def share(content: Mapping[str, Any] | None, group: Group) -> dict[str, Any] | None:
     """Give tensors and values that JSON can write of rank 0 to all; others get tensors on the CPU."""
-    plan = None
-    if group.leads and content is not None:
-        tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
-        shapes = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
-        plan = [shapes, {name: value for name, value in content.items() if name not in tensors}]
-    plan = group.exchange(plan)[0]
+    own = dict(content or {}) if group.leads else {}
+    tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
+    values = {name: value for name, value in own.items() if name not in tensors}
+    plan = group.exchange(None if content is None else [list(tensors), values])[0]
     if plan is None:
         return None
-    shapes, values = plan
-    if not group.leads:
-        tensors = {n: torch.empty(s, dtype=getattr(torch, dtype)) for n, (dtype, *s) in shapes.items()}
-    for name in shapes:
-        # As bytes, because no backend has every type of torch
-        flat = tensors[name].detach().contiguous().view(-1)
-        if len(flat):
-            group._in_blocks(flat.view(torch.uint8), dist.broadcast, src=0)
+    names, values = plan
+    for name in () if group._tensors is None else names:
+        # A copy, because of a part of a tensor all of it would travel
+        sent: list[Any] = [tensors[name].detach().cpu().clone() if group.leads else None]
+        with group._reaching("tensors did not arrive"):
+            dist.broadcast_object_list(sent, src=0, group=group._tensors)
+        tensors.setdefault(name, sent[0])
     return {**tensors, **values}
 
 
@@ -265,17 +235,9 @@ def backend_for(gpus: Sequence[str | None]) -> str:
     return "nccl" if None not in gpus and len(set(gpus)) == len(gpus) else "gloo"
 
 
-def _gpu(device: torch.device) -> str | None:
-    """Return a name that no other GPU has, on whatever machine."""
-    if device.type != "cuda":
-        return None
-    # Older versions of torch do not have the first one.
-    unique = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return f"{socket.gethostname()} {device.index}" if unique is None else str(unique)
-
-
 def _described(error: Exception) -> dict[str, str]:
     """Return an error as a message: its text, and the nearest of its classes that all processes have."""
-    kind = next((kind for kind in type(error).__mro__ if kind in _KNOWN.values()), RemoteError)
+    common = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    kind = next(common, ACILError)
     text = str(error) if isinstance(error, ACILError) else f"{type(error).__name__}: {error}"
     return {"error": text, "kind": (RemoteError if kind is ACILError else kind).__name__}

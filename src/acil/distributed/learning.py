@@ -5,35 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from acil.analytic import Sums
-from acil.analytic.linalg import panels
 from acil.classifier import ACILClassifier, FeaturesKept
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
+from acil.modelfile.saving import lower_panels
 from acil.scores import Calibration
-from acil.state import State
+from acil.state import Samples, State
 from acil.validation import (
     Labels,
-    Rows,
     check_declared,
     check_labels,
     check_parameters,
     check_same_kind,
-    columns_of,
     resolve_seed,
     union,
 )
 
 #: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
 _OWN = ("device", "random_state")
-#: What processes must have the same to learn together.
+#: What processes must have the same to learn together, as far as they know it.
 _AGREED = {
     "parameters": "the parameters of the model",
     "backbone": "the backbone of the features",
@@ -77,38 +75,45 @@ def partial_fit(
     array(['cat', 'dog'], dtype='<U3')
     """
     with FeaturesKept(classifier), group.together():
-        shard = _checked_shard(classifier, X, y, classes, sample_weight)
-        facts = group.exchange(_facts(classifier, shard))
-        declared = _agreed_classes(facts)
-        state = _state(classifier, facts, declared, group)
-        sums = _all_sums(state, shard, declared, group)
+        samples, named = _checked(classifier, X, y, classes, sample_weight)
+        facts = group.exchange(_facts(classifier, samples, named))
+        agreed = _agreed(facts)
+        declared: Labels = agreed["classes"]
+        if classifier.__sklearn_is_fitted__():
+            state = classifier._require_state()
+        else:
+            state = State.new(classifier, declared[:0], agreed["features"], facts[0]["seed"])
+            expansion = state.model.expansion
+            # Not drawn from the seed on each: generators may differ between versions of torch.
+            shared = share({"projection": expansion.projection}, group) or {}
+            expansion.projection = shared["projection"]
+        sums = _all_sums(state, samples, declared, group)
         state.require_enough(declared, sums.counts.numpy(), classifier.min_class_samples)
     # Nothing that decides the scores depends on other processes from here on.
     with state.model.lock:
         state.model.ridge.flush()
         classifier._state = state.merged(sums, declared, Calibration.empty())
     # Of a process whose shard was empty
-    classifier.n_features_in_ = _first(facts, "features")
-    names = _first(facts, "names")
-    if names is not None and not hasattr(classifier, "feature_names_in_"):
-        classifier.feature_names_in_ = np.array(names, dtype=object)
-    if classifier._state.calibration is not None:
-        _calibrate(classifier, shard, group)
+    classifier.n_features_in_ = agreed["features"]
+    if agreed["names"] is not None and not hasattr(classifier, "feature_names_in_"):
+        classifier.feature_names_in_ = np.array(agreed["names"], dtype=object)
+    state, seen = classifier._state, None
+    if state.calibration is not None:
+        # Count how the samples of all processes score when they are left out, if all can be reached.
+        with suppress(ProcessLostError), group.together():
+            own = Calibration.empty() if samples is None else state.measured(samples)
+            group.exchange()
+            sent = torch.tensor([own.samples], dtype=torch.float64), own.losses, own.novelties
+            weight, losses, novelties = (all_reduce_(part, group) for part in sent)
+            seen = Calibration(float(weight), losses, novelties)
+        classifier._state = replace(state, calibration=state.calibration.merged(seen))
     return classifier
 
 
-@dataclass
-class _Shard:
-    rows: Rows | None
-    labels: Labels
-    weights: Tensor | None
-    #: Sorted; None where neither samples nor declared classes say of what type labels are.
-    classes: Labels | None
-
-
-def _checked_shard(
+def _checked(
     classifier: ACILClassifier, X: Any, y: Any, classes: Any, sample_weight: Any
-) -> _Shard:
+) -> tuple[Samples | None, Labels | None]:
+    """Return the samples of this process and the classes it names, sorted; None where it has none."""
     check_parameters(classifier)
     if classifier.solver != "gram":
         raise UnsupportedError(
@@ -121,119 +126,69 @@ def _checked_shard(
             "before several processes learn together."
         )
     fresh = not classifier.__sklearn_is_fitted__()
-    if not fresh:
-        classifier._require_state().model.ridge  # noqa: B018 (raises without sums)
     # A sparse matrix has a shape, but no length.
     if X is None or (X.shape[0] if getattr(X, "shape", None) else len(X)) == 0:
         if y is not None and len(y):
             raise InputError(f"X has no rows, but y has {len(y)} labels. Give one label for each row.")
-        declared = None if classes is None else np.unique(check_labels(classes))
-        return _Shard(None, np.empty(0), None, declared)
-    rows, labels, weights = classifier._check_samples(X, y, sample_weight, reset=fresh)
+        return None, None if classes is None else np.unique(check_labels(classes))
+    samples = classifier._check_samples(X, y, sample_weight, reset=fresh)
     if not fresh:
-        check_same_kind(labels, classifier._require_state().classes)
-    return _Shard(rows, labels, weights, check_declared(classes, labels))
+        check_same_kind(samples.labels, classifier._require_state().classes)
+    return samples, check_declared(classes, samples.labels)
 
 
-def _facts(classifier: ACILClassifier, shard: _Shard) -> dict[str, Any]:
+def _facts(classifier: ACILClassifier, samples: Samples | None, named: Labels | None) -> dict[str, Any]:
     """Return what the other processes have to know, or must have the same."""
-    state = classifier._require_state() if classifier.__sklearn_is_fitted__() else None
+    fresh = not classifier.__sklearn_is_fitted__()
     names = getattr(classifier, "feature_names_in_", None)
-    kept = shard.classes
     return {
         "parameters": {k: str(v) for k, v in classifier.get_params().items() if k not in _OWN},
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
-        "model": None if state is None else _digest(state),
-        "seed": None if state is not None else resolve_seed(classifier.random_state),
-        "features": None if shard.rows is None else shard.rows.n_features,
-        "names": None if names is None or shard.rows is None else [str(name) for name in names],
-        "classes": None if kept is None else [kept.dtype.str, kept.tolist()],
+        "model": "None" if fresh else _digest(classifier._require_state()),
+        "seed": resolve_seed(classifier.random_state) if fresh else None,
+        "features": None if samples is None else samples.rows.n_features,
+        "names": None if names is None or samples is None else [str(name) for name in names],
+        "classes": None if named is None else [named.dtype.str, named.tolist()],
     }
 
 
-def _agreed_classes(facts: Sequence[dict[str, Any]]) -> Labels:
-    """Return the classes of all processes; raise, on all alike, if they cannot learn together."""
+def _agreed(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what all processes have the same; raise, on all alike, if they cannot learn together."""
+    agreed: dict[str, Any] = {}
     for name, what in _AGREED.items():
         # A process without samples does not know the features.
-        needed = name in ("model", "backbone")
-        known = [(rank, own[name]) for rank, own in enumerate(facts) if needed or own[name] is not None]
+        known = [(rank, own[name]) for rank, own in enumerate(facts) if own[name] is not None]
+        lowest, agreed[name] = known[0] if known else (0, None)
         for rank, other in known:
-            lowest, first = known[0]
-            if other != first:
+            if other != agreed[name]:
                 raise InputError(
-                    f"Ranks {lowest} and {rank} differ in {what}: {first} and {other}. Give all "
+                    f"Ranks {lowest} and {rank} differ in {what}: {agreed[name]} and {other}. Give all "
                     "processes the same model, and samples of the same kind."
                 )
-    if _first(facts, "features") is None:
+    if agreed["features"] is None:
         raise InputError("No process has samples. Give at least one sample to one of them.")
     found = (own["classes"] for own in facts if own["classes"] is not None)
-    first, *others = [np.array(labels, dtype=dtype) for dtype, labels in found]
+    classes, *others = [np.array(labels, dtype=dtype) for dtype, labels in found]
     for other in others:
-        check_same_kind(other, first)
-        first = union(first, other)
-    return first
+        check_same_kind(other, classes)
+        classes = union(classes, other)
+    return {**agreed, "classes": classes}
 
 
-def _state(
-    classifier: ACILClassifier, facts: Sequence[dict[str, Any]], declared: Labels, group: Group
-) -> State:
-    """Return the state to add to: the one there is, or an empty one with the expansion of rank 0."""
-    if facts[0]["model"] is not None:
-        state = classifier._require_state()
-        check_same_kind(declared, state.classes)
-        state.require_sums_of_samples()
-        return state
-    seed = facts[0]["seed"]
-    state = State.new(classifier, declared[:0], _first(facts, "features"), seed)
-    expansion = state.model.expansion
-    if expansion.projection is not None:
-        # Not drawn from the seed on each: generators may differ between versions of torch.
-        shared = share({"projection": expansion.projection}, group) or {}
-        expansion.projection = shared["projection"]
-    return state
-
-
-def _all_sums(state: State, shard: _Shard, declared: Labels, group: Group) -> Sums:
-    """Return the sums over the shards of all processes."""
+def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Group) -> Sums:
+    """Return the sums over the samples of all processes."""
     model = state.model
     sums = Sums(model.expansion.size, len(declared), model.precision.sums, model.device)
-    if shard.rows is not None:
-        state.check_values(shard.rows)
-        columns = columns_of(shard.labels, declared)
-        sums.add(model.blocks(state.features(shard.rows), columns, shard.weights))
+    if samples is not None:
+        state.check(samples)
+        sums.add(state.blocks(samples, declared))
     # Those who failed up to here say so now; what follows needs everybody.
     group.exchange()
-    gram = sums.gram
-    for start, stop in panels(len(gram)):
-        # One triangle of the matrix, packed
-        left, square = gram[start:stop, :start], gram[start:stop, start:stop]
-        below = torch.ones_like(square, dtype=torch.bool).tril()
-        packed = all_reduce_(torch.cat([left.flatten(), square[below]]), group)
-        left.copy_(packed[: left.numel()].view_as(left))
-        square[below] = packed[left.numel() :]
+    for _, panel, below in lower_panels(sums.gram):
+        panel[below] = all_reduce_(panel[below], group)
     for part in (sums.moment, sums.weights, sums.counts):
         all_reduce_(part, group)
     return sums
-
-
-def _calibrate(classifier: ACILClassifier, shard: _Shard, group: Group) -> None:
-    """Count how the samples of all processes score when they are left out, if all can be reached."""
-    state, seen = classifier._require_state(), Calibration.empty()
-    before = cast(Calibration, state.calibration)
-    try:
-        with group.together():
-            if shard.rows is not None:
-                seen = state.measured(shard.rows, shard.labels, shard.weights)
-            group.exchange()
-            seen = Calibration(all_reduce_(seen.numbers, group))
-        after = before.merged(seen)
-    except ProcessLostError:
-        after = before.marked()
-    classifier._state = replace(state, calibration=after)
-
-
-def _first(facts: Sequence[dict[str, Any]], name: str) -> Any:
-    return next((own[name] for own in facts if own[name] is not None), None)
 
 
 def _digest(state: State) -> str:

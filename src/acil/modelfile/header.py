@@ -19,7 +19,8 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,7 @@ def _rule(valid: Callable[[Any], bool], words: str) -> Rule:
 
 
 def _one_of(*options: str) -> Rule:
-    return _rule(
-        lambda value: isinstance(value, str) and value in options,
-        "one of " + ", ".join(map(repr, options)),
-    )
+    return _rule(lambda value: value in options, "one of " + ", ".join(map(repr, options)))
 
 
 def _is_integer(value: Any) -> bool:
@@ -93,12 +91,6 @@ def _number(least: float, most: float) -> Rule:
         return (_is_integer(value) or type(value) is float) and least <= value <= most
 
     return _rule(valid, f"a number from {least:g} to {most:g}")
-
-
-def _integer(least: int) -> Rule:
-    return _rule(
-        lambda value: _is_integer(value) and value >= least, f"an int from {least} to 2**63 - 1"
-    )
 
 
 def _text(pattern: str, words: str) -> Rule:
@@ -151,16 +143,11 @@ def _map_of(rule: Rule) -> Rule:
 
 def _json(value: Any, name: str, depth: int = MAX_DEPTH) -> None:
     """Check a value that may be anything that JSON gives back as it is."""
-
-    def inner(item: Any, place: str) -> None:
-        _json(item, place, depth - 1)
-
-    if isinstance(value, dict | list) and depth == 0:
-        raise InvalidFileError(f"'{name.split('.')[0]}' is nested more than {MAX_DEPTH} deep")
-    if isinstance(value, dict):
-        _map_of(inner)(value, name)
-    elif isinstance(value, list):
-        _list_of(inner)(value, name)
+    if isinstance(value, dict | list):
+        if depth == 0:
+            raise InvalidFileError(f"'{name.split('.')[0]}' is nested more than {MAX_DEPTH} deep")
+        inner = partial(_json, depth=depth - 1)
+        (_map_of(inner) if isinstance(value, dict) else _list_of(inner))(value, name)
     elif value is not None and not isinstance(value, bool):
         (TEXT if isinstance(value, str) else NUMBER)(value, name)
 
@@ -189,8 +176,8 @@ LABEL = _rule(
     _is_label, f"a number, or text of at most {MAX_TEXT} characters without NUL and lone surrogates"
 )
 NUMBER = _number(-1e308, 1e308)
-COUNT = _integer(0)
-WIDTH = _integer(1)
+COUNT = _rule(lambda value: _is_integer(value) and value >= 0, "an int from 0 to 2**63 - 1")
+WIDTH = _rule(lambda value: _is_integer(value) and value >= 1, "an int from 1 to 2**63 - 1")
 TRUTH = _rule(lambda value: isinstance(value, bool), "true or false")
 #: A number that is not negative. How large γ may be depends on the precision: see `check_header`.
 AMOUNT = _number(0, 1e308)
@@ -305,6 +292,8 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], 
             header = parse_header(metadata[METADATA_KEY])
             if metadata.get(CHECKSUM_KEY) != str(zlib.crc32(metadata[METADATA_KEY].encode())):
                 raise InvalidFileError("its header does not have the checksum that it was written with")
+            if header["temperature"] is None:
+                raise InvalidFileError("'temperature' must be a number, found None")
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             layouts = {n: (str(p.get_dtype()), tuple(p.get_shape())) for n, p in parts.items()}
             check_layouts(header, layouts)
@@ -319,8 +308,8 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], 
         raise cannot_read(path, error) from error
 
 
-def parse_header(text: str, packed: bool = False) -> dict[str, Any]:
-    """Return the checked header of its JSON text; that of a packed model may lack the temperature."""
+def parse_header(text: str) -> dict[str, Any]:
+    """Return the checked header of its JSON text."""
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -333,64 +322,62 @@ def parse_header(text: str, packed: bool = False) -> dict[str, Any]:
             f"version of acil; this one reads {FORMAT_VERSION}",
             "Use that version, or learn the model again and save it with this one.",
         )
-    check_header(header, packed)
+    check_header(header)
     return header
 
 
-def check_header(header: dict[str, Any], packed: bool = False) -> None:
+def check_header(header: dict[str, Any]) -> None:
     """Raise `InvalidFileError` unless all values of a header are valid and fit together."""
     check_entries(header, "")
     if header["images"] is not None:
         check_identity(header["backbone"], "backbone")
-    _check_classes(header["classes"], header["classes_dtype"])
+    for fault in chain(_label_faults(header["classes"], header["classes_dtype"]), _misfits(header)):
+        raise InvalidFileError(fault)
+
+
+def _misfits(header: dict[str, Any]) -> Iterator[str]:
+    """Say which entries, each of them valid, do not fit together."""
     counts, weights, names = header["counts"], header["weights"], header["feature_names"]
     full, n_classes = header["kind"] == "full", len(header["classes"])
+    recursive, discriminant = header["solver"] == "recursive", header["scores"] == "discriminant"
     if len(counts) != n_classes or not 0 < sum(counts) < 2**63:
-        raise InvalidFileError(f"'counts' must be one for each of {n_classes} classes, not all zero")
+        yield f"'counts' must be one for each of {n_classes} classes, not all zero"
     for key in ("weights", "gamma"):
         if (header[key] is not None) != full:
-            raise InvalidFileError(f"{key!r} belongs to full models, and only to them")
-    if full and (len(weights) != n_classes or not 0 < sum(weights) <= 1e308):
-        raise InvalidFileError(
-            f"'weights' must be one for each class, not all zero, found {shown(weights)}"
-        )
+            yield f"{key!r} belongs to full models, and only to them"
+    if weights is not None and (len(weights) != n_classes or not 0 < sum(weights) <= 1e308):
+        yield f"'weights' must be one for each class, not all zero, found {shown(weights)}"
     largest = MAX_GAMMA[header["dtype"]]
     for name, gamma in (("gamma", header["gamma"]), ("parameters.gamma", header["parameters"]["gamma"])):
         if isinstance(gamma, int | float) and gamma > largest:
-            raise InvalidFileError(f"{name!r} must be at most {largest:g}, found {gamma:g}")
-    if header["temperature"] is None and not packed:
-        raise InvalidFileError("'temperature' must be a number, found None")
+            yield f"{name!r} must be at most {largest:g}, found {gamma:g}"
     if names is not None and len(names) != header["n_features"]:
-        raise InvalidFileError(
-            f"{len(names)} 'feature_names' do not fit {header['n_features']} features"
-        )
-    if header["solver"] == "recursive" and (header["fit_intercept"] or header["dtype"] == "mixed"):
-        raise InvalidFileError("solver 'recursive' has no intercept and no mixed precision")
-    if (header["calibration"] is None) != (header["scores"] == "ridge"):
-        raise InvalidFileError("'calibration' belongs to discriminant scores, and only to them")
-    if header["scores"] == "discriminant" and (
-        header["solver"] == "recursive" or header["fit_intercept"] or header["class_balance"]
-    ):
-        raise InvalidFileError("discriminant scores need sums, and no intercept or class balance")
+        yield f"{len(names)} 'feature_names' do not fit {header['n_features']} features"
+    if recursive and (header["fit_intercept"] or header["dtype"] == "mixed"):
+        yield "solver 'recursive' has no intercept and no mixed precision"
+    if (header["calibration"] is not None) != discriminant:
+        yield "'calibration' belongs to discriminant scores, and only to them"
+    if discriminant and (recursive or header["fit_intercept"] or header["class_balance"]):
+        yield "discriminant scores need sums, and no intercept or class balance"
 
 
-def _check_classes(classes: list[Any], dtype: str) -> None:
-    """Raise `InvalidFileError` unless labels are distinct, sorted and of their NumPy type."""
+def _label_faults(classes: list[Any], dtype: str) -> Iterator[str]:
+    """Say why labels are not distinct, sorted and of their NumPy type."""
     known = re.fullmatch(r"bool|int(8|16|32|64)|float(16|32|64)|<U([0-9]{1,9})", dtype)
     if known is None:
-        raise InvalidFileError(f"'classes_dtype' is {shown(dtype)}, which is no label type")
+        yield f"'classes_dtype' is {shown(dtype)}, which is no label type"
+        return
     kind: type = {"b": bool, "i": int, "f": float, "<": str}[dtype[0]]
     # A bool is an int to isinstance, but not a label of an int model.
     if not all(type(label) is kind for label in classes):
-        raise InvalidFileError(f"'classes' must all be {kind.__name__}, as {dtype!r} says")
+        yield f"'classes' must all be {kind.__name__}, as {dtype!r} says"
+        return
     if kind is str:
         longest = max(1, max(map(len, classes)))
         if int(known[3]) != longest:
-            raise InvalidFileError(
-                f"'classes_dtype' {dtype!r} is not as wide as the longest of 'classes'"
-            )
+            yield f"'classes_dtype' {dtype!r} is not as wide as the longest of 'classes'"
         if len(classes) * longest > MAX_LABELS:
-            raise InvalidFileError(
+            yield (
                 f"{len(classes)} classes, padded to the longest name of {longest} characters, have more "
                 f"than {MAX_LABELS} characters. Use shorter names"
             )
@@ -398,12 +385,10 @@ def _check_classes(classes: list[Any], dtype: str) -> None:
         with np.errstate(over="ignore"):
             # Short numbers wrap or are rounded.
             if np.array(classes).astype(dtype).tolist() != classes:
-                raise InvalidFileError(f"'classes' cannot be represented as {dtype!r}")
+                yield f"'classes' cannot be represented as {dtype!r}"
     for left, right in pairwise(classes):
         if not left < right:
-            raise InvalidFileError(
-                f"'classes' must be sorted and distinct, found {shown(left)} before {shown(right)}"
-            )
+            yield f"'classes' must be sorted and distinct, found {shown(left)} before {shown(right)}"
 
 
 def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> None:
@@ -415,12 +400,13 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
         expected["projection"] = ("F32", (header["n_features"], d))
     if header["standardize"]:
         expected["scaling"] = ("F64", (2, header["n_features"]))
-    if header["kind"] == "full" and header["scores"] == "discriminant" and "mixing" in layouts:
-        expected["mixing"] = ("F64", (classes + 1, classes))
-    if header["kind"] == "full" and header["solver"] == "gram":
-        expected |= {"gram": (sums, (d * (d + 1) // 2,)), "moment": (sums, (d, classes))}
-    elif header["kind"] == "full":
-        expected["rfaum"] = (sums, (d * (d + 1) // 2,))
+    if header["kind"] == "full":
+        triangle = (sums, (d * (d + 1) // 2,))
+        gram = {"gram": triangle, "moment": (sums, (d, classes))}
+        expected |= gram if header["solver"] == "gram" else {"rfaum": triangle}
+        # Not in memory: see `acil.modelfile.pack`
+        if header["scores"] == "discriminant" and header["temperature"] is not None:
+            expected["mixing"] = ("F64", (classes + 1, classes))
     for name in sorted(expected.keys() | layouts.keys()):
         if layouts.get(name) != expected.get(name):
             needed, found = (shown(layout.get(name, "none")) for layout in (expected, layouts))

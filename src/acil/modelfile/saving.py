@@ -36,9 +36,9 @@ from acil.modelfile.header import (
     parse_header,
 )
 from acil.modelfile.writing import write_tensors
-from acil.scores import MIXERS, Calibration, balance_factors
+from acil.scores import MIXERS, Calibration, balancing
 from acil.state import State, impossible, least_left
-from acil.validation import Labels, check_parameters, resolve_device
+from acil.validation import check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,19 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     ...     load(path).predict(X[:2])
     array(['cat', 'dog'], dtype='<U3')
     """
-    text, tensors = _content(clf, inference)
+    text, tensors = _content(clf, inference, packed=False)
     write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(zlib.crc32(text.encode()))})
-    _advise(clf)
+    with clf._locked() as state:
+        between, d = state.changes, state.model.expansion.size
+        private = state.release is not None and state.release["private"]
+        clf._state = replace(state, changes=0)
+    if 0 < between < d and not private:
+        logger.warning(
+            "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
+            "Whoever has both files can recover them: see docs/privacy.md.",
+            between,
+            d,
+        )
 
 
 def load(
@@ -108,21 +118,6 @@ def load(
         return _assembled(file.get_tensor, header, found, inference, device)
 
 
-def _advise(clf: ACILClassifier) -> None:
-    """Warn if few samples lie between two saved states: whoever has both files can recover them."""
-    with clf._locked() as state:
-        between, d = state.changes or 0, state.model.expansion.size
-        private = state.release is not None and state.release["private"]
-        clf._state = replace(state, changes=0)
-    if 0 < between < d and not private:
-        logger.warning(
-            "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
-            "Whoever has both files can recover them: see docs/privacy.md.",
-            between,
-            d,
-        )
-
-
 def pack(clf: ACILClassifier) -> dict[str, Any]:
     """Return what a full model file of a model would hold: tensors, and its header as text.
 
@@ -135,13 +130,12 @@ def pack(clf: ACILClassifier) -> dict[str, Any]:
 
 def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassifier:
     """Make the model again that `pack` described, on its device or another."""
-    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {name: part for name, part in content.items() if isinstance(part, Tensor)}
+    layouts = {n: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for n, t in tensors.items()}
     try:
-        header = parse_header(content[_HEADER], packed=True)
-        layouts = {n: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for n, t in tensors.items()}
+        header = parse_header(content[_HEADER])
         check_layouts(header, layouts)
-        get = lambda name: tensors[name].cpu().numpy()  # noqa: E731
-        return _assembled(get, header, tensors, False, device)
+        return _assembled(lambda name: tensors[name].cpu().numpy(), header, tensors, False, device)
     except (InvalidFileError, KeyError) as error:
         raise ModelFileError(f"This is not the content of a model: {error}.") from None
 
@@ -152,32 +146,29 @@ def pack_lower(matrix: Tensor) -> Tensor:
     >>> pack_lower(torch.tensor([[1.0, torch.nan], [2.0, 3.0]]))
     tensor([1., 2., 3.])
     """
-    d = matrix.shape[0]
+    d = len(matrix)
     packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
-    for start, stop, place, below in _lower_panels(d):
-        packed[place] = matrix[start:stop, :stop].cpu()[below]
+    for place, panel, below in lower_panels(matrix):
+        packed[place] = panel[below].cpu()
     return packed
 
 
 def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
     """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
-    for start, stop, place, below in _lower_panels(matrix.shape[0]):
-        panel = torch.zeros(stop - start, stop, dtype=packed.dtype)
-        panel[below] = packed[place]
-        matrix[start:stop, :stop] = panel.to(matrix.device)
+    for place, panel, below in lower_panels(matrix):
+        panel[below] = packed[place].to(panel)
     return matrix
 
 
-def _lower_panels(d: int) -> Iterator[tuple[int, int, slice, Tensor]]:
-    """Yield rows of a matrix, their place in a packed triangle, and which of their entries are in it."""
-    for start, stop in panels(d):
-        place = slice(start * (start + 1) // 2, stop * (stop + 1) // 2)
-        yield start, stop, place, torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
+def lower_panels(matrix: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield rows of a matrix after their place in a packed triangle, and which entries are in it."""
+    for start, stop in panels(len(matrix)):
+        panel = matrix[start:stop, :stop]
+        below = torch.ones_like(panel, dtype=torch.bool).tril(start)
+        yield slice(start * (start + 1) // 2, stop * (stop + 1) // 2), panel, below
 
 
-def _content(
-    clf: ACILClassifier, inference: bool, packed: bool = False
-) -> tuple[str, dict[str, Tensor]]:
+def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, dict[str, Tensor]]:
     """Return the header as text and the tensors of a model, solved and checked."""
     if not isinstance(clf, ACILClassifier):
         raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
@@ -189,13 +180,13 @@ def _content(
             )
         state.model.solve_again()
         tensors = _tensors(state, inference, packed)
-        checksums = {} if packed else {name: zlib.crc32(t.numpy().data) for name, t in tensors.items()}
-        header = _header(clf, state, inference, packed, checksums)
+        header = _header(clf, state, inference, packed)
+    header["checksums"] = {} if packed else {n: zlib.crc32(t.numpy().data) for n, t in tensors.items()}
     try:
         # A file that could not be loaded again must not replace one that can.
         for name, tensor in tensors.items():
             _require_finite(name, tensor)
-        check_header(header, packed)
+        check_header(header)
         text = json.dumps(header, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"This model cannot be saved, for it could not be loaded: {error}") from None
@@ -207,17 +198,29 @@ def _content(
     return text, tensors
 
 
-def _header(
-    clf: ACILClassifier, state: State, inference: bool, packed: bool, checksums: dict[str, int]
-) -> dict[str, Any]:
+def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) -> dict[str, Any]:
+    """Return all entries but the checksums."""
     model, head = state.model, state.model.head
     ridge = head if isinstance(head, Ridge) and not inference else None
     names, images = getattr(clf, "feature_names_in_", None), getattr(clf, "images_", None)
     if inference and images is not None:
         # Hashes are for those who learn and forget.
         images = {**images, "tracked": []}
-    classes, classes_dtype = _storable(state.classes)
-    gamma = None if inference else float(model.gamma())
+    # All are valid, but some may be NumPy's.
+    given = clf.get_params()
+    parameters = {n: v.item() if isinstance(v, np.generic) else v for n, v in given.items()}
+    parameters |= {"random_state": state.seed, "device": str(clf.device)}
+    if inference:
+        # The recursion takes no "auto".
+        parameters |= {"gamma": "auto", "solver": "gram"}
+    elif clf.gamma != "auto":
+        parameters["gamma"] = float(clf.gamma)
+    classes = state.classes
+    if classes.dtype.kind == "U":
+        # As wide as the longest; it may be as wide as one that has been forgotten.
+        classes = np.array(classes.tolist())
+    elif classes.dtype.itemsize > 8:
+        classes = classes.astype(np.float64)
     temperature = None if packed else float(state.temperature())
     if inference and temperature is not None:
         # γ follows from all its digits, the weights and the counts.
@@ -225,7 +228,7 @@ def _header(
     return {
         "format_version": FORMAT_VERSION,
         "kind": "inference" if inference else "full",
-        "parameters": _parameters(clf, state.seed, inference),
+        "parameters": parameters,
         "n_features": model.expansion.in_features,
         "feature_names": None if names is None else [str(name) for name in names],
         "size": model.expansion.size,
@@ -237,11 +240,11 @@ def _header(
         "clip_norm": model.expansion.clip_norm,
         "scores": "discriminant" if model.mixer is MIXERS["discriminant"] else "ridge",
         "standardize": state.scaling is not None,
-        "classes": classes,
-        "classes_dtype": classes_dtype,
+        "classes": classes.tolist(),
+        "classes_dtype": classes.dtype.str if classes.dtype.kind == "U" else classes.dtype.name,
         "counts": head.counts.tolist(),
         "weights": None if inference else model.learner.weights.tolist(),
-        "gamma": gamma,
+        "gamma": None if inference else float(model.gamma()),
         "gamma_chosen": ridge is not None and ridge.gamma is None,
         "gamma_relative": None if ridge is None else _finite(clf.gamma_relative_),
         "condition": None if packed or ridge is None else _finite(ridge.condition()),
@@ -251,7 +254,6 @@ def _header(
         "images": images,
         "release": state.release,
         "fingerprint": model.expansion.fingerprint(),
-        "checksums": checksums,
         "versions": {name: str(module.__version__) for name, module in _PACKAGES.items()},
     }
 
@@ -261,35 +263,13 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _parameters(clf: ACILClassifier, seed: int, inference: bool) -> dict[str, Any]:
-    """Return the constructor arguments as JSON has them; all are valid, but some may be NumPy's."""
-    found = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in clf.get_params().items()
-    }
-    gamma = found["gamma"] if isinstance(found["gamma"], str) else float(found["gamma"])
-    # The recursion takes no "auto".
-    hidden = {"gamma": "auto", "solver": "gram"} if inference else {}
-    return found | {"gamma": gamma, "random_state": seed, "device": str(clf.device)} | hidden
-
-
-def _storable(classes: Labels) -> tuple[list[Any], str]:
-    """Return classes as JSON has them and the name of their NumPy type."""
-    labels: list[Any] = classes.tolist()
-    if classes.dtype.kind == "U":
-        # The width may be that of a class that has been forgotten.
-        return labels, f"<U{max(1, max(map(len, labels)))}"
-    if classes.dtype.itemsize > 8:
-        return classes.astype(np.float64).tolist(), "float64"
-    return labels, classes.dtype.name
-
-
 def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
-    model, head, tensors = state.model, state.model.head, {}
-    if inference or isinstance(head, Frozen):
+    model, tensors = state.model, {}
+    if inference:
         # As used for scoring
         W, intercept, _ = model.weights()
     else:
+        head = model.learner
         W, intercept = head.coefficients()
         if isinstance(head, Recursion):
             tensors = {"rfaum": pack_lower(head.R)}
@@ -322,18 +302,22 @@ def _assembled(
         for name in names
         if not frozen or name not in (*_TRIANGLES, "moment")
     }
-    clip_norm = None if header["clip_norm"] is None else float(header["clip_norm"])
-    projection = parts.get("projection")
-    expansion = Expansion(projection, header["activation"], header["n_features"], clip_norm)
+    expansion = Expansion(
+        parts.get("projection"), header["activation"], header["n_features"], header["clip_norm"]
+    )
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
         )
-    head = (_frozen_head if frozen else _learning_head)(parts, header, where)
+    head = _head(parts, header, where, frozen)
     scoring = "balanced" if header["class_balance"] else header["scores"]
     model = AnalyticModel(expansion, head, where, MIXERS[scoring])
-    if "mixing" in parts and not frozen:
+    if "mixing" in parts:
         model.known_mixing = parts["mixing"][:-1], parts["mixing"][-1]
+    elif frozen and header["kind"] == "full" and header["class_balance"]:
+        # The weights of an inference file are balanced already.
+        weights = torch.tensor(header["weights"], dtype=torch.float64)
+        model.known_mixing = balancing(weights, head.coefficients()[1])
     if header["temperature"] is not None:
         # Measuring it anew would cost a factorization.
         model.known_temperature = float(header["temperature"])
@@ -356,27 +340,16 @@ def _assembled(
     return clf
 
 
-def _frozen_head(parts: dict[str, Tensor], header: dict[str, Any], device: torch.device) -> Frozen:
-    coef, intercept = parts["coef"].mT, parts["intercept"]
-    if header["kind"] == "full" and header["scores"] == "discriminant":
-        mixing = parts["mixing"].to(coef)
-        coef, intercept = coef @ mixing[:-1], mixing[-1].clone()
-    if header["kind"] == "full" and header["class_balance"]:
-        scale = balance_factors(torch.tensor(header["weights"], dtype=torch.float64)).to(coef)
-        coef, intercept = coef * scale, intercept * scale
-    counts = torch.tensor(header["counts"], dtype=torch.int64)
-    weights, temperature = (coef.to(device), intercept.to(device)), float(header["temperature"])
-    return Frozen(weights, counts, PRECISIONS[header["dtype"]], header["gamma"], temperature)
-
-
-def _learning_head(
-    parts: dict[str, Tensor], header: dict[str, Any], device: torch.device
-) -> Ridge | Recursion:
-    precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], float(header["gamma"])
+def _head(
+    parts: dict[str, Tensor], header: dict[str, Any], device: torch.device, frozen: bool
+) -> Ridge | Recursion | Frozen:
+    precision, d, gamma = PRECISIONS[header["dtype"]], header["size"], header["gamma"]
     # W is in memory column by column, as it comes from solving.
     coef, intercept = parts["coef"].mT.to(device), parts["intercept"].to(device)
     counts = torch.tensor(header["counts"], dtype=torch.int64)
-    weights = torch.tensor(header["weights"], dtype=torch.float64)
+    if frozen:
+        return Frozen((coef, intercept), counts, precision, gamma, float(header["temperature"]))
+    weights, gamma = torch.tensor(header["weights"], dtype=torch.float64), float(gamma)
     if header["solver"] == "recursive":
         recursion = Recursion(d, precision, device, gamma)
         matrix = torch.empty(d, d, dtype=precision.sums, device=device)
@@ -385,8 +358,7 @@ def _learning_head(
         return recursion
     sums = Sums(d, len(counts), precision.sums, device)
     unpack_lower_(parts["gram"], sums.gram)
-    sums.moment = parts["moment"].to(device)
-    sums.counts, sums.weights = counts, weights
+    sums.moment, sums.counts, sums.weights = parts["moment"].to(device), counts, weights
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
@@ -439,6 +411,7 @@ def verify(path: str | os.PathLike[str]) -> list[Check]:
 
 
 def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
+    stage = "header"
     try:
         with opened(path) as (file, header, layouts):
             number, classes = sum(header["counts"]), len(header["classes"])
@@ -448,16 +421,12 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
             yield Check("checksums", not bad, f"differ: {', '.join(bad)}" if bad else ", ".join(layouts))
             if bad:
                 return
+        stage = "values"
+        head = load(path, device="cpu")._state.model.head
     except ACILError as error:
-        yield Check("header", False, str(error))
-        return
-    try:
-        clf = load(path, device="cpu")
-    except ACILError as error:
-        yield Check("values", False, str(error))
+        yield Check(stage, False, str(error))
         return
     yield Check("values", True, "all finite; the expansion has its fingerprint")
-    head = clf._state.model.head
     if isinstance(head, Frozen):
         return
     if isinstance(head, Recursion):

@@ -7,9 +7,9 @@ import fcntl
 import logging
 import os
 import re
-import secrets
 import shutil
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ _HINTS = {
 _POLL_SECONDS = 0.02
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LOCKS_HERE = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def write_tensors(
@@ -75,15 +75,26 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
     try:
         if make_folder:
             target.parent.mkdir(parents=True, exist_ok=True)
-        before = _regular_mode(target)
+        mode = target.stat().st_mode if target.exists() else None
+        if mode is not None and not stat.S_ISREG(mode):
+            what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise ModelFileError(f"Cannot write {target}: it is {what}. Give the name of a file.")
         with _workspace(target.parent) as folder:
             draft = folder / "draft"
             # Creating it here tells which mode the umask gives; a library may create it again.
-            created = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-            mode = stat.S_IMODE(os.fstat(created).st_mode) if before is None else before
-            os.close(created)
+            draft.touch()
+            mode = mode or draft.stat().st_mode
             yield draft
-            _put(draft, target, mode)
+            with _open(draft, os.O_RDWR) as descriptor:
+                os.fchmod(descriptor, stat.S_IMODE(mode))
+                os.fsync(descriptor)
+                with _mutex:
+                    if target in _held:
+                        # Before it gets its name: nobody else can be waiting for it.
+                        fcntl.flock(descriptor, fcntl.LOCK_EX)
+                        _held[target].descriptors.append(os.dup(descriptor))
+                    draft.replace(target)
+            flush_name(target)
     except (OSError, SafetensorError) as error:
         raise cannot_write(path, error) from error
 
@@ -160,46 +171,40 @@ _mutex = threading.Lock()
 
 def _try_lock(target: Path, me: int) -> _Lock | None:
     """Return the lock of a path, None while somebody else has it."""
-    directory = None
+    lock = _Lock(me)
     try:
         # Network file systems lock exclusively only what is open for writing.
-        descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(target, os.O_RDWR | os.O_NONBLOCK)
     except FileNotFoundError:
-        directory = target.parent
         with _mutex:
-            if any(held.owner == me and held.directory == directory for held in _held.values()):
-                return _held.setdefault(target, _Lock(me))
-        descriptor = os.open(directory, _DIRECTORY)
+            if any(held.owner == me and held.directory == target.parent for held in _held.values()):
+                return _held.setdefault(target, lock)
+        lock.directory = target.parent
+        descriptor = os.open(target.parent, _DIRECTORY)
     except OSError as error:
         if error.errno not in _READ_ONLY:
             raise
-        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    lock = None
+        descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Whoever had the lock may have put another file there since we opened this one.
-        if _is_current(target, descriptor, directory):
+        now = target if target.exists() else target.parent
+        if os.path.samestat(now.stat(), os.fstat(descriptor)):
             with _mutex:
-                lock = _held[target] = _Lock(me, directory, [descriptor])
-    except BlockingIOError:
+                lock.descriptors.append(descriptor)
+                _held[target] = lock
+            return lock
+    except (BlockingIOError, FileNotFoundError):
         pass
     except OSError as error:
         if error.errno not in _NO_LOCKS_HERE:
             raise
         logger.warning("%s is on a file system without locks: not locked.", target)
-        return _Lock(me)
+        return lock
     finally:
-        if lock is None:
+        if descriptor not in lock.descriptors:
             _unlock(descriptor)
-    return lock
-
-
-def _is_current(target: Path, descriptor: int, directory: Path | None) -> bool:
-    try:
-        now = target.stat()
-    except FileNotFoundError:
-        return directory is not None
-    return directory is None and os.path.samestat(now, os.fstat(descriptor))
+    return None
 
 
 def _unlock(descriptor: int) -> None:
@@ -217,88 +222,41 @@ def _resolved(path: str | os.PathLike[str]) -> Path:
         raise ModelFileError(f"{os.fspath(path)!r} is not a usable path: {error}.") from error
 
 
-def _regular_mode(target: Path) -> int | None:
-    """Return the mode of an existing file, None if there is none; refuse anything else."""
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-        raise ModelFileError(f"Cannot write {target}: it is {what}. Give the name of a file.")
-    return stat.S_IMODE(mode)
-
-
-def _put(draft: Path, target: Path, mode: int) -> None:
-    """Move a finished file to its place and make both file and name durable."""
-    descriptor = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
-    kept = False
-    try:
-        os.fchmod(descriptor, mode)
-        os.fsync(descriptor)
-        with _mutex:
-            lock = _held.get(target)
-            if lock is not None:
-                # Before it gets its name: nobody else can be waiting for it.
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            draft.replace(target)
-            if lock is not None:
-                lock.descriptors.append(descriptor)
-                kept = True
-    finally:
-        if not kept:
-            os.close(descriptor)
-    # The new file is in place: not being able to flush its name is no reason to report a failure.
-    flush_name(target)
-
-
 def flush_name(path: Path) -> None:
-    """Make the name of a new file durable, where the file system can."""
-    with suppress(OSError):
-        directory = os.open(path.parent, _DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    """Make the name of a new file durable, where the file system can: the file is in place anyway."""
+    with suppress(OSError), _open(path.parent, _DIRECTORY) as directory:
+        os.fsync(directory)
+
+
+@contextmanager
+def _open(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
 def _workspace(parent: Path) -> Iterator[Path]:
     """Make a private folder, locked as long as its process lives, and remove it in the end."""
-    _remove_leftovers(parent)
-    descriptor = None
-    while descriptor is None:
-        folder = parent / f".acil-{secrets.token_hex(8)}.tmp"
-        folder.mkdir(mode=0o700)
-        descriptor = _open_locked(folder)
+    for leftover in parent.glob(".acil-*.tmp"):
+        # Locking fails while the process that made it lives, and where there are no locks.
+        with suppress(OSError), _open(leftover, _DIRECTORY) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(leftover, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(suffix=".tmp", prefix=".acil-", dir=parent))
+        # Another process may have taken it for a leftover before it was locked.
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, _DIRECTORY)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.exists():
+                break
+            os.close(descriptor)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
-
-
-def _remove_leftovers(parent: Path) -> None:
-    for folder in parent.glob(".acil-*.tmp"):
-        with suppress(OSError):
-            descriptor = os.open(folder, _DIRECTORY)
-            try:
-                # Fails while the process that made it lives, and where there are no locks.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
-
-
-def _open_locked(folder: Path) -> int | None:
-    """Open and lock a folder just made; None if another process took it for a leftover."""
-    try:
-        descriptor = os.open(folder, _DIRECTORY)
-    except FileNotFoundError:
-        return None
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    if folder.exists():
-        return descriptor
-    os.close(descriptor)
-    return None

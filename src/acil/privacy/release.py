@@ -304,7 +304,7 @@ def model_of(
     expansion = state.model.expansion
     model = AnalyticModel(expansion, head, torch.device("cpu"), state.model.mixer)
     # What was measured on samples stays behind; typical values stand for it.
-    calibration = state.calibration and Calibration.empty().marked()
+    calibration = state.calibration and Calibration.empty().merged(None)
     classes = union(labels[:0], labels)
     release._state = State(classes, model, state.seed, None, calibration, ledger)
     release.n_features_in_ = expansion.in_features
