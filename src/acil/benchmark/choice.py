@@ -1,10 +1,10 @@
 """Choosing a recipe without a look at test images: class-incremental learning inside the base classes.
 
 Only training images of the base classes are used. Each split draws a part of these classes as a base of
-its own (half of them or four fifths, or as many as asked for); the others arrive in five phases. A tenth of the images of each
-class is held out: no network and no head sees them, and accuracy is counted on them alone. A candidate
-is a recipe with some values changed; it is judged by the mean accuracy over the phases (pseudo-Ā), next
-to the unchanged recipe on the same splits.
+its own (half of them or four fifths, or as many as asked for); the others arrive in five phases. A tenth
+of the images of each class is held out: no network and no head sees them, and accuracy is counted on
+them alone. A candidate is a recipe with some values changed; it is judged by the mean accuracy over the
+phases (pseudo-Ā), next to the unchanged recipe on the same splits.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ _BEST_ROWS = replace(
     gamma=0.03 * 10 * 37_500 * 640 / 2,
 )
 
-#: For a base of few classes: three turned copies, ten views, and maps of 3 x 3; γ is 0.1 of trace(gram)/d.
-#: Chosen with ten of the fifty base classes, see results/cifar100/small-base/choice-50.
+#: For a base of few classes: three turned copies, ten views, and maps of 3 x 3; γ is 0.1 of
+#: trace(gram)/d. Chosen with ten of the fifty base classes, see results/cifar100/small-base/choice-50.
 _BEST_SMALL_BASE = replace(
     _BEST_VIEWS,
     name="best-small-base",
