@@ -26,7 +26,7 @@ def _is_intel() -> bool:
 SCIPY_FROM = math.inf if torch.backends.mkl.is_available() and _is_intel() else 4096  # type: ignore[no-untyped-call]
 
 #: Width up to which it does so. On two threads its products with 15360 columns write beyond their buffer
-#: (OpenBLAS 0.3.30, numpy issue 19685), and so does its factorization with 16384.
+#: (OpenBLAS 0.3.30; compare numpy issue 19685), and so does its factorization with 16384.
 SCIPY_UP_TO = 12288
 
 #: Columns of one panel: wide enough for full speed, narrow enough that the half of the diagonal blocks
@@ -43,6 +43,14 @@ def panels(d: int, width: int | None = None) -> Iterator[tuple[int, int]]:
     width = width or PANEL
     for start in range(0, d, width):
         yield start, min(start + width, d)
+
+
+def lower_panels(matrix: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield the place of each panel of rows in a packed lower triangle, the rows, and which entries."""
+    for start, stop in panels(len(matrix)):
+        panel = matrix[start:stop, :stop]
+        below = torch.ones_like(panel, dtype=torch.bool).tril(start)
+        yield slice(start * (start + 1) // 2, stop * (stop + 1) // 2), panel, below
 
 
 def _uses_scipy(matrix: Tensor) -> bool:

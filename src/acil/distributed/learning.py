@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from acil.analytic import Sums
+from acil.analytic.linalg import lower_panels
 from acil.classifier import ACILClassifier, FeaturesKept
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
-from acil.modelfile.saving import lower_panels
 from acil.scores import Calibration
 from acil.state import Samples, State
 from acil.validation import (

@@ -19,7 +19,7 @@ from torch import Tensor
 import acil
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
 from acil.analytic.cholesky import cholesky_
-from acil.analytic.linalg import mirror_, panels
+from acil.analytic.linalg import lower_panels, mirror_
 from acil.analytic.ridge import Solution
 from acil.analytic.sums import Matrix
 from acil.classifier import ACILClassifier
@@ -158,14 +158,6 @@ def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
     for place, panel, below in lower_panels(matrix):
         panel[below] = packed[place].to(panel)
     return matrix
-
-
-def lower_panels(matrix: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield rows of a matrix after their place in a packed triangle, and which entries are in it."""
-    for start, stop in panels(len(matrix)):
-        panel = matrix[start:stop, :stop]
-        below = torch.ones_like(panel, dtype=torch.bool).tril(start)
-        yield slice(start * (start + 1) // 2, stop * (stop + 1) // 2), panel, below
 
 
 def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, dict[str, Tensor]]:
