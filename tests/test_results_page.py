@@ -66,6 +66,25 @@ def test_small_bases(row):
     assert summary["phases"] == int(phases)
 
 
+@pytest.mark.parametrize("row", rows(PAGE, "## Size of the base"), ids=" ".join)
+def test_size_of_the_base(row):
+    recipe, base, *shown = row
+    recipe = recipe.strip("`")
+    prefix = "" if recipe == "paper" else f"{recipe}-"
+    files = [f"base-size/{prefix}base{base}-0.jsonl"]
+    if base == "50":
+        files = [f"{recipe}/natural-{seed}.jsonl" for seed in range(3)]
+    found = [record for file in files for record in summaries(file, method="acil")[5]]
+    firsts = []
+    for file in files:
+        records = map(json.loads, (RECORDS / file).read_text(encoding="utf-8").splitlines()[1:])
+        firsts += [record["accuracy"] for record in records if record.get("phase") == 0][:1]
+    names = ("average_accuracy", "last_accuracy")
+    means = [mean(firsts), *(mean(record[name] for record in found) for name in names)]
+    forgotten = mean(record["forgetting"] for record in found)
+    assert shown == [*(f"{value:.2f}" for value in means), f"{forgotten:.1f}"]
+
+
 METHODS = [row for row in rows(PAGE, "## Other methods, recipe `paper`") if "the seed of" not in row[0]]
 
 
@@ -80,6 +99,25 @@ def test_other_methods(name, seeds, averages):
     assert averages == " / ".join(f"{mean(values):.2f}" if values else "–" for values in expected)
     numbers = [str(len(values) or "–") for values in expected]
     assert seeds in (" / ".join(numbers), numbers[0] if len(set(numbers)) == 1 else "")
+
+
+#: Rows of methods that train at each phase, with the seconds that their jobs recorded
+TIMED = [row for row in METHODS if row[7]]
+
+
+@pytest.mark.parametrize(("name", "seconds"), [(row[0], row[7]) for row in TIMED])
+def test_seconds_of_other_methods(name, seconds):
+    (method, *_) = re.findall(r"`([\w+-]+)", name)
+    found = summaries("compare/*-0.jsonl", method=method, recipe="paper", order="seed1993")
+    columns = [record["seconds"] for k in (5, 10, 25) for record in found.get(k, [])]
+    assert seconds == " / ".join(f"{value:,.0f}" for value in columns)
+
+
+def test_the_seconds_of_the_papers_table_add_up():
+    ours = [row[7].replace(",", "") for row in TIMED if row[0].startswith("●")]
+    total = sum(int(part) for cell in ours for part in cell.split(" / "))
+    (said,) = re.findall(r"these shared seconds add up to ([\d,]+)", PAGE)
+    assert int(said.replace(",", "")) == pytest.approx(total, abs=12)  # each is rounded
 
 
 def test_the_readme_rounds_the_same_numbers():
