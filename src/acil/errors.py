@@ -1,4 +1,4 @@
-"""Every error that acil raises on purpose, under one base class.
+"""The errors that several parts of acil raise, under one base class.
 
 Input errors are also ``ValueError``s, so that code written for scikit-learn catches them unchanged.
 """

@@ -89,6 +89,18 @@ def test_last_changes_are_taken_back(taught):
     assert str(path) not in refused.text
 
 
+def test_undoing_the_change_of_another_process_leaves_the_history_of_the_page(taught):
+    path = taught.service.settings.model
+    taught.teach("green", images_of("green", 2))
+    history = taught.get("/model").json()["history"]
+    assert history[-1]["class"] == "green"
+    other = ImageClassifier.load(path)
+    other.learn(other.prepare(images_of("white", 2), "white"))
+    other.save(path, undo=True)
+    assert taught.post("/undo").json()["history"] == history
+    assert taught.post("/undo").json()["history"] == history[:-1]
+
+
 def test_image_is_learnt_once_unless_it_is_not_tracked(taught, settings):
     before = taught.get("/model").json()
     again = taught.teach("red", images_of("red", 5)).json()

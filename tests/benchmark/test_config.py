@@ -105,8 +105,8 @@ def test_memory_suite_varies_what_a_method_keeps():
     assert variants("memory", given) == [{"gamma": 1.0, "expansion_size": 8}]
     # Nothing that a suite varies makes a difference to nearest class means.
     for suite in ("memory", "width", "ablation"):
-        assert variants(suite, given, {}, "ncm") == [{"gamma": 1.0}]
-        assert len(variants(suite, {}, {}, "package.module:Class")) > 1
+        assert variants(suite, given, {}, expands=False) == [{"gamma": 1.0}]
+        assert len(variants(suite, {}, {})) > 1
     as_text = variants("memory", {"budgets": "5, 10"}, {"memory_rule": "20 per class"})
     assert [variant["memory_rule"] for variant in as_text] == ["5 per class", "10 per class"]
     for wrong in (["few"], "5,few", "5,,10", "-5"):

@@ -71,8 +71,17 @@ def test_images_to_train_on_are_known_before(method, images, tmp_path):
     changes |= {"recipe.training.epochs": "5", "methods": method}
     prepared = prepare(image_config(tmp_path, **changes), None, None)
     (job,) = prepared.plan()
-    assert estimate.trained_images(prepared) == 5 * (6 + 8)
+    assert estimate.base_inputs(prepared) == 5 * (6 + 8)
     assert estimate.later_trained_images(prepared, job) == images
+
+
+def test_head_without_expansion_is_as_wide_as_the_features_of_the_recipe(tmp_path):
+    features = {"recipe.features.taps": "stage2.0,stage3.0", "recipe.features.grid": "2"}
+    given = {"settings.expansion_size": "none", **features}
+    prepared = prepare(image_config(tmp_path, **given), None, None)
+    (job,) = prepared.plan()
+    # 4 fields of each of 32 and 64 channels
+    assert estimate.head_width(prepared, job) == 4 * (32 + 64)
 
 
 def test_dry_run_counts_inputs_of_auxiliary_tasks_and_what_methods_train(tmp_path):

@@ -69,6 +69,12 @@ def test_of_records_of_one_phase_or_two_summaries_the_last_counts(tmp_path):
     assert cell.over_seeds("average_accuracy").mean == 60.0
 
 
+def test_records_of_a_choice_are_not_those_of_a_run(tmp_path):
+    records = [{"kind": "choice", "dataset": "digits", "candidate": "reference"}, *run_records()]
+    (comparison,) = collect([write_run(tmp_path, records)]).suites["main"]
+    assert len(comparison.rows) == 1
+
+
 def test_orders_recipes_and_classes_do_not_share_a_table(tmp_path):
     records = [
         *run_records(),

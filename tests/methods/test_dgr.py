@@ -6,9 +6,9 @@ from replay_problem import learnt, make_phases
 
 from acil.methods import dgr
 from acil.methods.dgr import EvidenceBound, Generator, Replaying
-from acil.methods.mnemonics import to_pixels
 from acil.training.settings import Training
 from acil.vision.backbones import build
+from acil.vision.decode import to_pixels
 from small_training import batch, fit, images_of, make_network
 
 PREPROCESSING = build("smallcnn").preprocessing

@@ -13,9 +13,9 @@ from torch.nn import functional
 from acil.errors import InputError
 from acil.methods import resolve
 from acil.methods.aanets import TwoBranches, scale_kernels_
-from acil.methods.exemplars import MemoryRule, class_means
+from acil.methods.exemplars import MemoryRule, mean_features
 from acil.methods.lucir import LUCIR
-from acil.methods.mnemonics import to_pixels, trained_exemplars
+from acil.methods.mnemonics import trained_exemplars
 from acil.methods.podnet import PODNet
 from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split
 from acil.training.batches import Batches
@@ -23,6 +23,7 @@ from acil.training.convolution import FastScaledConv2d, ScaledConv2d, eligible
 from acil.training.settings import Training
 from acil.training.step import halved
 from acil.vision.backbones import build, normalise
+from acil.vision.decode import to_pixels
 from small_training import CPU, batch, images_of, same_state
 
 
@@ -134,7 +135,7 @@ def test_exemplars_move_along_the_gradient_before_rounding():
 
     def loss(exemplars):
         ((x, y, _),) = batches.epoch(0)
-        means = torch.cat([old, class_means(backbone(exemplars), labels[chosen])])
+        means = torch.cat([old, mean_features(backbone(exemplars), labels[chosen])])
         cosines = functional.normalize(backbone(x)) @ functional.normalize(means).T
         return functional.cross_entropy(cosines, y)
 

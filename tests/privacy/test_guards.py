@@ -5,6 +5,8 @@ import pytest
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError
+from acil.images.snapshot import Snapshot, Tracker
+from acil.privacy import privatize
 
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(60, 5)), np.repeat(["cat", "dog", "owl"], 20)
@@ -79,3 +81,11 @@ def test_merging_does_not_bring_small_classes_in():
     small = ACILClassifier(expansion_size=8, gamma=1.0).fit(X[:3], ["emu"] * 3)
     with pytest.raises(InputError, match="'emu' would have 3 samples"):
         clf.merge(small)
+
+
+def test_private_release_has_sums_and_cannot_learn():
+    pytest.importorskip("dp_accounting")
+    clf = ACILClassifier(expansion_size=8, gamma=1.0, clip_norm=1.0).fit(X, y)
+    plain, released = Snapshot(clf, Tracker()), Snapshot(privatize(clf, 4.0, 1e-6), Tracker())
+    assert (plain.has_sums, plain.can_learn) == (True, True)
+    assert (released.has_sums, released.can_learn) == (True, False)

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,16 +21,17 @@ from torch import Tensor
 from acil.app.line import BusyError, Line, Waiting
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
-from acil.app.store import Action, Published, Store
+from acil.app.store import Action, Served, Store
 from acil.app.uploads import TooLargeError, check_image, check_name
 from acil.errors import InputError
 from acil.images import Samples
+from acil.vision.embedder import worker_threads
 
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
 _HISTORY = 20
 #: Images that go through the network together, and threads that decode.
-_CORES = os.cpu_count() or 1
+_CORES = worker_threads()
 _BATCH, _DECODERS = 2 * _CORES, min(4, _CORES)
 #: Changes that are made or wait, with their images in memory.
 _MAX_CHANGES = 4
@@ -106,15 +106,17 @@ class Service:
     async def undo(self) -> dict[str, Any]:
         """Take the last change of the file back; return the description of the state before it."""
         with self._turn():
-            await asyncio.get_running_loop().run_in_executor(self._changes, self.store.undo)
-        if self._history:
+            loop = asyncio.get_running_loop()
+            undone = await loop.run_in_executor(self._changes, self.store.undo)
+        # Another process may have made the change.
+        if self._history and undone is not None and self._history[-1]["revision"] == undone.revision:
             self._history.pop()
         logger.info("took the last change back")
         return await asyncio.to_thread(self.describe)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait for the changes before; refuse if there are many."""
+        """Count a change that is made or waits; refuse if there are many."""
         if self._n_changes >= _MAX_CHANGES:
             raise BusyError(503)
         self._n_changes += 1
@@ -212,7 +214,7 @@ class Service:
         repeated = len(report.repeated)
         return {**entry, "totals": report.totals, "repeated": repeated, "seconds": seconds}
 
-    def _measure(self, published: Published | None) -> Measured | None:
+    def _measure(self, published: Served | None) -> Measured | None:
         """Return how a state does on the held-out images, if there are any; the last is remembered."""
         if self._held_out is None:
             return None
@@ -241,7 +243,7 @@ class Measured:
     right: npt.NDArray[np.bool_]  # whether it is the likeliest
 
     @classmethod
-    def of(cls, samples: Samples, published: Published | None) -> Measured:
+    def of(cls, samples: Samples, published: Served | None) -> Measured:
         """Measure a state; None is a model that knows nothing yet."""
         names = samples.labels
         if published is None:

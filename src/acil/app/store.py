@@ -28,7 +28,7 @@ Signature = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Published:
+class Served:
     """One state of the model, as it was served."""
 
     snapshot: Snapshot
@@ -36,7 +36,7 @@ class Published:
     signature: Signature | None  # of the file that holds this state; None if it is gone
 
     @classmethod
-    def of(cls, classifier: ImageClassifier, signature: Signature | None) -> Published:
+    def of(cls, classifier: ImageClassifier, signature: Signature | None) -> Served:
         """Publish the state of a classifier that is not changed any more."""
         snapshot = classifier.snapshot
         # Solve now, not when the first prediction waits for it.
@@ -61,7 +61,7 @@ class Store:
         self.path = settings.model
         self._changing = threading.Lock()
         #: The state that is served now; None until something has been taught.
-        self.published: Published | None = None
+        self.published: Served | None = None
         self._refused: Signature | None = None
         #: What is wrong with the file, without its path: everybody can read it.
         self.fault: str | None = None
@@ -73,10 +73,10 @@ class Store:
             self.reader = self._new()
         else:
             self.reader = ImageClassifier.load(self.path, backbone=settings.backbone)
-            self.published = Published.of(self.reader, signature)
+            self.published = Served.of(self.reader, signature)
         self.embedder = self.reader.embedder
 
-    def require(self) -> Published:
+    def require(self) -> Served:
         """Return the state that is served now, or raise if there is none."""
         if self.published is None:
             raise NotFittedError("This model has not been taught anything yet. Teach a class first.")
@@ -110,7 +110,7 @@ class Store:
         # A change that is being made reads the file itself.
         elif signature != self._refused and self._changing.acquire(blocking=False):
             try:
-                self.published = Published.of(self._load(), signature)
+                self.published = Served.of(self._load(), signature)
             except ACILError:
                 self._refused = signature
                 raise
@@ -119,7 +119,7 @@ class Store:
             self._found(None)
             logger.info("%s has been changed by another process: reloaded.", self.path)
 
-    def change(self, action: Action, samples: Samples) -> tuple[Report, Published | None, Published]:
+    def change(self, action: Action, samples: Samples) -> tuple[Report, Served | None, Served]:
         """Learn or forget samples, save, and serve the new state; return a report and both states."""
         if action == "forget":
             self.require()
@@ -129,7 +129,7 @@ class Store:
             if before is not None and not report.counts:
                 return report, before, before
             classifier.save(self.path, undo=self._settings.undo)
-            after = Published.of(classifier, _signature(self.path))
+            after = Served.of(classifier, _signature(self.path))
             self.published = after
         return report, before, after
 
@@ -138,16 +138,20 @@ class Store:
         """How many of the last changes can be taken back."""
         return len(kept_states(self.path))
 
-    def undo(self) -> Published:
-        """Take the last change of the file back, and serve the state before it."""
+    def undo(self) -> Served | None:
+        """Take the last change of the file back, and serve the state before it.
+
+        Return the state that was taken back; None if another process made it and it was never served.
+        """
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             if not self.undo_left:
                 raise InputError("No earlier state is kept: there is nothing to undo.")
+            served, signature = self.published, _signature(self.path)
             undo(self.path)
-            self.published = Published.of(self._load(), _signature(self.path))
-            return self.published
+            self.published = Served.of(self._load(), _signature(self.path))
+            return served if served is not None and served.signature == signature else None
 
-    def _latest(self) -> tuple[ImageClassifier, Published | None]:
+    def _latest(self) -> tuple[ImageClassifier, Served | None]:
         """Return the file as it is now, for changing, and the state that it holds."""
         signature = _signature(self.path)
         if signature is None:
@@ -160,7 +164,7 @@ class Store:
         classifier = self._load()
         if self.published is not None and self.published.signature == signature:
             return classifier, self.published
-        return classifier, Published.of(classifier, signature)
+        return classifier, Served.of(classifier, signature)
 
     def _load(self) -> ImageClassifier:
         return ImageClassifier.load(self.path, backbone=self.embedder)

@@ -21,8 +21,6 @@ from acil.methods.registry import resolve
 from acil.training.network import Network
 from acil.vision.backbones import build
 
-#: Methods whose head is a matrix of width d → how many such heads they have.
-_HEADS = {"acil": 1, "ds-al": 2}
 #: Bytes of a number in the sums and in the factor.
 _ITEM_BYTES = {"float64": (8, 8), "float32": (4, 4), "mixed": (8, 4)}
 #: What Python, torch and the libraries take before the first sample.
@@ -51,7 +49,7 @@ def head_bytes(prepared: PreparedRun, job: Job) -> int:
     dtype = str(job.settings.get("dtype", prepared.recipe.dtype))
     sums, factor = _ITEM_BYTES.get(dtype, _ITEM_BYTES["float64"])
     copies = 2 if prepared.config.joint_check else 1
-    heads = _HEADS.get(job.method, 0)
+    heads = resolve(job.method).analytic_heads
     if heads == 1:
         return width * width * (copies * sums + max(sums, factor))
     return heads * width * width * (copies * (sums + factor) + sums)
@@ -60,10 +58,7 @@ def head_bytes(prepared: PreparedRun, job: Job) -> int:
 def head_width(prepared: PreparedRun, job: Job) -> int:
     """Return the width d of a job's head."""
     width = job.settings.get("expansion_size", prepared.recipe.expansion_size)
-    if isinstance(width, int):
-        return width
-    # Without expansion it is as wide as the features, of which no network here has more than 512.
-    return 512 if prepared.data.train.has_pixels else prepared.data.train.shape[0]
+    return width if isinstance(width, int) else prepared.n_features
 
 
 def machine_bytes(device: torch.device) -> int:
@@ -110,10 +105,10 @@ def head_seconds(prepared: PreparedRun, job: Job) -> float:
     # more for joint learning
     phases = len(job.grouping) + prepared.config.joint_check
     work = n * width**2 / 2 * (1 + prepared.config.joint_check) + phases * width**3 / 6
-    return _HEADS[job.method] * work / _flops(prepared.device)
+    return resolve(job.method).analytic_heads * work / _flops(prepared.device)
 
 
-def trained_images(prepared: PreparedRun) -> int:
+def base_inputs(prepared: PreparedRun) -> int:
     """Return how many images base training of one seed sees, each as often as it is seen.
 
     Copies that an auxiliary task makes count, and so does the training of teachers.
@@ -186,7 +181,7 @@ def describe_plan(config: RunConfig) -> str:
     jobs = prepared.plan()
     widest = max(head_width(prepared, job) for job in jobs)
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
-    trained = trained_images(prepared) * len(config.seeds)
+    trained = base_inputs(prepared) * len(config.seeds)
     later = [later_trained_images(prepared, job) for job in jobs]
     pace = seconds_per_image(prepared) if trained or any(later) else 0.0
     heads = sum(head_seconds(prepared, job) for job in jobs)

@@ -94,7 +94,7 @@ def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
 
 
 def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> None:
-    """Learn and test every phase that has not been recorded yet.
+    """Learn and test every phase after the last saved state.
 
     A process of a group that is not rank 0 has no directory: it makes the same calls and leaves the
     files to rank 0.

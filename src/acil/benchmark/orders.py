@@ -1,4 +1,4 @@
-"""Published class orders and ImageNet-100 subsets, read from ``orders.json``."""
+"""Class orders and ImageNet-100 subsets: drawn by a seed, or published ones, from ``orders.json``."""
 
 from __future__ import annotations
 

@@ -47,18 +47,16 @@ _TO_FIFTY = ("acil", "podnet")
 _BUDGETS = (5, 10, 20, 50)
 #: The setting that says how many samples a method keeps.
 MEMORY_RULE = "memory_rule"
-#: Registered methods with an expansion, whose width and γ suites vary. A user's own may have one, too.
-_EXPANDING = ("acil", "ds-al")
 
 
 def variants(
-    suite: str, settings: Mapping[str, Any], own: Mapping[str, Any] | None = None, method: str = "acil"
+    suite: str, settings: Mapping[str, Any], own: Mapping[str, Any] | None = None, expands: bool = True
 ) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 
     A method that keeps samples (``own``, its settings with their defaults, has a ``memory_rule``) varies
-    their number in the memory suite, any other its width; one that is registered and has neither runs
-    once. Of the user's settings, ``widths`` and ``budgets`` replace the lists of these suites.
+    their number in the memory suite, one that ``expands`` its width and γ; others run once. Of the
+    user's settings, ``widths`` and ``budgets`` replace the lists of these suites.
     """
     if suite not in _VARIANTS:
         raise InputError(f"There is no suite {suite!r}. Known: {', '.join(SUITES)}.")
@@ -67,7 +65,7 @@ def variants(
     if suite == "memory" and MEMORY_RULE in (own or {}):
         budgets = _numbers("budgets", settings.get("budgets", _BUDGETS))
         varied = [{MEMORY_RULE: f"{budget} per class"} for budget in budgets]
-    elif method not in _EXPANDING and ":" not in method:
+    elif not expands:
         varied = [{}]
     elif suite in ("width", "memory") and "widths" in settings:
         varied = [{"expansion_size": width} for width in _numbers("widths", settings["widths"])]

@@ -47,6 +47,8 @@ class PreparedRun:
     content: Mapping[str, Any]
     #: Classes of the base phase.
     base: int
+    #: Features of an image, which a head without expansion learns as they are.
+    n_features: int
     device: torch.device
     #: The trained network that was given, and how records name it: its file and its fingerprint.
     backbone: Backbone | None
@@ -88,10 +90,12 @@ class PreparedRun:
         grouping asked for; groupings whose phases end at the same classes are read off on the way.
         """
         config, given = self.config, self.config.settings
-        own = {
-            name: variants(config.suite, given, resolve(name).recorded_settings(given), name)
-            for name in config.methods
-        }
+        own = {}
+        for name in config.methods:
+            method = resolve(name)
+            # A user's own method may have an expansion without saying so.
+            expands = ":" in name or method.analytic_heads > 0
+            own[name] = variants(config.suite, given, method.recorded_settings(given), expands)
         skipped = self.left_out
         methods = [name for name in config.methods if name not in skipped]
         if not methods:
@@ -232,12 +236,21 @@ def prepare(
         classifier = stored_classifier(path, backbone)
         # Behind symbolic links, so that two spellings of one path are one network.
         name = f"{path.resolve().name}@{metadata['fingerprint'][:_SHORT]}"
-    if data.train.has_pixels:
-        _check_fit(data, chosen, backbone, device)
+    n_features = _count_features(data, chosen, backbone, device)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
     given = (backbone, name, classifier)
     return PreparedRun(
-        config, chosen, data, content, base, device, *given, cache, progress, group or Group(device)
+        config,
+        chosen,
+        data,
+        content,
+        base,
+        n_features,
+        device,
+        *given,
+        cache,
+        progress,
+        group or Group(device),
     )
 
 
@@ -331,12 +344,16 @@ def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -
             )
 
 
-def _check_fit(data: Dataset, chosen: Recipe, backbone: Backbone | None, device: torch.device) -> None:
+def _count_features(
+    data: Dataset, chosen: Recipe, backbone: Backbone | None, device: torch.device
+) -> int:
     """Put one image through the network: what does not fit is told before hours of training."""
+    if not data.train.has_pixels:
+        return int(data.train.shape[0])
     network = backbone or build(chosen.backbone, **dict(chosen.backbone_options))
     try:
         extractor = FeatureExtractor(network, chosen.features, device, batch_size=1)
-        extractor.features(data.train.subset(torch.tensor([0])))
+        return int(extractor.features(data.train.subset(torch.tensor([0]))).shape[1])
     except InputError as error:
         needed, side = network.preprocessing.size, data.train.shape[-1]
         raise InputError(

@@ -52,7 +52,7 @@ def run(
     """Run methods under a protocol, record what comes out, and return the run directory.
 
     Started by `torchrun`, each process does its part and rank 0 records. ``progress`` receives
-    `PhaseDone` and the progress of base training. If jobs failed, which does not stop the others, a
+    `PhaseDone` and the progress of trainings. If jobs failed, which does not stop the others, a
     `RunFailedError` is raised in the end; under `torchrun`, on rank 0.
     """
     with ExitStack() as stack:

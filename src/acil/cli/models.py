@@ -1,4 +1,4 @@
-"""`acil inspect`, `acil merge` and `acil export`: model files."""
+"""`acil inspect`, `acil verify`, `acil merge` and `acil export`: model files."""
 
 from __future__ import annotations
 

@@ -192,9 +192,15 @@ class Snapshot:
         return made
 
     @property
-    def can_learn(self) -> bool:
+    def has_sums(self) -> bool:
         """Whether it has the sums that learning and novelty need; inference files have not."""
         return not isinstance(self.head._require_state().model.head, Frozen)
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether it can be changed: a private release cannot, although it has sums."""
+        release = self.head._require_state().release
+        return self.has_sums and not (release and release["private"])
 
     @property
     def identity(self) -> dict[str, Any] | None:
@@ -215,7 +221,7 @@ class Snapshot:
         """Return the head with all that predictions need, which it computes once."""
         with self.head._locked() as state:
             state.temperature()
-            if self.can_learn:
+            if self.has_sums:
                 # It needs the factor, which novelties are then computed with.
                 expected_leverage(state.model)
         return self.head
@@ -240,7 +246,7 @@ class Snapshot:
         probabilities = head.predict_proba(features)
         best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
         novelties: list[float | None] = [None] * len(features)
-        if self.can_learn:
+        if self.has_sums:
             novelties = head.relative_novelty(features).tolist()
         classes = head.classes_
         found = []

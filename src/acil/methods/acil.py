@@ -35,6 +35,7 @@ class ACIL(FrozenMethod):
     """The paper's method, end to end."""
 
     grouping_free = True
+    analytic_heads = 1
 
     @classmethod
     def takes_shards(cls, settings: Mapping[str, Any]) -> bool:

@@ -63,7 +63,7 @@ class Context:
     """What a trained backbone must remember: data set, class order, base classes, seed, recipe."""
     cache: FeatureCache = field(default_factory=lambda: FeatureCache(None))
     checkpoint: Path | None = None
-    """Folder shared by all runs with the same base network."""
+    """Folder shared by all jobs of a run with the same base network."""
     progress: Callable[[Any], None] | None = None
     """Told about long work, see `acil.training.loop`."""
     group: Group | None = None
@@ -87,6 +87,8 @@ class Method(ABC):
     the results of every coarser grouping."""
     trains_network: ClassVar[bool] = False
     """Whether it trains a network on images: then it cannot learn from features."""
+    analytic_heads: ClassVar[int] = 0
+    """Closed-form heads of width d that it has, of which suites vary d and γ."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -36,10 +36,10 @@ from torch.nn import functional
 
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.incremental import IncrementalNetwork
-from acil.methods.mnemonics import to_pixels
 from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
+from acil.vision.decode import to_pixels
 from acil.vision.extract import full_float32
 
 _PREFIX = "generator."
@@ -254,15 +254,18 @@ class DGR(IncrementalNetwork):
         return to_pixels(images, preprocessing).cpu(), labels
 
     @property
-    def own_base_epochs(self) -> int:
-        """Epochs of the generator's training on the base phase, as epochs of the network's."""
+    def generator_epochs(self) -> int:
+        """Epochs of the generator's training, as epochs of the network's."""
         epochs: int = self.settings.generator_epochs // _CHEAPER
         return epochs
+
+    def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        return super().trained_images(sizes, seen) + self.generator_epochs * sizes[0]
 
     def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images one increment trains on; for the generator an image counts less."""
         images: int = sizes[index] + self.settings.drawn * seen[index - 1]
-        return images * (self.training.epochs + self.own_base_epochs)
+        return images * (self.training.epochs + self.generator_epochs)
 
     def memory(self) -> MemoryUse:
         """Count network and generator."""

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from acil.analytic import AnalyticModel
 from acil.analytic.cholesky import cholesky_
-from acil.analytic.linalg import add_gram_, solve_lower
+from acil.analytic.linalg import add_gram_, solve_lower, spread
 from acil.methods.acil import classifier_memory, learn_phase, new_classifier
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen_features import FrozenMethod
@@ -61,6 +61,7 @@ class DSAL(FrozenMethod):
     """Dual-stream analytic learning on frozen features."""
 
     settings_type = DSALSettings
+    analytic_heads = 2
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -114,9 +115,7 @@ class DSAL(FrozenMethod):
             d, dtype = model.expansion.size, model.precision.sums
             self.gram = torch.zeros(d, d, dtype=dtype, device=model.device)
             self.moment = torch.zeros(d, 0, dtype=dtype, device=model.device)
-        moment = self.moment.new_zeros(len(self.moment), n_classes)
-        moment[:, torch.from_numpy(places).to(model.device)] = self.moment
-        self.moment = moment
+        self.moment = spread(self.moment, torch.from_numpy(places), n_classes)
 
     def _solve(self) -> None:
         gamma = self.settings.ds_al_gamma

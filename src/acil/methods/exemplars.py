@@ -134,7 +134,7 @@ def herd(features: Tensor, count: int) -> Tensor:
     return torch.tensor(ranked[:count], dtype=torch.int64)
 
 
-def class_means(features: Tensor, labels: Tensor) -> Tensor:
+def mean_features(features: Tensor, labels: Tensor) -> Tensor:
     """Return the mean feature of each class, (classes, features), classes in rising order."""
     classes, labels = sorted(set(labels.tolist())), labels.to(features.device)
     return torch.stack([features[labels == label].mean(0) for label in classes])

@@ -46,7 +46,7 @@ from torch.nn import functional
 
 from acil.methods.base import MemoryUse, Phase
 from acil.methods.base_network import network_features, own_base_network
-from acil.methods.exemplars import class_means
+from acil.methods.exemplars import mean_features
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.methods.lwf import LwFExemplars
 from acil.training.network import linear
@@ -100,7 +100,7 @@ def exemplar_means(
     """
     views = [network_features(backbone, view, device) for view in (pixels, pixels.flip(3))]
     both = torch.stack([functional.normalize(view) for view in views]).mean(0)
-    return torch.unique(labels), functional.normalize(class_means(both, labels))
+    return torch.unique(labels), functional.normalize(mean_features(both, labels))
 
 
 def nearest_mean(features: Tensor, classes: Tensor, means: Tensor) -> Tensor:

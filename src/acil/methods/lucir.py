@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from acil.methods.base import Phase
 from acil.methods.base_network import linear_probe, network_features, own_base_network
-from acil.methods.exemplars import class_means
+from acil.methods.exemplars import mean_features
 from acil.methods.incremental import IncrementalNetwork
 from acil.training.fields import Settings
 from acil.training.network import FeatureNetwork
@@ -169,7 +169,7 @@ def imprinted(features: Tensor, labels: Tensor, old_weights: Tensor) -> Tensor:
 
     w_c = ‖old‖ · normalise(mean over class c of normalise(f)), ‖old‖ the mean norm of the old weights.
     """
-    means = class_means(functional.normalize(features), labels)
+    means = mean_features(functional.normalize(features), labels)
     norm: Tensor = old_weights.detach().norm(dim=1).mean().to(features.device)
     return norm * functional.normalize(means)
 

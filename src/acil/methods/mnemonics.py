@@ -35,12 +35,13 @@ from torch.nn import functional
 from acil.methods.aanets import scale_kernels_
 from acil.methods.base import Context, Phase
 from acil.methods.base_network import network_features
-from acil.methods.exemplars import class_means
+from acil.methods.exemplars import mean_features
 from acil.methods.incremental import IncrementalNetwork
 from acil.training.batches import Batches
 from acil.training.convolution import ScaledConv2d
 from acil.training.fields import Settings, read_settings
 from acil.vision.backbones import Backbone, Preprocessing, normalise
+from acil.vision.decode import to_pixels
 from acil.vision.extract import full_float32
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Mnemonics(IncrementalNetwork):
         old_means = None
         if len(old):
             found = network_features(backbone, old, device)
-            old_means = class_means(found, old_labels).to(device)
+            old_means = mean_features(found, old_labels).to(device)
         batches = Batches(
             torch.cat([phase.images.pixels(), old]),
             torch.cat([phase.labels, old_labels]),
@@ -132,25 +133,10 @@ def trained_exemplars(
     for x, y, _ in batches.epoch(0):
         with torch.no_grad():
             queries = functional.normalize(backbone(x))
-        means = class_means(backbone(pixels), labels)
+        means = mean_features(backbone(pixels), labels)
         means = means if old_means is None else torch.cat([old_means, means])
         loss = functional.cross_entropy(queries @ functional.normalize(means).T, y)
         # Not backward(): the network's parameters get no gradient.
         (pixels.grad,) = torch.autograd.grad(loss, pixels)
         optimizer.step()
     return pixels.detach()
-
-
-def to_pixels(normalised: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Return the nearest 8-bit images of normalised ones.
-
-    Examples
-    --------
-    >>> import torch
-    >>> preprocessing = Preprocessing(mean=(0.5,), std=(0.25,), size=1)
-    >>> to_pixels(torch.tensor([-3.0, 0.0, 2.0]).reshape(3, 1, 1, 1), preprocessing).flatten()
-    tensor([  0, 128, 255], dtype=torch.uint8)
-    """
-    mean = torch.tensor(preprocessing.mean, device=normalised.device).reshape(-1, 1, 1)
-    std = torch.tensor(preprocessing.std, device=normalised.device).reshape(-1, 1, 1)
-    return ((normalised * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)

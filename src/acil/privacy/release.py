@@ -94,18 +94,15 @@ def privatize(
     with model._locked() as state:
         expansion = require_releasable(model, state)
         noise = accountant().get_sigma_gaussian(epsilon, delta)
-        this = {"id": secrets.token_hex(16), "noise": noise}
-        before = [] if state.release is None else state.release["releases"]
         labels = label_set(state, classes)
         ridge = state.model.ridge
         ridge.flush()
         sums, spread = noisy_sums(ridge.sums, state, labels, noise, gram, expansion)
-        # The model knows of the release before anybody has it.
-        model._state = replace(state, release=ledger_of([*before, this]))
+        releases = enter_release(model, state, noise)
     if gamma is None:
         gamma = spread + _LEAST_GAMMA * float(sums.gram.diagonal().mean())
     head = Ridge(sums, state.model.precision, gamma, bool(model.fit_intercept))
-    return model_of(model, state, labels, head, ledger_of([*before, this], delta, epsilon))
+    return model_of(model, state, labels, head, ledger_of(releases, delta, epsilon))
 
 
 def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassifier:
@@ -292,6 +289,14 @@ def ledger_of(
     if delta is not None and (alone is None or len(entries) > 1):
         epsilon = float(accountant().get_epsilon_gaussian(_loss(entries) ** -0.5, delta))
     return {"private": delta is not None, "releases": entries, "epsilon": epsilon, "delta": delta}
+
+
+def enter_release(model: ACILClassifier, state: State, noise: float) -> list[dict[str, Any]]:
+    """Enter a release into the ledger of its model, before anybody has it; return all so far."""
+    before = [] if state.release is None else state.release["releases"]
+    releases = [*before, {"id": secrets.token_hex(16), "noise": noise}]
+    model._state = replace(state, release=ledger_of(releases))
+    return releases
 
 
 def model_of(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +17,7 @@ from acil.privacy.release import (
     ROUNDING,
     accountant,
     check_budget,
+    enter_release,
     gaussian,
     label_set,
     ledger_of,
@@ -130,17 +129,14 @@ def private_softmax(
         _require_samples(state, labels, blocks())
         share = noise / math.sqrt(_FIRST_SHARE)
         sums, _ = noisy_sums(state.model.ridge.sums, state, labels, share, False, expansion)
-        this = {"id": secrets.token_hex(16), "noise": noise}
-        before = [] if state.release is None else state.release["releases"]
-        # The model knows of the release before anybody has it.
-        model._state = replace(state, release=ledger_of([*before, this]))
+        releases = enter_release(model, state, noise)
         norm = float(expansion.clip_norm or 0) * ROUNDING
         rest = noise / math.sqrt(1 - _FIRST_SHARE)
         if float(sums.weights.mean()) * epsilon < _FEW:
             rest = max(rest, _HIDING)
         W = _descended(blocks, sums.moment, sums.weights, norm, rest, steps, longest_error)
     head = Frozen((W, torch.zeros(len(labels)).to(W)), sums.counts, state.model.precision, None, 1.0)
-    return model_of(model, state, labels, head, ledger_of([*before, this], delta, epsilon))
+    return model_of(model, state, labels, head, ledger_of(releases, delta, epsilon))
 
 
 def _require_samples(state: State, labels: Any, blocks: Iterator[Block]) -> None:

@@ -267,3 +267,18 @@ def normalise(x: Tensor, preprocessing: Preprocessing) -> Tensor:
     std = torch.tensor(preprocessing.std, dtype=torch.float32, device=x.device)
     unit = x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x.to(torch.float32)
     return unit.sub(mean.reshape(-1, 1, 1)).div_(std.reshape(-1, 1, 1))
+
+
+def to_pixels(normalised: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Return the nearest 8-bit images of normalised ones.
+
+    Examples
+    --------
+    >>> import torch
+    >>> preprocessing = Preprocessing(mean=(0.5,), std=(0.25,), size=1)
+    >>> to_pixels(torch.tensor([-3.0, 0.0, 2.0]).reshape(3, 1, 1, 1), preprocessing).flatten()
+    tensor([  0, 128, 255], dtype=torch.uint8)
+    """
+    mean = torch.tensor(preprocessing.mean, device=normalised.device).reshape(-1, 1, 1)
+    std = torch.tensor(preprocessing.std, device=normalised.device).reshape(-1, 1, 1)
+    return ((normalised * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)

@@ -128,7 +128,7 @@ def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
     """Group records by run; of two for the same phase, or two summaries, the later one counts."""
     grouped: dict[tuple[Any, ...], dict[tuple[str, int | None], Record]] = {}
     for record in records:
-        if record["kind"] != "environment":
+        if record["kind"] in ("phase", "summary", "failure"):
             found = grouped.setdefault(key(record), {})
             place = (record["kind"], record.get("phase"))
             # Behind all others, where the last record is looked for.
