@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
 from acil.scores import FALSE_ALARMS, Calibration, Discriminant
+from acil.state import State
 from acil.validation import Rows
 from strategies import blobs, relative
 
@@ -275,3 +276,56 @@ def test_models_of_one_scale_merge_and_others_are_refused():
         other = ACILClassifier(expansion_size=24, gamma=2.0, standardize=standardize).fit(X[5:], Y[5:])
         with pytest.raises(InputError, match="scale their features differently"):
             model.merge(other)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
+@pytest.mark.parametrize("seed", range(8))
+def test_one_sample_of_each_class_is_enough(seed, dtype):
+    rows = np.maximum(np.random.default_rng(seed).normal(size=(5, 300)), 0)
+    clf = discriminant(expansion_size=None, gamma="auto", dtype=dtype).fit(rows, list("abcde"))
+    assert clf.predict(rows).tolist() == list("abcde")
+    one_by_one = discriminant(expansion_size=None, gamma=50.0, dtype=dtype)
+    for row, label in zip(rows, "abcde", strict=True):
+        one_by_one.partial_fit(row[None], [label])
+    assert one_by_one.predict(rows).tolist() == list("abcde")
+
+
+def test_weights_that_add_up_to_one_do_not_hide_the_classes():
+    clf = discriminant().fit(X, Y, sample_weight=np.full(len(Y), 1 / len(Y)))
+    assert clf.score(X, Y) > 0.9
+
+
+@pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt])
+def test_samples_that_could_not_be_counted_make_the_calibration_approximate(monkeypatch, failure):
+    clf = discriminant().fit(X[:80], Y[:80])
+
+    def fail(*args):
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "measured", fail)
+        with pytest.raises(failure):
+            clf.partial_fit(X[80:], Y[80:])
+    assert clf.n_samples_ == len(X)
+    assert clf._state.calibration.approximate
+    assert clf._state.calibration.samples == 80
+
+
+def test_data_without_any_spread_can_be_learnt():
+    zeros = discriminant().fit(np.zeros((6, 3)), [0, 0, 0, 1, 1, 1])
+    assert np.isfinite(zeros.decision_function(np.ones((2, 3)))).all()
+    assert np.isfinite(zeros.relative_novelty(np.ones((2, 3)))).all()
+    assert zeros.forget(np.zeros((1, 3)), [0]).n_samples_ == 5
+    same = discriminant(expansion_size=None, gamma=0).fit(np.repeat(np.eye(2), 4, 0), [0] * 4 + [1] * 4)
+    assert same.n_samples_ == 8
+    with pytest.raises(SingularMatrixError, match="Use a larger gamma"):
+        same.predict(np.eye(2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_a_large_mean_is_taken_off_before_digits_are_lost(dtype):
+    far = X + 1.7e9
+    options = {"expansion_size": 24, "gamma": 20.0, "standardize": True}
+    exact = ACILClassifier(**options).fit(far, Y).decision_function(far)
+    found = ACILClassifier(**options, dtype=dtype).fit(far, Y).decision_function(far)
+    assert relative(found, exact) < 1e-3

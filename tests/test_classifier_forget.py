@@ -238,3 +238,19 @@ def test_zero_weight_samples_are_not_there_to_be_forgotten():
     never = ACILClassifier(expansion_size=30, gamma=1.0).fit(problem.X[20:], problem.y[20:])
     assert model.n_samples_ == 40
     assert relative(model.coef_, never.coef_) <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("gone", "weight"),
+    [
+        (slice(40, 60), None),  # all of class 2, with half of its weight
+        (slice(40, 41), 40.0),  # one of class 2, with all of its weight
+    ],
+)
+def test_samples_and_weights_of_a_class_must_go_together(gone, weight):
+    X, y = np.random.default_rng(0).normal(size=(60, 5)), np.repeat([0, 1, 2], 20)
+    clf = ACILClassifier(expansion_size=32, gamma=1.0).fit(X, y, sample_weight=np.full(60, 2.0))
+    given = None if weight is None else np.full(len(y[gone]), weight)
+    with Unchanged(clf, X), pytest.raises(InputError, match="Give the weights they were learnt with"):
+        clf.forget(X[gone], y[gone], sample_weight=given)
+    assert clf.forget(X[40:], y[40:], sample_weight=np.full(20, 2.0)).classes_.tolist() == [0, 1]

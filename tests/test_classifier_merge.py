@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acil import ACILClassifier
+from acil import ACILClassifier, load, save
 from acil.errors import ACILError, InputError
 from strategies import (
     Unchanged,
@@ -132,3 +132,32 @@ def test_merge_refuses_what_cannot_be_added_and_changes_nothing(other, words):
     assert isinstance(caught.value, ACILError)
     assert isinstance(caught.value, ValueError)
     assert model.merge(partner()).n_samples_ == 120
+
+
+def test_models_of_other_feature_names_do_not_merge():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    table, y = pandas.DataFrame(rng.normal(size=(20, 3)), columns=list("abc")), np.arange(20) % 2
+    first, turned = (
+        ACILClassifier(expansion_size=8, gamma=1.0).fit(table[names], y)
+        for names in (list("abc"), list("cba"))
+    )
+    with pytest.raises(InputError, match="different names"):
+        first.merge(turned)
+    nameless = ACILClassifier(expansion_size=8, gamma=1.0).fit(table.to_numpy(), y)
+    assert first.merge(nameless).n_samples_ == 40
+
+
+@pytest.mark.parametrize("solver", ["gram", "recursive", "frozen"])
+def test_every_model_can_be_copied(solver, tmp_path):
+    X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    options = {"solver": "recursive"} if solver == "recursive" else {}
+    clf = ACILClassifier(expansion_size=8, gamma=1.0, **options).fit(X, y)
+    if solver == "frozen":
+        save(clf, tmp_path / "small.acil", inference=True)
+        clf = load(tmp_path / "small.acil")
+    scores, copied = clf.decision_function(X), clf.copy()
+    assert np.array_equal(copied.decision_function(X), scores)
+    if solver != "frozen":
+        copied.partial_fit(X[:3], y[:3])
+        assert np.array_equal(clf.decision_function(X), scores)

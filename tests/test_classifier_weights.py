@@ -8,7 +8,8 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import balanced_accuracy_score
 
 from acil import ACILClassifier
-from strategies import blobs, expanded, one_hot, problems, relative
+from acil.errors import InputError
+from strategies import Unchanged, blobs, expanded, one_hot, problems, relative
 
 EXACT = 1e-9  # the same sums in another order, κ small
 
@@ -121,3 +122,12 @@ def test_intercept_makes_scores_independent_of_a_shift_of_features():
     # The sums hold 100² · 200 beside a spread of about 5: 4 to 5 digits are lost, as they must.
     assert relative(scores(100, True), scores(0, True)) <= 1e-9
     assert relative(scores(100, False), scores(0, False)) > 1e-2
+
+
+@pytest.mark.parametrize(("dtype", "weight"), [("float32", 1e38), ("mixed", 1e38), ("float64", 1e307)])
+def test_weights_beyond_all_sums_are_refused(dtype, weight):
+    X, y = np.random.default_rng(0).normal(size=(60, 5)), np.repeat([0, 1, 2], 20)
+    clf = ACILClassifier(expansion_size=32, gamma=100.0, dtype=dtype).fit(X, y)
+    for rows in (X, np.zeros_like(X)):
+        with Unchanged(clf, X), pytest.raises(InputError, match="too large"):
+            clf.partial_fit(rows, y, sample_weight=np.full(60, weight))

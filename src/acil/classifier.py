@@ -6,8 +6,9 @@ import math
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
+from acil.analytic import Ridge
 from acil.analytic.model import Weights
 from acil.errors import InputError, NotFittedError
-from acil.scores import Calibration
 from acil.state import Samples, State, both_ledgers
 from acil.validation import (
     Labels,
@@ -136,8 +137,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     With ``solver="gram"`` in float64 and equal γ, two ways to the same model agree to max(1e-12, c·ε·κ)
     in held-out scores and in weights (relative Frobenius norm, ε = 2.2e-16): c = 1 for phases and
     merging, 10 for single samples in a stream and after forgetting. κ is the largest eigenvalue that
-    gram + γI ever had over its smallest now. The recursion agrees to max(1e-6, 100·ε·κ). In float32 and
-    mixed precision scores agree to about 1e-3 while κ ≤ 5e4, and κ > 8.4e4 is refused.
+    gram + γI ever had over its smallest now. The recursion agrees to max(1e-6, 100·ε·κ), with the ε of
+    its dtype. With ``solver="gram"`` in float32 and mixed precision ridge scores agree to about 1e-3
+    while κ ≤ 5e4, and κ > 8.4e4 is refused.
 
     Threads may predict while another one learns: they see the model before or after, never in between.
 
@@ -241,12 +243,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not isinstance(other, ACILClassifier):
             raise InputError(f"merge needs another ACILClassifier, got {type(other).__name__}.")
-        backbones = [getattr(model, "backbone_", None) for model in (self, other)]
-        if backbones[0] != backbones[1]:
-            raise InputError(
-                f"The models were fitted on features of different backbones ({backbones[0]} and "
-                f"{backbones[1]}): their sums cannot be added."
-            )
+        require_same_features(self, other)
         # In one order for all threads, so that two models can be merged into each other at once
         first, second = (self, other) if id(self) < id(other) else (other, self)
         with first._locked(), second._locked():
@@ -416,6 +413,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def copy(self) -> Self:
         """Return an independent copy, in the time it takes to copy the sums."""
         with self._locked() as state:
+            if not isinstance(state.model.head, Ridge):
+                return deepcopy(self)
             model = state.model.with_head(state.model.ridge.clone())
             new = type(self).__new__(type(self))
             new.__dict__.update(self.__dict__)
@@ -516,13 +515,16 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 if fresh and self.standardize:
                     state = replace(state, scaling=rows.scaling(weights))
                     state.check_values(rows)
+                before = state.calibration
+                new = state.learned(samples, declared)
+                # Not counted yet: so it stays if counting is interrupted
+                new = replace(new, calibration=before and before.merged(None))
                 # The last line: what comes after it cannot take the features back.
-                self._state = state.learned(samples, declared)
-            if self._state.calibration is not None:
+                self._state = new
+            if before is not None:
                 # Count how these samples score when they are left out.
                 with self._locked() as state:
-                    both = cast(Calibration, state.calibration).merged(state.measured(samples))
-                    self._state = replace(state, calibration=both)
+                    self._state = replace(state, calibration=before.merged(state.measured(samples)))
         return self
 
     def _check_samples(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Samples:
@@ -600,6 +602,22 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.compact()
         content: dict[str, Any] = super().__getstate__()
         return content
+
+
+def require_same_features(mine: ACILClassifier, theirs: ACILClassifier) -> None:
+    """Raise an `InputError` if two models are of features of other networks, or of other names."""
+    networks = [getattr(model, "backbone_", None) for model in (mine, theirs)]
+    if networks[0] != networks[1]:
+        raise InputError(
+            f"The models were fitted on features of different backbones ({networks[0]} and "
+            f"{networks[1]}): their sums cannot be added."
+        )
+    names = [getattr(model, "feature_names_in_", None) for model in (mine, theirs)]
+    if names[0] is not None and names[1] is not None and list(names[0]) != list(names[1]):
+        raise InputError(
+            "The models were fitted on features of different names, or in another order: their sums "
+            "cannot be added."
+        )
 
 
 def _like(rows: Rows, blocks: Iterable[Tensor]) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from acil.analytic import AnalyticModel, Frozen
 from acil.analytic.model import Mixer
+from acil.errors import SingularMatrixError
 
 #: Least share of the spread of class means that counts as real, and of samples that is left over by
 #: the degrees of freedom: both keep degenerate data away from a division by zero.
@@ -28,7 +29,7 @@ _TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.5, 10.0
 
 
 def balancing(weights: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the map that balances classes of these weights, and intercepts.
+    """Return the factors that balance classes of these weights, and intercepts.
 
     Each class that has samples is scaled by (mean class weight) / (its weight): as if targets had that
     height, W being linear in them.
@@ -36,11 +37,11 @@ def balancing(weights: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
     present = weights > 0
     factors = torch.ones_like(weights)
     factors[present] = weights[present].mean() / weights[present]
-    return factors.diag(), intercept * factors.to(intercept)
+    return factors, intercept * factors.to(intercept)
 
 
 def balanced(model: AnalyticModel) -> tuple[Tensor, Tensor]:
-    """Return the map from the weights of the regression to balanced ones, and intercepts."""
+    """Return the factors from the weights of the regression to balanced ones, and intercepts."""
     return balancing(model.learner.weights, model.head.coefficients()[1])
 
 
@@ -99,12 +100,17 @@ class Discriminant:
         r = n.sqrt()
         moment, U = (part[:, columns].double() / r.to(part.device) for part in (sums.moment, W))
         K, squares = (moment.T @ U).cpu(), (U.T @ U).cpu()
-        inverse = torch.linalg.inv(torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2)
+        inverse, singular = torch.linalg.inv_ex(torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2)
+        if singular:
+            raise SingularMatrixError(
+                f"Samples do not differ within their classes, and γ = {model.gamma():.3g} is too small "
+                "for that. Use a larger gamma."
+            )
         products = K @ inverse / torch.outer(r, r)
         free = float(n.sum()) - len(n)
         # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (I − K)⁻¹ UᵀU
         t = max(model.degrees_of_freedom() - model.gamma() * float((inverse * squares).sum()), 0.0)
-        noise = t / max(free - t, _LEAST_LEFT * free, 1e-300) / n
+        noise = t / max(free - t, _LEAST_LEFT * float(n.sum())) / n
         share = n / n.sum()
         gaps = products.diagonal() - 2 * products @ share + share @ products @ share
         total, q = float(share @ gaps), share * (1 - share)
@@ -260,7 +266,8 @@ def estimated_temperature(model: AnalyticModel) -> float:
         weights, squares = model.head.weights, model.head.residual_squares()
         mixed = model.mixing()
         if mixed is not None:
-            squares = squares * mixed[0].diagonal().to(squares).square()
+            factors = mixed[0] if mixed[0].ndim == 1 else mixed[0].diagonal()
+            squares = squares * factors.to(squares).square()
         n, present = float(weights.sum()), (weights > 0).to(squares.device)
         left = max(1 - model.degrees_of_freedom() / n, _LEFT_OVER)
         error = max(float(squares[present].mean()) / n / left**2, 0.0)
@@ -284,6 +291,7 @@ def relative_leverage(model: AnalyticModel, rows: Tensor, leverages: Tensor) -> 
     Rows are scaled to the mean square of those learnt, and leverages divided by the one to expect.
     """
     sums, square = model.ridge.sums, rows.square().sum(dim=1)
-    scale = float(sums.gram.diagonal().sum()) / sums.total_weight / expected_leverage(model)
+    # Nothing is expected of samples that are all zero, or where γ leaves nothing of them.
+    scale = float(sums.gram.diagonal().sum()) / sums.total_weight / (expected_leverage(model) or 1.0)
     # A row of zeros has no direction: it counts as orthogonal to everything learnt.
     return scale * torch.where(square > 0, leverages / square, 1 / max(model.gamma(), 1e-300))

@@ -76,16 +76,21 @@ class State:
     def features(self, rows: Rows) -> Features:
         """Return what makes blocks of rows, of the size and type that the model takes."""
         dtype, device = self.model.precision.products, self.model.device
-        blocks = partial(rows.blocks, self.model.block_rows, dtype, device)
         if self.scaling is None:
-            return blocks
-        shift, unit = self.scaling.to(device=device, dtype=dtype)
-        return lambda: ((block - shift) / unit for block in blocks())
+            return partial(rows.blocks, self.model.block_rows, dtype, device)
+        # In float64 wherever they are multiplied in float32: a large mean leaves few digits there.
+        blocks = partial(rows.blocks, self.model.block_rows, torch.float64, torch.device("cpu"))
+        shift, unit = self.scaling
+        return lambda: (((b - shift) / unit).to(device=device, dtype=dtype) for b in blocks())
 
-    def check_values(self, rows: Rows) -> None:
-        """Raise an `InputError` if rows have values that are not finite or too large to be squared."""
+    def check_values(self, rows: Rows, weights: Tensor | None = None) -> None:
+        """Raise an `InputError` if values are not finite, or too large to be squared and added up."""
         # |x W_fe|² ≤ ‖x‖² · (largest column norm)², and sums of it must not overflow
         limit = torch.finfo(self.model.precision.products).max / 1e3
+        if weights is not None:
+            if not float(weights.sum()) < limit:
+                raise InputError("The sample weights are too large to be added up. Give smaller ones.")
+            limit /= max(1.0, float(weights.max()))
         stretch = self.model.expansion.column_norm()
         if self.scaling is not None:
             stretch *= max(1.0, 1 / float(self.scaling[1].min()))
@@ -95,7 +100,7 @@ class State:
         """Raise if samples cannot be learnt or forgotten: for their values or labels, or the model."""
         self.model.learner  # noqa: B018 (raises if the model can only predict)
         check_same_kind(samples.labels, self.classes)
-        self.check_values(samples.rows)
+        self.check_values(samples.rows, samples.weights)
         most = 1.0 if samples.weights is None else float(samples.weights.max())
         if most > 1 and self.model.expansion.clip_norm is not None:
             raise InputError(
@@ -195,13 +200,16 @@ class State:
                 f"Cannot forget {int(asked[column])} samples of {self.classes[column].item()!r}: only "
                 f"{int(counts[column])} were learnt."
             )
-        if weights is None:
-            return
-        heavy = torch.bincount(columns, weights, minlength=n_classes)
-        for column in torch.nonzero(heavy > head.weights * (1 + _WEIGHT_ROUNDING)).flatten().tolist():
+        heavy = torch.bincount(columns, weights, minlength=n_classes).double()
+        left, rounding = head.weights - heavy, _WEIGHT_ROUNDING * head.weights
+        # No weight is left of some samples, or weight of none.
+        too_much = (left < -rounding) | ((asked > 0) & (asked < counts) & (left <= 0))
+        too_little = (asked > 0) & (asked == counts) & (left > rounding)
+        for column in torch.nonzero(too_much | too_little).flatten().tolist():
             raise InputError(
-                f"Cannot forget a weight of {float(heavy[column]):g} of "
-                f"{self.classes[column].item()!r}: only {float(head.weights[column]):g} was learnt."
+                f"Cannot forget {int(asked[column])} of {int(counts[column])} samples of "
+                f"{self.classes[column].item()!r} with a weight of {float(heavy[column]):g}: "
+                f"{float(head.weights[column]):g} was learnt. Give the weights they were learnt with."
             )
 
     def require_enough(self, labels: Labels, counts: npt.NDArray[Any], least: int) -> None:
@@ -284,7 +292,8 @@ def impossible(ridge: Ridge, gone: Iterable[Block] = ()) -> str:
         add_gram_(rest, X, -1)
         moment -= (X.mT @ Y).to(moment)
         weights.index_add_(0, columns, -heavy)
-    rest.diagonal().add_(0.0 if ridge.gamma == 0 else noise)
+    # Of samples that are all zero, any number will do.
+    rest.diagonal().add_(0.0 if ridge.gamma == 0 else noise or 1.0)
     try:
         cholesky_(rest, noise)
     except SingularMatrixError:

@@ -306,7 +306,7 @@ def check_parameters(estimator: Any) -> None:
     _one_of("dtype", estimator.dtype, PRECISIONS)
     _one_of("scores", estimator.scores, ("ridge", "discriminant"))
     size = estimator.expansion_size
-    if size is not None and not (_is_number(size, Integral) and size >= 1):
+    if size is not None and not (is_number(size, Integral) and size >= 1):
         raise _invalid("expansion_size", "a positive int or None", size)
     gamma = estimator.gamma
     automatic = isinstance(gamma, str) and gamma == "auto"
@@ -314,9 +314,9 @@ def check_parameters(estimator: Any) -> None:
     if not automatic and not _is_gamma(gamma, products):
         raise _invalid("gamma", f"a number from 0 to {MAX_GAMMA[products]:g}, or 'auto'", gamma)
     norm, least = estimator.clip_norm, estimator.min_class_samples
-    if norm is not None and not (_is_number(norm, Real) and 1e-30 <= float(norm) <= 1e30):
+    if norm is not None and not (is_number(norm, Real) and 1e-30 <= float(norm) <= 1e30):
         raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
-    if not (_is_number(least, Integral) and least >= 1):
+    if not (is_number(least, Integral) and least >= 1):
         raise _invalid("min_class_samples", "a positive int", least)
     for name in ("fit_intercept", "class_balance", "standardize"):
         if not isinstance(getattr(estimator, name), bool | np.bool_):
@@ -357,7 +357,7 @@ def check_candidates(gammas: Any) -> Tensor:
 def resolve_seed(random_state: Any) -> int:
     """Return the seed of the expansion: an int as it is, anything else as one number drawn."""
     with input_errors():
-        if _is_number(random_state, Integral):
+        if is_number(random_state, Integral):
             if not 0 <= int(random_state) < 2**63:
                 raise _invalid("random_state", "an int from 0 to 2**63 - 1", random_state)
             return int(random_state)
@@ -383,12 +383,13 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
 
 def _is_gamma(value: Any, products: torch.dtype) -> bool:
     try:
-        return _is_number(value, Real) and 0 <= float(value) <= MAX_GAMMA[products]
+        return is_number(value, Real) and 0 <= float(value) <= MAX_GAMMA[products]
     except OverflowError:  # an int beyond all floats
         return False
 
 
-def _is_number(value: Any, kind: type) -> bool:
+def is_number(value: Any, kind: type) -> bool:
+    """Say whether a value is a number of a kind; True and False are none."""
     return isinstance(value, kind) and not isinstance(value, bool | np.bool_)
 
 

@@ -158,6 +158,11 @@ def test_missing_file_is_told(tmp_path, name):
         ({"features": np.array([{}, {}])}, "Cannot read"),
         ({"features": ROWS, "network": np.array('{"identity": {"name": 3}}')}, "network"),
         (b"PK\3\4 no archive", "Cannot read"),
+        (b"", "Cannot read"),
+        ('a,b,label\n1,"2,x\n', "Cannot read"),
+        ("label,a,a\nx,1,2\n", "same name"),
+        ({"features": ROWS, "labels": np.array("x")}, "30 rows of features, but 1 labels"),
+        ({"features": ROWS + 1j}, "complex"),
     ],
 )
 def test_bad_file_is_told(tmp_path, content, words):

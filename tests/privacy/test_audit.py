@@ -127,3 +127,13 @@ def test_samples_and_states_of_different_models_are_refused():
     strange = ACILClassifier(expansion_size=256, gamma=1.0).fit(X[:100], ["elk"] * 100)
     with pytest.raises(InputError, match="not states of one model"):
         audit(states(1)[1], strange)
+
+
+def test_features_may_be_what_learning_takes():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    X, y, secret = rng.random((40, 6)), np.repeat(["cat", "dog"], 20), rng.random((3, 6))
+    before = ACILClassifier(expansion_size=64, gamma=1.0).fit(X, y)
+    after = before.copy().partial_fit(secret, ["cat", "dog", "owl"])
+    for given in (pandas.DataFrame(secret), secret[::-1], secret.astype(">f8"), secret.astype(object)):
+        assert min(audit(after, before, features=given).cosines) > 0.999

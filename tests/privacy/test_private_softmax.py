@@ -44,10 +44,12 @@ def test_it_predicts_and_is_stored_with_its_guarantee(tmp_path):
     assert guarantee(read)["epsilon"] == 1.0
 
 
-@pytest.mark.parametrize("bad", [{"steps": 0}, {"longest_error": 0.0}, {"longest_error": 2.0}])
+@pytest.mark.parametrize(
+    "bad", [{"steps": 0}, {"steps": 2.5}, {"longest_error": 0.0}, {"longest_error": 2.0}]
+)
 def test_bad_settings_of_the_descent_release_nothing(bad):
     clf = plain().fit(X, y)
-    with pytest.raises(InputError, match="steps must be at least 1"):
+    with pytest.raises(InputError, match="steps must be an int"):
         private_softmax(clf, X, y, 1.0, DELTA, **bad)
     assert guarantee(private_softmax(clf, X, y, 1.0, DELTA))["epsilon"] == 1.0
 

@@ -302,3 +302,41 @@ def test_a_release_of_discriminants_keeps_nothing_that_was_measured_on_samples(t
     save(made, tmp_path / "release.acil")
     again = load(tmp_path / "release.acil")
     assert np.array_equal(again.predict_proba(X), made.predict_proba(X))
+
+
+def test_numbers_of_numpy_are_numbers_and_bad_ones_spend_nothing(tmp_path):
+    rng = np.random.default_rng(0)
+    clf = ACILClassifier(expansion_size=None, clip_norm=1.0).fit(rng.random((90, 4)), np.arange(90) % 3)
+    for bad in (
+        {"gamma": -1.0},
+        {"gamma": math.nan},
+        {"gamma": "auto"},
+        {"epsilon": 1e13},
+        {"epsilon": 1e-12, "delta": 1e-12},
+        {"epsilon": True},
+    ):
+        with pytest.raises(InputError):
+            privatize(clf, **{"epsilon": 4.0, "delta": 1e-6, **bad})
+        assert clf._state.release is None
+    release = privatize(clf, np.float64(4.0), np.float64(1e-6), gamma=np.float64(2.0))
+    for model in (release, clf):
+        save(model, tmp_path / "model.acil")
+    assert guarantee(release)["epsilon"] == 4.0
+
+
+def test_releases_of_other_labels_or_names_are_not_combined():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(np.random.default_rng(0).random((90, 2)), columns=["a", "b"])
+    models = [
+        ACILClassifier(expansion_size=None, clip_norm=1.0).fit(rows, labels)
+        for rows, labels in (
+            (table, np.arange(90) % 3),
+            (table, np.array(list("abc"))[np.arange(90) % 3]),
+            (table[["b", "a"]], np.arange(90) % 3),
+        )
+    ]
+    first, texts, turned = (privatize(model, 4.0, 1e-6) for model in models)
+    with pytest.raises(InputError, match="same type"):
+        combine([first, texts], disjoint=True)
+    with pytest.raises(InputError, match="different names"):
+        combine([first, turned], disjoint=True)

@@ -161,7 +161,7 @@ class AnalyticModel:
             mixed = self.mixing()
             if mixed is not None:
                 mixing, intercept = (part.to(coef) for part in mixed)
-                coef = coef @ mixing
+                coef = coef * mixing if mixing.ndim == 1 else coef @ mixing
             self.ready = Weights(coef, intercept, (self.head.counts == 0).to(coef.device))
         return self.ready
 

@@ -229,10 +229,11 @@ class ImageClassifier:
                 head = ACILClassifier(**self._settings)  # type: ignore[arg-type]
                 if samples.identity is not None:
                     head.backbone_ = samples.identity
-                self.source = samples.source
             else:
                 head = before.copy_head()
             head.partial_fit(samples.features, samples.labels)
+            if before is None:
+                self.source = samples.source
             return self._replace(head, tracker, samples, start, repeated)
 
     def forget(

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ from acil.modelfile.header import NETWORK, check_identity
 from acil.modelfile.writing import replacing
 from acil.vision.listing import check_class_name, delimiter_of, existing
 
+#: What damaged files and bad cells raise.
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, TypeError, KeyError, AttributeError),
+    *(csv.Error, zipfile.BadZipFile, zlib.error),
+)
 #: A column of a table whose cells are whole rows of features.
 _LISTS = ("features", "embedding")
 
@@ -55,7 +61,14 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     read = {".npz": _read_npz, ".parquet": _read_parquet}.get(place.suffix.lower(), _read_csv)
     try:
         arrays = read(place)
+        if np.iscomplexobj(arrays["features"]):
+            raise ValueError("its features are complex numbers")
         features = np.asarray(arrays["features"], dtype=np.float32)
+        texts = {
+            name: [str(text) for text in np.atleast_1d(arrays[name]).tolist()]
+            for name in ("labels", "paths", "digests")
+            if name in arrays
+        }
         network = json.loads(str(arrays.get("network", "{}")))
         source, identity = network.get("source"), network.get("identity")
         if identity is not None:
@@ -63,7 +76,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
         if source is not None:
             NETWORK(source, "source")
             source = located(source, place)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise InputError(
             f"Cannot read features from {place}: {error}. See docs/embeddings.md."
         ) from None
@@ -73,14 +86,10 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
             f"{features.shape}."
         )
     n = len(features)
-    texts = {
-        name: [str(text) for text in np.asarray(arrays.get(name, default)).tolist()]
-        for name, default in {
-            "labels": [""] * n,
-            "paths": [f"row {number + 1}" for number in range(n)],
-            "digests": [hashlib.blake2b(row.tobytes(), digest_size=32).hexdigest() for row in features],
-        }.items()
-    }
+    texts.setdefault("labels", [""] * n)
+    texts.setdefault("paths", [f"row {number + 1}" for number in range(n)])
+    hashes = (hashlib.blake2b(row.tobytes(), digest_size=32) for row in features)
+    texts.setdefault("digests", [found.hexdigest() for found in hashes])
     for name, values in texts.items():
         if len(values) != n:
             raise InputError(f"{place} has {n} rows of features, but {len(values)} {name}.")
@@ -115,6 +124,8 @@ def _read_csv(path: Path) -> dict[str, Any]:
         names, *rows = csv.reader(file, delimiter=delimiter_of(path), strict=True)
     if not rows:
         raise ValueError("it has no rows")
+    if len(set(names)) < len(names):
+        raise ValueError("two of its columns have the same name")
     for number, row in enumerate(rows, start=2):
         if len(row) != len(names):
             raise ValueError(f"line {number} has {len(row)} cells, and the first has {len(names)}")

@@ -16,6 +16,7 @@ from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.privacy import SCOPE
 from acil.privacy.recovery import Recovered, backbone_features, recover, recover_from_weights
+from acil.validation import Rows
 
 #: Classes of fewer samples are named in a report.
 FEW = 10
@@ -135,9 +136,7 @@ def audit(
     """
     if previous is not None:
         model._require_state().require_same_expansion(previous._require_state())
-    for given in (features, others):
-        if given is not None:
-            model._check_query(given)
+    given, unseen = (None if X is None else model._check_query(X) for X in (features, others))
     known = _Known.of(model)
     base = None if previous is None else _Known.of(previous)
     if base is not None and base.n_samples > known.n_samples:
@@ -147,7 +146,7 @@ def audit(
     learnt = known.n_samples - (0 if base is None else base.n_samples)
     rows, columns, rank = _recovered(known, base, learnt)
     expansion = known.expansion
-    truth = None if features is None else known.expanded(features)
+    truth = None if given is None else known.expanded(given)
     return Audit(
         kind="weights" if known.gram is None else "sums",
         private=known.private,
@@ -165,8 +164,8 @@ def audit(
         rows=rows.numpy(),
         cosines=[] if truth is None else _cosines(truth, rows),
         membership={}
-        if truth is None or others is None
-        else _membership(known, base, truth, labels, known.expanded(others), other_labels),
+        if truth is None or unseen is None
+        else _membership(known, base, truth, labels, known.expanded(unseen), other_labels),
     )
 
 
@@ -216,9 +215,9 @@ class _Known:
                 state.release is not None and state.release["private"],
             )
 
-    def expanded(self, features: Any) -> Tensor:
+    def expanded(self, features: Rows) -> Tensor:
         """Return features as the sums have them."""
-        rows = torch.as_tensor(features).detach().cpu().double()
+        (rows,) = features.blocks(max(1, len(features)), torch.float64, torch.device("cpu"))
         if self.scaling is not None:
             shift, unit = self.scaling.cpu().double()
             rows = (rows - shift) / unit

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,20 @@ from torch import Tensor
 
 from acil.analytic import AnalyticModel, Expansion, Frozen, Ridge, Sums
 from acil.analytic.linalg import mirror_
-from acil.classifier import ACILClassifier
+from acil.classifier import ACILClassifier, require_same_features
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.privacy import UNIT
 from acil.scores import Calibration
 from acil.state import State
-from acil.validation import Labels, check_labels, columns_of, union
+from acil.validation import (
+    Labels,
+    check_gamma,
+    check_labels,
+    check_same_kind,
+    columns_of,
+    is_number,
+    union,
+)
 
 #: How the squared sensitivity is divided between gram, moment and counts: noise in gram hurts most.
 _SHARES = {True: (0.78, 0.2, 0.02), False: (0.0, 0.9, 0.1)}
@@ -31,6 +40,8 @@ _LEAST_SPREAD = 1e-2
 ROUNDING = 1 + 1e-9
 #: Least ridge, as a share of the mean eigenvalue.
 _LEAST_GAMMA = 1e-3
+#: Largest ε, beyond which nothing is private, and most noise, in units of what a sample adds.
+_MOST_EPSILON, _MOST_NOISE = 1e6, 1e6
 
 
 def privatize(
@@ -90,10 +101,10 @@ def privatize(
     >>> guarantee(release)["epsilon"]
     4.0
     """
-    check_budget(epsilon, delta)
+    epsilon, delta, noise = check_budget(epsilon, delta)
+    gamma = None if gamma is None else check_gamma(gamma, torch.float64)
     with model._locked() as state:
         expansion = require_releasable(model, state)
-        noise = accountant().get_sigma_gaussian(epsilon, delta)
         labels = label_set(state, classes)
         ridge = state.model.ridge
         ridge.flush()
@@ -130,13 +141,12 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
     known = [{entry["id"] for entry in ledger["releases"]} for ledger in ledgers if ledger]
     if len(set().union(*known)) < sum(map(len, known)):
         raise InputError("A release is given twice, or with one that it is part of.")
-    backbones = [getattr(release, "backbone_", None) for release in releases]
     total = states[0].model.ridge.clone()
     merged = replace(states[0], model=states[0].model.with_head(total))
-    for state, backbone in zip(states[1:], backbones[1:], strict=True):
+    for release, state in zip(releases[1:], states[1:], strict=True):
         merged.require_same_expansion(state)
-        if backbone != backbones[0]:
-            raise InputError("The releases are of features of different backbones.")
+        require_same_features(releases[0], release)
+        check_same_kind(state.classes, merged.classes)
         merged = merged.merged(state.model.ridge.sums, state.classes, None)
     delta = min(ledger["delta"] for ledger in ledgers if ledger)
     entries = [ledger["releases"] for ledger in ledgers if ledger]
@@ -181,12 +191,21 @@ def accountant() -> Any:
     return dp_accounting
 
 
-def check_budget(epsilon: Any, delta: Any) -> None:
-    """Raise unless (ε, δ) is a budget."""
-    if not (isinstance(epsilon, int | float) and 0 < epsilon < math.inf):
-        raise InputError(f"epsilon must be a finite positive number. Got {epsilon!r}.")
-    if not (isinstance(delta, int | float) and 0 < delta < 1):
+def check_budget(epsilon: Any, delta: Any) -> tuple[float, float, float]:
+    """Return ε, δ and the noise that they ask for; raise unless they are a budget."""
+    if not (is_number(epsilon, Real) and 0 < epsilon <= _MOST_EPSILON):
+        raise InputError(
+            f"epsilon must be a positive number, at most {_MOST_EPSILON:g}. Got {epsilon!r}."
+        )
+    if not (is_number(delta, Real) and 0 < delta < 1):
         raise InputError(f"delta must be a number between 0 and 1. Got {delta!r}.")
+    noise = float(accountant().get_sigma_gaussian(float(epsilon), float(delta)))
+    if noise > _MOST_NOISE:
+        raise InputError(
+            f"epsilon = {epsilon:g} and delta = {delta:g} ask for {noise:.1e} times as much noise as a "
+            "sample adds, which leaves nothing. Give a larger budget."
+        )
+    return float(epsilon), float(delta), noise
 
 
 def require_releasable(model: ACILClassifier, state: State) -> Expansion:

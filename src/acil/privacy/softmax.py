@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.privacy.release import (
     ROUNDING,
-    accountant,
     check_budget,
     enter_release,
     gaussian,
@@ -26,7 +26,7 @@ from acil.privacy.release import (
     require_releasable,
 )
 from acil.state import State
-from acil.validation import check_same_kind, columns_of
+from acil.validation import check_same_kind, columns_of, is_number
 
 # Chosen once for all data and every ε, on public samples alone (docs/privacy.md, "The forms"): a choice
 # that looks at the private samples would have to be paid for. The first two are defaults.
@@ -106,12 +106,12 @@ def private_softmax(
     >>> guarantee(release)["epsilon"]
     4.0
     """
-    check_budget(epsilon, delta)
+    epsilon, delta, noise = check_budget(epsilon, delta)
     steps = _STEPS if steps is None else steps
     longest_error = _LONGEST_ERROR if longest_error is None else longest_error
-    if steps < 1 or not 0 < longest_error <= math.sqrt(2):
+    if not (is_number(steps, Integral) and steps >= 1) or not 0 < longest_error <= math.sqrt(2):
         raise InputError(
-            "steps must be at least 1, and longest_error positive and at most √2. Got "
+            "steps must be an int of at least 1, and longest_error positive and at most √2. Got "
             f"{steps} and {longest_error}."
         )
     with model._locked() as state:
@@ -120,7 +120,6 @@ def private_softmax(
         state.check_values(rows)
         check_same_kind(found, state.classes)
         labels = label_set(state, classes)
-        noise = accountant().get_sigma_gaussian(epsilon, delta)
         features, columns = state.features(rows), columns_of(found, labels)
 
         def blocks() -> Iterator[Block]:
