@@ -373,10 +373,10 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, dtype=PRECISIONS[dtype].sums, device=device)
     except Exception as error:  # each device that is not there has its own way to say so
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(
             f"The 'device' parameter of ACILClassifier is {name!r}, which cannot be used here with "
-            f'dtype="{dtype}": {reason} Use device="auto" or device="cpu", also to load a model.'
+            f'dtype="{dtype}": {reason}. Use device="auto" or device="cpu", also to load a model.'
         ) from error
     return device
 

@@ -70,7 +70,9 @@ def test_of_records_of_one_phase_or_two_summaries_the_last_counts(tmp_path):
 
 
 def test_records_of_a_choice_are_not_those_of_a_run(tmp_path):
-    records = [{"kind": "choice", "dataset": "digits", "candidate": "reference"}, *run_records()]
+    texts = dict.fromkeys(("dataset", "order", "recipe", "candidate", "identity"), "x")
+    choice = {"kind": "choice", **texts, "split": 0, "accuracy": {}, "network_inputs": 1}
+    records = [choice, *run_records()]
     (comparison,) = collect([write_run(tmp_path, records)]).suites["main"]
     assert len(comparison.rows) == 1
 

@@ -72,6 +72,26 @@ def test_more_phases_than_classes_left_is_refused_before_anything_is_written(emb
 
 
 @pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"settings.gama": 3}, "No method has a setting 'gama'. Did you mean gamma"),
+        ({"methods": "ncm,icarl-bce", "settings.memory_rul": 3}, "Did you mean memory_rule"),
+        ({"gamma": "x"}, "'gamma' parameter"),
+        ({"methods": "ds-al", "expansion_size": "x"}, "'expansion_size' parameter"),
+        ({"solver": "cg"}, "'solver' parameter"),
+    ],
+)
+def test_settings_that_are_none_are_refused_before_anything_is_written(
+    embeddings, tmp_path, changes, words
+):
+    with pytest.raises(InputError, match=words):
+        describe_plan(settings(embeddings, phases=2, **changes))
+    with pytest.raises(InputError, match=words):
+        run(settings(embeddings, phases=2, **changes), tmp_path / "run")
+    assert not (tmp_path / "run" / "records.jsonl").exists()
+
+
+@pytest.mark.parametrize(
     "changes", [{"solver": "recursive"}, {"dtype": "mixed", "gamma": 100}, {"expansion_size": "none"}]
 )
 def test_settings_reach_the_head_and_the_records(embeddings, tmp_path, changes):

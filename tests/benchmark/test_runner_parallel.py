@@ -128,7 +128,7 @@ def test_the_longest_jobs_begin(monkeypatch, tmp_path):
     config = make_config({"methods": "ncm,icarl,joint", "phases": "1,5", "seeds": "0", "jobs": "1"})
     prepared, begun = prepare(config, None, None), []
 
-    def started(spawn, prepared, job, out, processes):
+    def started(job, *others):
         begun.append((job.method, len(job.grouping) - 1))
 
     monkeypatch.setattr(runner, "_in_process", started)
@@ -173,6 +173,7 @@ def test_stopping_the_first_process_stops_all(own, tmp_path, number):
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=heeding,
+        start_new_session=True,
     )
 
     def pids():
@@ -180,7 +181,8 @@ def test_stopping_the_first_process_stops_all(own, tmp_path, number):
 
     try:
         until(lambda: len(pids()) == 2)
-        process.send_signal(number)
+        # Ctrl-C reaches every process of a terminal.
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         _, told = process.communicate(timeout=120)
     finally:
         process.kill()
@@ -189,3 +191,4 @@ def test_stopping_the_first_process_stops_all(own, tmp_path, number):
         assert process.returncode == 130
         assert "Stopped. Go on with: acil bench run --resume" in told
         assert "Traceback" not in told
+        assert "failed" not in told

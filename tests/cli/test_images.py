@@ -261,6 +261,8 @@ def test_image_that_was_learnt_is_left_out_and_told(place, model):
     result = acil("learn", place / "train" / "red", "--class", "red", "--model", model)
     assert "left out: 5 images learnt already" in result.stderr
     assert result.stdout == f"nothing new: {model} is unchanged\n"
+    other = acil("learn", place / "train" / "red", "--class", "pink", "--model", model)
+    assert "nothing learnt of pink: all its images were learnt under another class" in other.stderr
     assert model.read_bytes() == before
     assert json.loads(acil("inspect", model, "--json").stdout)["images"]["tracked"] == 20
     image = next((place / "train" / "red").iterdir())

@@ -159,9 +159,18 @@ def test_missing_file_is_told(tmp_path, name):
         ({"features": ROWS, "network": np.array('{"identity": {"name": 3}}')}, "network"),
         (b"PK\3\4 no archive", "Cannot read"),
         (b"", "Cannot read"),
+        (b"no archive", "no npz file of plain arrays"),
+        ({"features": np.where(ROWS[2, 0] == ROWS, np.nan, ROWS)}, "those of row 3 are not"),
+        ({"features": ROWS, "labels": LABELS[:, None]}, "shape"),
+        ({"features": ROWS, "labels": np.full(30, b"x")}, "row 1 of its labels is b'x'"),
+        (
+            {"features": ROWS, "labels": np.where(np.arange(30) == 4, np.nan, 1)},
+            "row 5 of its labels is nan",
+        ),
+        ({"features": ROWS, "labels": np.full(30, 0.5)}, "no whole number"),
         ('a,b,label\n1,"2,x\n', "Cannot read"),
         ("label,a,a\nx,1,2\n", "same name"),
-        ({"features": ROWS, "labels": np.array("x")}, "30 rows of features, but 1 labels"),
+        ({"features": ROWS, "labels": np.array("x")}, "shape"),
         ({"features": ROWS + 1j}, "complex"),
     ],
 )
@@ -180,3 +189,15 @@ def test_list_of_images_is_no_file_of_features(tmp_path):
     assert not holds_features(tmp_path / "list.csv")
     assert not holds_features(tmp_path)
     assert holds_features(write_table(tmp_path / "x.csv"))
+
+
+def test_rows_of_no_network_are_not_tracked(tmp_path):
+    np.savez(tmp_path / "rows.npz", features=ROWS, labels=LABELS)
+    model = tmp_path / "m.acil"
+    refused = acil("learn", tmp_path / "rows.npz", "--model", model, "--track", code=1)
+    assert "--track needs images" in refused.stderr
+    acil("learn", tmp_path / "rows.npz", "--model", model)
+    np.savez(tmp_path / "some.npz", features=ROWS[:2], labels=LABELS[:2])
+    told = acil("forget", model, tmp_path / "some.npz").stderr
+    assert "a model of features cannot always tell" in told
+    assert "--track" not in told

@@ -82,6 +82,13 @@ def test_a_release_says_what_it_guarantees_and_the_model_remembers_it(place):
     assert "private release" in refused.stderr
 
 
+def test_nothing_but_the_release_is_written_beside_it(place):
+    together = ("--private", place / "alone.acil", "--epsilon", 2, "--onnx", place / "alone.onnx")
+    refused = acil("export", place / "new.acil", *together, code=1)
+    assert "Only the file of --private is private" in refused.stderr
+    assert not list(place.glob("alone*"))
+
+
 def test_classes_of_few_images_are_refused(place):
     assert "clip_norm 1, min_class_samples 2" in acil("inspect", place / "old.acil").stdout
     image = next((place / "more").rglob("*.png"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.benchmark.config import RunConfig, data_options
+from acil.benchmark.config import METHOD_SETTINGS, RunConfig, data_options
 from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.plan import Job, families, has_column, phases, variants
 from acil.distributed import Group
 from acil.errors import InputError
-from acil.methods import Context, resolve
+from acil.methods import Context, available, resolve
 from acil.methods.base_network import stored_classifier
 from acil.training.fields import changed
 from acil.training.recipes import Recipe, recipe, to_dict
@@ -90,6 +91,7 @@ class PreparedRun:
         grouping asked for; groupings whose phases end at the same classes are read off on the way.
         """
         config, given = self.config, self.config.settings
+        _check_names(given, config.methods)
         own = {}
         for name in config.methods:
             method = resolve(name)
@@ -103,7 +105,7 @@ class PreparedRun:
         groupings = {k: phases(self.n_classes, self.base, k) for k in config.phases}
         each = [{k: grouping} for k, grouping in groupings.items()]
         together = families(groupings)
-        return [
+        jobs = [
             Job(name, settings, seed, max(covers.values(), key=len), covers)
             for seed in config.seeds
             for name in methods
@@ -111,6 +113,11 @@ class PreparedRun:
             for covers in (together if resolve(name).grouping_free else each)
             if any(has_column(config.suite, name, k) for k in covers)
         ]
+        for job in jobs:
+            if resolve(job.method).analytic_heads:
+                # Refuses what cannot be set, before hours of training.
+                resolve(job.method)(self.context(job, None))
+        return jobs
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -252,6 +259,19 @@ def prepare(
         progress,
         group or Group(device),
     )
+
+
+def _check_names(settings: Mapping[str, Any], methods: Sequence[str]) -> None:
+    """Raise an `InputError` if a setting belongs to no method at all, as a misspelt one does."""
+    found = [resolve(name).setting_names() for name in {*methods, *(available() if settings else ())}]
+    if None in found:
+        return
+    known = {*METHOD_SETTINGS, "widths", "budgets", "increment"}.union(*(names or () for names in found))
+    for name in settings:
+        if name.partition(".")[0] not in known:
+            near = difflib.get_close_matches(name, known, 3, 0.5)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise InputError(f"No method has a setting {name!r}.{hint} See docs/methods.md.")
 
 
 def told_left_out(found: Mapping[str, str]) -> str:

@@ -113,13 +113,18 @@ def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> 
     # A forked process could not use a GPU that this one has touched.
     spawn = multiprocessing.get_context("spawn")
     processes: list[Any] = []
-    with futures.ThreadPoolExecutor(prepared.config.jobs) as pool:
+    stopping = threading.Event()
+    # Ctrl-C is for this process, which stops the others: they inherit that it is blocked.
+    unheard = (signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
+    with futures.ThreadPoolExecutor(prepared.config.jobs, "job", *unheard) as pool:
         # The longest first, or the last one would run alone in the end.
         order = longest_first(prepared, jobs)
-        threads = [pool.submit(_in_process, spawn, prepared, job, out, processes) for job in order]
+        given = (spawn, prepared, out, processes, stopping)
+        threads = [pool.submit(_in_process, job, *given) for job in order]
         try:
             return [failure for done in futures.as_completed(threads) if (failure := done.result())]
         finally:
+            stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
             for stop in ("terminate", "kill"):
                 for process in processes:
@@ -128,7 +133,12 @@ def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> 
 
 
 def _in_process(
-    spawn: Any, prepared: PreparedRun, job: Job, out: Path, processes: list[Any]
+    job: Job,
+    spawn: Any,
+    prepared: PreparedRun,
+    out: Path,
+    processes: list[Any],
+    stopping: threading.Event,
 ) -> Failure | None:
     """Run one job in a new process, pass on what it tells, and return how it failed, if it did."""
     receiving, sending = spawn.Pipe(duplex=False)
@@ -149,6 +159,8 @@ def _in_process(
         raise ModelFileError(told.text)
     if isinstance(told, Failure) or (told is None and code == 0):
         return told
+    if stopping.is_set():
+        return None
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     text = f"Its process {how}."
     logger.warning("%s failed: %s", job.title, text)
@@ -157,8 +169,6 @@ def _in_process(
 
 def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: bool) -> None:
     """Do one job, in a new process."""
-    # Ctrl-C reaches every process of the terminal; the first one stops the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 

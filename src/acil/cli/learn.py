@@ -36,7 +36,7 @@ def learn(
     class_name: ClassName = None,
     backbone: Backbone = None,
     expansion_size: Annotated[
-        int | None, typer.Option(help="Width of a random expansion, for a new model (default: none).")
+        int | None, typer.Option(help="Width of a random expansion of a new model; without it, none.")
     ] = None,
     gamma: Annotated[
         str | None,
@@ -107,6 +107,8 @@ def learn(
                 hint = " Or leave them out with --skip-bad." if error.others else ""
                 raise InputError(f"{error}{hint}") from error
             embedder = reader.embedder
+        elif track and samples.identity is None:
+            raise InputError("--track needs images, or features that acil embed has made.")
         with locked(model):
             # The file as it is now; another process may have made it or added to it.
             _require_new(model, chosen)
@@ -120,6 +122,13 @@ def learn(
     if report.repeated:
         some = counted(len(report.repeated), "image")
         typer.echo(f"left out: {some} learnt already ({plain(first_of(report.repeated))})", err=True)
+        missing = sorted({*samples.names} - {*report.totals})
+        if missing:
+            typer.echo(
+                f"nothing learnt of {plain(', '.join(missing))}: all its images were learnt under "
+                "another class",
+                err=True,
+            )
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())
     rate = n_images / samples.seconds if samples.seconds else None
@@ -220,9 +229,13 @@ def forget(
         err=True,
     )
     if len(latest.snapshot.tracker) < sum(report.totals.values()):
+        if samples.identity is None:
+            which = "a model of features"
+        else:
+            which = "a model that does not track all its images (acil learn --track)"
         typer.echo(
-            f"This holds if {them if number == 1 else 'they'} had been learnt under the class given: a "
-            "model that does not track all its images (acil learn --track) cannot always tell.",
+            f"This holds if {them if number == 1 else 'they'} had been learnt under the class given: "
+            f"{which} cannot always tell.",
             err=True,
         )
     if undo:

@@ -251,6 +251,11 @@ def export(
         raise InputError("Say what to write: --onnx FILE, --inference FILE or --private FILE.")
     if (private is None) != (epsilon is None):
         raise InputError("--private FILE and --epsilon belong together. Give both.")
+    if private is not None and len(files) > 1:
+        raise InputError(
+            "Only the file of --private is private; the others would have the model as it is. Write the "
+            f"release alone, and then export it: acil export {private} --onnx FILE."
+        )
     for path in files:
         require_free(path, force)
         if path.resolve() == model.resolve():

@@ -21,7 +21,8 @@ Backbone = Annotated[
     str | None,
     typer.Option(
         help="Network: efficientnet-lite0, timm:NAME, torchvision:NAME, onnx:FILE, "
-        "module:PACKAGE.MODULE.NAME or a .safetensors file (default: that of the model)."
+        "module:PACKAGE.MODULE.NAME or a .safetensors file (default: that of the model; of a new one, "
+        "efficientnet-lite0)."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]

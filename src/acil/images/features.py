@@ -61,11 +61,13 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     read = {".npz": _read_npz, ".parquet": _read_parquet}.get(place.suffix.lower(), _read_csv)
     try:
         arrays = read(place)
+        if "features" not in arrays:
+            raise ValueError(f"it has no array 'features' among {sorted(arrays)[:10]}")
         if np.iscomplexobj(arrays["features"]):
             raise ValueError("its features are complex numbers")
         features = np.asarray(arrays["features"], dtype=np.float32)
         texts = {
-            name: [str(text) for text in np.atleast_1d(arrays[name]).tolist()]
+            name: _texts(name, np.asarray(arrays[name]))
             for name in ("labels", "paths", "digests")
             if name in arrays
         }
@@ -80,11 +82,14 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
         raise InputError(
             f"Cannot read features from {place}: {error}. See docs/embeddings.md."
         ) from None
-    if features.ndim != 2 or 0 in features.shape or not np.isfinite(features).all():
+    if features.ndim != 2 or 0 in features.shape:
         raise InputError(
-            f"{place}: features must be finite numbers, a row for each sample; found an array of shape "
-            f"{features.shape}."
+            f"{place}: features must be a row for each sample; found an array of shape {features.shape}."
         )
+    bad = np.flatnonzero(~np.isfinite(features).all(axis=1)) + 1
+    if len(bad):
+        some = ", ".join(map(str, bad[:5])) + (" …" if len(bad) > 5 else "")
+        raise InputError(f"{place}: features must be finite numbers; those of row {some} are not.")
     n = len(features)
     texts.setdefault("labels", [""] * n)
     texts.setdefault("paths", [f"row {number + 1}" for number in range(n)])
@@ -101,9 +106,25 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     return Samples(features, np.array(labels, dtype=np.str_), digests, names, (), identity, source, 0.0)
 
 
+def _texts(name: str, values: npt.NDArray[Any]) -> list[str]:
+    """Return labels, paths or digests as text; raise if a row has none."""
+    if values.ndim != 1:
+        raise ValueError(f"its {name} are an array of shape {values.shape}, not one for each row")
+    for number, value in enumerate(values.tolist(), start=1):
+        if value is None or value != value or isinstance(value, bytes):  # NaN differs from itself
+            raise ValueError(f"row {number} of its {name} is {value!r}, which is no text or number")
+        if isinstance(value, float) and not value.is_integer():
+            raise ValueError(f"row {number} of its {name} is {value!r}, which is no whole number")
+    return [str(value) for value in values.tolist()]
+
+
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-        return dict(file)
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            return dict(file)
+    except ValueError as error:
+        # NumPy advises to unpickle it.
+        raise ValueError("it is no npz file of plain arrays, or has arrays of Python objects") from error
 
 
 def _read_parquet(path: Path) -> dict[str, Any]:

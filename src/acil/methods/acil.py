@@ -25,6 +25,7 @@ from acil.distributed import Group, partial_fit
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen_features import FrozenMethod, own_images
 from acil.modelfile import pack, unpack
+from acil.validation import check_parameters
 from acil.vision.imageset import ImageSet
 
 #: Seed of the order of rows in which the joint fit sees all data.
@@ -106,7 +107,7 @@ class ACIL(FrozenMethod):
 def new_classifier(context: Context) -> ACILClassifier:
     """Return the untrained head that recipe and settings ask for."""
     recipe, settings = context.recipe, context.settings
-    return ACILClassifier(
+    made = ACILClassifier(
         expansion_size=settings.get("expansion_size", recipe.expansion_size),
         gamma=settings.get("gamma", recipe.gamma),
         solver=settings.get("solver", "gram"),
@@ -114,6 +115,8 @@ def new_classifier(context: Context) -> ACILClassifier:
         random_state=context.seed,
         device=str(context.device),
     )
+    check_parameters(made)
+    return made
 
 
 def learn_phase(

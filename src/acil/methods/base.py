@@ -117,6 +117,11 @@ class Method(ABC):
         """Take up what is not in the state, from the base phase; called after `load_state_dict`."""
 
     @classmethod
+    def setting_names(cls) -> frozenset[str] | None:
+        """Return the names of its settings; None if it takes any, as a method of the user's own may."""
+        return None
+
+    @classmethod
     def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return what records say of the method's own settings, from what the user set and defaults."""
         return {}

@@ -35,6 +35,10 @@ class FrozenMethod(Method):
     #: A frozen dataclass of the method's own settings.
     settings_type: ClassVar[type[Any]] = Settings
 
+    @classmethod
+    def setting_names(cls) -> frozenset[str] | None:
+        return frozenset(field.name for field in dataclasses.fields(cls.settings_type))
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.settings: Any = read_settings(self.settings_type, context.settings)

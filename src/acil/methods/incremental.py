@@ -84,6 +84,10 @@ class IncrementalNetwork(Method):
         self.exemplars = ExemplarMemory(self.memory_rule(self.settings), context.n_classes)
 
     @classmethod
+    def setting_names(cls) -> frozenset[str] | None:
+        return frozenset(cls.recorded_settings({}))
+
+    @classmethod
     def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the method's own settings, defaults included, for the records of a run."""
         values = to_values(cls.own_settings(settings))

@@ -79,11 +79,13 @@ def _read(path: Path) -> dict[str, Any]:
         arrays: dict[str, Any]
         if path.suffix == ".safetensors":
             arrays = load_file(path)
+            there = list(arrays)
         else:
             # Opened here: NumPy forgets to close a file that it cannot read.
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 wanted = {name for names in _NAMES.values() for name in names}
-                arrays = {name: file[name] for name in file.files if name in wanted}
+                there = file.files
+                arrays = {name: file[name] for name in there if name in wanted}
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
     except _DAMAGE as error:
@@ -97,7 +99,7 @@ def _read(path: Path) -> dict[str, Any]:
         if len(present) != 1:
             raise InputError(
                 f"{path} must have one array {' or '.join(names)}, got {present or 'none'} among "
-                f"{sorted(arrays)[:10]}."
+                f"{sorted(there)[:10]}. It needs features and labels of training and of test samples."
             )
         found[meaning] = arrays[present[0]]
     return found
