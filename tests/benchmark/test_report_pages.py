@@ -230,6 +230,12 @@ def test_commands_rebuild_what_differs_from_the_recipe(tmp_path):
     )
 
 
+def test_command_of_a_part_of_the_classes_names_their_number(tmp_path):
+    (line,) = commands(compared(tmp_path, run_records(base=30, classes=60)), "main")
+    assert "--classes 60" in line
+    assert "--base" not in line
+
+
 def test_command_of_a_width_suite_names_the_widths(tmp_path):
     records = [
         record

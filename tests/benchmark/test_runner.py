@@ -144,7 +144,7 @@ def test_resuming_may_add_seeds_but_not_change_the_problem(embeddings, tmp_path)
         run(settings(embeddings, phases=2, order="seed1993"), folder, resume=True)
 
 
-class Stop(Exception):
+class Stop(BaseException):
     pass
 
 

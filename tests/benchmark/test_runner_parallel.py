@@ -112,8 +112,11 @@ def test_job_that_fails_is_reported_and_the_others_go_on(own, tmp_path):
     assert "[own_methods:Fails, seed 0, K = 5] This method never liked phase 1." in result.stderr
     assert [r["method"] for r in records(tmp_path / "run", "summary")] == ["own_methods:Twin"]
     assert "own_methods:Twin" in (tmp_path / "run" / "report" / "main.md").read_text()
-    (failure,) = records(tmp_path / "run", "failure")
-    assert failure["error"] == "This method never liked phase 1."
+    failures = {record["method"]: record["error"] for record in records(tmp_path / "run", "failure")}
+    assert failures == {
+        "own_methods:Dies": "Its process ended with exit code 7.",
+        "own_methods:Fails": "This method never liked phase 1.",
+    }
 
 
 def test_job_that_fails_in_the_only_process_does_not_stop_the_others_either(own, tmp_path):

@@ -149,6 +149,7 @@ class Search:
         # From here on there are neither test images nor new classes.
         kept = restrict(data, order[:base])
         self.images, self.labels, self.n_classes = kept.train, kept.train_labels, base
+        self.class_names = kept.class_names
         if not self.images.has_pixels:
             raise InputError("A recipe is chosen by training networks, and this data set has no images.")
         reference = changed(recipe(self.recipe or data.default_recipe), self.changes)
@@ -284,7 +285,14 @@ class Search:
             checkpoint=checkpoint,
             progress=progress,
         )
-        facts = {"split": split.number, "base_classes": split.ends[0], "recipe": chosen.name}
+        facts = {
+            "dataset": dataset_name(self.dataset),
+            "order": canonical_order(self.order),
+            "trained_on": [self.class_names[c] for c in sorted({*self.labels[use].tolist()})],
+            "split": split.number,
+            "base_classes": split.ends[0],
+            "recipe": chosen.name,
+        }
         save_backbone(network.backbone, stored, {**facts, "training": to_dict(chosen)}, half=True)
         checkpoint.remove()
 

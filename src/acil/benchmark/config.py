@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -94,7 +94,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             if not isinstance(value, Mapping):
                 raise InputError(f"{name} must be a table of values, got {value!r}.")
             if name != "resolved":
-                result[name].update({key: parse_value(item) for key, item in value.items()})
+                result[name].update({key: parse_value(item) for key, item in _flat(value)})
         elif name in known:
             result[name] = _converted(name, value)
         else:
@@ -118,7 +118,18 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     ):
         if found < least:
             raise InputError(f"{name} must be at least {least}, got {found}.")
+    if max(config.seeds) >= 2**63:
+        raise InputError(f"seeds must be below 2**63, got {max(config.seeds)}.")
     return config
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of tables in tables under dotted keys."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def read_config(path: Path) -> dict[str, Any]:

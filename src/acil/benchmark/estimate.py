@@ -108,12 +108,16 @@ def head_seconds(prepared: PreparedRun, job: Job) -> float:
     return resolve(job.method).analytic_heads * work / _flops(prepared.device)
 
 
-def base_inputs(prepared: PreparedRun) -> int:
-    """Return how many images base training of one seed sees, each as often as it is seen.
+def base_inputs(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
+    """Return how many images training the shared base network sees, each as often as it is seen.
 
-    Copies that an auxiliary task makes count, and so does the training of teachers.
+    That of one seed; 0 if all methods train networks of their own. Copies that an auxiliary task makes
+    count, and so does the training of teachers.
     """
     if prepared.backbone is not None or not prepared.data.train.has_pixels or not prepared.base:
+        return 0
+    methods = {job.method: resolve(job.method)(prepared.context(job, None)) for job in jobs}
+    if all(getattr(method, "own_base_epochs", 0) for method in methods.values()):
         return 0
     training = prepared.recipe.training
     images = int((prepared.data.train_labels < prepared.base).sum())
@@ -181,7 +185,7 @@ def describe_plan(config: RunConfig) -> str:
     jobs = prepared.plan()
     widest = max(head_width(prepared, job) for job in jobs)
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
-    trained = base_inputs(prepared) * len(config.seeds)
+    trained = base_inputs(prepared, jobs) * len(config.seeds)
     later = [later_trained_images(prepared, job) for job in jobs]
     pace = seconds_per_image(prepared) if trained or any(later) else 0.0
     heads = sum(head_seconds(prepared, job) for job in jobs)

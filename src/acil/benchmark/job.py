@@ -59,7 +59,7 @@ class Failure:
     #: diverges), and nothing to mend.
     is_result: bool = False
     #: As it was raised, if it was in this process.
-    error: ACILError | None = None
+    error: Exception | None = None
     #: Whether a file could not be written, which stops the whole run.
     stops_all: bool = False
 
@@ -80,17 +80,24 @@ def attempt(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
         run_job(prepared, job, directory)
     except (ModelFileError, ProcessLostError):
         raise
-    except ACILError as error:
+    except Exception as error:
+        # With its traceback if it is a fault of the method's code
+        trace = None if isinstance(error, ACILError) else error
+        text = f"{type(error).__name__}: {error}" if trace else str(error)
         if directory is None:
             # All processes of the group have heard of it, and rank 0 records it.
             logger.info("%s failed.", job.title)
             return None
-        for k in job.covers:
-            record = {"kind": "failure", **prepared.labels(job, k), "error": str(error)}
-            directory.records.append(record)
-        logger.warning("%s failed: %s", job.title, error)
-        return Failure(job, str(error), isinstance(error, SingularMatrixError | DivergedError), error)
+        record_failure(prepared, job, directory, text)
+        logger.warning("%s failed: %s", job.title, text, exc_info=trace)
+        return Failure(job, text, isinstance(error, SingularMatrixError | DivergedError), error)
     return None
+
+
+def record_failure(prepared: PreparedRun, job: Job, directory: RunDirectory, text: str) -> None:
+    """Record why a job failed, for each number of phases that it covers."""
+    for k in job.covers:
+        directory.records.append({"kind": "failure", **prepared.labels(job, k), "error": text})
 
 
 def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> None:

@@ -29,6 +29,7 @@ from acil.vision.backbones import Backbone, Preprocessing, build, load_backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.embedder import Embedder, TorchEmbedder
 from acil.vision.extract import FeatureExtractor
+from acil.vision.listing import first_of
 from acil.vision.networks import EFFICIENTNET, open_network
 
 ProgressListener = Callable[[Any], None]
@@ -177,7 +178,7 @@ class PreparedRun:
             settings=job.settings,
             backbone=self.backbone,
             classifier=self.classifier,
-            identity=identity,
+            identity={**identity, "trained_on": list(self.data.class_names[: self.base])},
             cache=self.cache,
             checkpoint=None if base_folder is None else base_folder(digest(identity)),
             progress=self.progress,
@@ -239,7 +240,7 @@ def prepare(
     elif config.backbone is not None:
         path = Path(config.backbone)
         backbone, metadata = load_backbone(path, device=device)
-        _check_backbone(metadata, config, base)
+        _check_backbone(metadata, config, base, data.class_names[:base])
         classifier = stored_classifier(path, backbone)
         # Behind symbolic links, so that two spellings of one path are one network.
         name = f"{path.resolve().name}@{metadata['fingerprint'][:_SHORT]}"
@@ -345,7 +346,9 @@ def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
     return {"identity": data.identity[:_SHORT], **left_out}
 
 
-def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -> None:
+def _check_backbone(
+    metadata: Mapping[str, Any], config: RunConfig, base: int, names: Sequence[str]
+) -> None:
     """Refuse a network that has seen classes which this run calls new."""
     dataset, order = dataset_name(config.dataset), str(metadata.get("order", config.order))
     with suppress(InputError):  # an order of a newer version: certainly not this run's
@@ -362,6 +365,12 @@ def _check_backbone(metadata: Mapping[str, Any], config: RunConfig, base: int) -
                 f"{wanted!r}: it would have seen classes that are called new. Take another backbone or "
                 f"set --{name} {found}."
             )
+    others = sorted({*metadata.get("trained_on", ())} - {*names})
+    if others:
+        raise InputError(
+            f"The backbone {config.backbone} was trained on {first_of(others)}, which this run does not "
+            "have among its base classes: they would be called new. Take another backbone."
+        )
 
 
 def _count_features(
@@ -376,6 +385,8 @@ def _count_features(
         return int(extractor.features(data.train.subset(torch.tensor([0]))).shape[1])
     except InputError as error:
         needed, side = network.preprocessing.size, data.train.shape[-1]
+        if needed == side:
+            raise
         raise InputError(
             f"{error} Images of a folder are loaded in another size with --set data.size={needed}. A "
             "recipe's network is built for these images with --set "

@@ -17,13 +17,14 @@ import threading
 from collections.abc import Sequence
 from concurrent import futures
 from contextlib import ExitStack, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from acil.benchmark.config import RunConfig
 from acil.benchmark.estimate import check_memory, longest_first
-from acil.benchmark.job import Failure, attempt
+from acil.benchmark.job import Failure, attempt, record_failure
 from acil.benchmark.plan import Job
 from acil.benchmark.prepare import PreparedRun, ProgressListener, prepare, told_left_out
 from acil.benchmark.records import finished, key
@@ -114,7 +115,9 @@ def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> 
     spawn = multiprocessing.get_context("spawn")
     processes: list[Any] = []
     stopping = threading.Event()
-    # Ctrl-C is for this process, which stops the others: they inherit that it is blocked.
+    # Ctrl-C is for this process, which stops the others: they inherit that it is blocked. Whoever starts
+    # multiprocessing's own helper unblocks it again.
+    resource_tracker.ensure_running()
     unheard = (signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
     with futures.ThreadPoolExecutor(prepared.config.jobs, "job", *unheard) as pool:
         # The longest first, or the last one would run alone in the end.
@@ -163,12 +166,14 @@ def _in_process(
         return None
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     text = f"Its process {how}."
+    record_failure(prepared, job, RunDirectory(out), text)
     logger.warning("%s failed: %s", job.title, text)
     return Failure(job, text)
 
 
 def _work(config: RunConfig, out: Path, job: Job, connection: Connection, tell: bool) -> None:
     """Do one job, in a new process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 import time
@@ -182,7 +183,8 @@ def _described(event: Any) -> tuple[str, int, int, str]:
 @contextmanager
 def _saying_how_to_resume(folder: Path) -> Iterator[None]:
     """After an interruption, a full disk or a lost process, print the command that goes on."""
-    again = f"Go on with: acil bench run --resume --config {folder / 'config.toml'} --out {folder}"
+    places = shlex.join(["--config", str(folder / "config.toml"), "--out", str(folder)])
+    again = f"Go on with: acil bench run --resume {places}"
     try:
         yield
     except KeyboardInterrupt:

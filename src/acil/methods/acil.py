@@ -80,7 +80,7 @@ class ACIL(FrozenMethod):
         if group is not None:
             squares = [sum(parts) for parts in zip(*group.exchange(squares), strict=True)]
         report = {
-            "joint_difference": math.sqrt(squares[0] / squares[1]),
+            "joint_difference": math.sqrt(squares[0] / squares[1]) if squares[0] else 0.0,
             "condition": self.classifier.condition_,
         }
         if self.classifier.solver == "gram":

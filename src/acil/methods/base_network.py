@@ -81,9 +81,18 @@ def base_network(context: Context, phase: Phase) -> Network:
 
 
 def new_network(context: Context, n_classes: int) -> Network:
-    """Return the recipe's untrained network, drawn from the seed."""
-    generator = torch.Generator().manual_seed(context.seed)
-    backbone = build(context.recipe.backbone, generator, **context.recipe.backbone_options)
+    """Return the recipe's untrained network, drawn from the seed.
+
+    Of a network that was given, one of its kind; of one that only the user has, a copy as it is.
+    """
+    generator, given = torch.Generator().manual_seed(context.seed), context.backbone
+    if given is None:
+        backbone = build(context.recipe.backbone, generator, **context.recipe.backbone_options)
+    elif given.name in BACKBONES:
+        backbone = build(given.name, generator, **given.options)
+        backbone.preprocessing = given.preprocessing
+    else:
+        backbone = copy.deepcopy(given)
     return Network(backbone, n_classes, generator=generator)
 
 

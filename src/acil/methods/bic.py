@@ -9,7 +9,8 @@ With n old and m new classes, scores z, and ẑ the corrected scores of the netw
 
 Stage 1 sees new images and exemplars but for a balanced tenth: of 20 exemplars a class, 18 train and 2
 choose α and β, and as many new images of each class are taken out. Those stay apart: they are the
-exemplars of first rank, and no later stage 1 sees them. One pair (α, β) counts, that of the newest
+exemplars of first rank, and no later stage 1 sees them, except where a memory of "N in total" leaves a
+class fewer and fewer: then as many stay apart as a tenth of what is left. One pair (α, β) counts, that of the newest
 classes; the teacher of the next phase has it, the classes' own scores do not any more.
 
 Differences from the original:
@@ -157,7 +158,7 @@ class BiC(IncrementalNetwork):
         return correction
 
     def first_exemplars(self, phase: Phase) -> Tensor:
-        """Return the images of a phase that were held out: they are kept, and never trained on."""
+        """Return the images of a phase that were held out: they are kept, and stay apart."""
         labels = torch.cat([phase.labels, self.exemplars.labels])
         held = self._held_out(phase, labels)[: len(phase.labels)]
         return torch.nonzero(held).flatten()

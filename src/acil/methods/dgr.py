@@ -39,7 +39,7 @@ from acil.methods.incremental import IncrementalNetwork
 from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
-from acil.vision.decode import to_pixels
+from acil.vision.decode import centre, to_pixels
 from acil.vision.extract import full_float32
 
 _PREFIX = "generator."
@@ -240,7 +240,11 @@ class DGR(IncrementalNetwork):
         return self.fit(self.grown_student(phase), self.data(phase), phase, objective)
 
     def data(self, phase: Phase) -> tuple[Tensor, Tensor]:
+        size = self.network.backbone.preprocessing.size if self.network else None
         images, labels = phase.images.pixels(), phase.labels
+        if size is not None:
+            # As large as those that are drawn
+            images = centre(images, size)
         if self._drawn is None:
             return images, labels
         return torch.cat([images, self._drawn[0]]), torch.cat([labels, self._drawn[1]])

@@ -34,6 +34,7 @@ from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Scored
 from acil.vision.backbones import Preprocessing, normalise
+from acil.vision.decode import centre
 from acil.vision.extract import exact_inference
 
 
@@ -94,7 +95,7 @@ def fisher_information(
     with exact_inference(network, device), torch.enable_grad():
         for start in starts:
             part = slice(start, start + batch_size)
-            x = normalise(pixels[part].to(device), preprocessing)
+            x = normalise(centre(pixels[part].to(device), preprocessing.size), preprocessing)
             loss = functional.cross_entropy(network(x), labels[part].to(device))
             for total, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
                 total += gradient.square()

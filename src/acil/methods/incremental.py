@@ -214,7 +214,12 @@ class IncrementalNetwork(Method):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         described = state["backbone"]
-        backbone = build(described["name"], **described["options"])
+        given = self.context.backbone
+        if given is not None and given.name == described["name"]:
+            # It may be of a class that only the user has.
+            backbone = copy.deepcopy(given)
+        else:
+            backbone = build(described["name"], **described["options"])
         backbone.preprocessing = Preprocessing.from_dict(described["preprocessing"])
         weights = _part(state, "network.")
         network = self.rebuilt(backbone, weights)

@@ -41,7 +41,7 @@ from acil.training.batches import Batches
 from acil.training.convolution import ScaledConv2d
 from acil.training.fields import Settings, read_settings
 from acil.vision.backbones import Backbone, Preprocessing, normalise
-from acil.vision.decode import to_pixels
+from acil.vision.decode import centre, to_pixels
 from acil.vision.extract import full_float32
 
 logger = logging.getLogger(__name__)
@@ -105,13 +105,16 @@ class Mnemonics(IncrementalNetwork):
             device,
         )
         new = torch.nonzero(~is_old).flatten()
-        start = normalise(kept.pixels[new].to(device), preprocessing)
+        moved = kept.pixels[new]
+        middle = centre(moved, preprocessing.size)
+        start = normalise(middle.to(device), preprocessing)
         with full_float32():
             trained = trained_exemplars(backbone, start, kept.labels[new], old_means, batches, self.rate)
         written = to_pixels(trained, preprocessing).cpu()
-        moved = float((written != kept.pixels[new]).float().mean())
-        logger.info("%s: %.3g of the exemplars' pixels have moved.", self.name, moved)
-        kept.pixels = kept.pixels.index_copy(0, new, written)
+        share = float((written != middle).float().mean())
+        logger.info("%s: %.3g of the exemplars' pixels have moved.", self.name, share)
+        middle.copy_(written)
+        kept.pixels = kept.pixels.index_copy(0, new, moved)
 
 
 def trained_exemplars(

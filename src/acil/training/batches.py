@@ -11,6 +11,7 @@ from torch import Tensor
 from acil.training.settings import Training
 from acil.vision.augment import Augmentation
 from acil.vision.backbones import Preprocessing, normalise
+from acil.vision.decode import centre
 
 #: Bytes of pixels that are augmented together: enough to keep a GPU busy with few launches.
 _CHUNK_BYTES = 2**24
@@ -83,7 +84,8 @@ class Batches:
         chosen = self._images[indices] if resident else self._images[members].to(self._device)
         if chosen.dtype != torch.uint8 or self._preprocessing is None:
             return chosen
-        inputs = normalise(self._augment(chosen, generator), self._preprocessing)
+        augmented = centre(self._augment(chosen, generator), self._preprocessing.size)
+        inputs = normalise(augmented, self._preprocessing)
         return inputs.contiguous(memory_format=torch.channels_last)
 
     def _generator(self, device: torch.device | str, epoch: int, part: object) -> torch.Generator:

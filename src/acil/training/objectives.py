@@ -185,6 +185,10 @@ def transformed(images: Tensor, kinds: Tensor, tasks: Auxiliary) -> Tensor:
 
     Images have three channels, or any number if there is one colour.
     """
+    if tasks.colours > 1 and images.shape[1] != 3:
+        raise InputError(
+            f"Copies with other orders of colours need 3 channels; these images have {images.shape[1]}."
+        )
     if tasks.crossed:
         angles, colours = kinds % tasks.angles, kinds // tasks.angles
     else:

@@ -147,4 +147,5 @@ class Training(Settings):
         if n_images <= self.batch_size:
             return 1
         whole, rest = divmod(n_images, self.batch_size)
-        return whole + bool(rest and self.keep_last_batch)
+        # A single image has no mean and deviation that could normalise it.
+        return whole + bool(rest > 1 and self.keep_last_batch)

@@ -269,6 +269,12 @@ def normalise(x: Tensor, preprocessing: Preprocessing) -> Tensor:
     return unit.sub(mean.reshape(-1, 1, 1)).div_(std.reshape(-1, 1, 1))
 
 
+def centre(pixels: Tensor, size: int) -> Tensor:
+    """Return the middle square of images (…, height, width), a view; smaller ones as they are."""
+    top, left = (max(0, round((side - size) / 2)) for side in pixels.shape[-2:])
+    return pixels[..., top : top + size, left : left + size]
+
+
 def to_pixels(normalised: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Return the nearest 8-bit images of normalised ones.
 

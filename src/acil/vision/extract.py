@@ -17,6 +17,7 @@ from torch.nn import functional
 from acil.errors import InputError
 from acil.vision.backbones import Backbone, fingerprint, normalise
 from acil.vision.cache import FeatureCache
+from acil.vision.decode import centre
 from acil.vision.imageset import ImageSet
 
 #: How much larger than the backbone's input images may be: 256 for 224, as ImageNet's protocol has it.
@@ -130,6 +131,11 @@ class FeatureExtractor:
                 f"The backbone {backbone.name!r} has no tap {unknown[0]!r}. "
                 f"Choose among {', '.join(known) or 'none: it has only its output'}."
             )
+        if self.settings.shift >= backbone.preprocessing.size:
+            raise InputError(
+                f"shift must be less than the {backbone.preprocessing.size} pixels of an image. Got "
+                f"{self.settings.shift}."
+            )
         if batch_size is not None and batch_size < 1:
             raise InputError(f"batch_size must be at least 1. Got {batch_size}.")
         pixels, least, most = _BATCHES["cpu" if self.device.type == "cpu" else "other"]
@@ -211,10 +217,8 @@ class FeatureExtractor:
         return found
 
     def _row_features(self, pixels: Tensor, views: Sequence[View]) -> Tensor:
-        needed = self.backbone.preprocessing
-        top, left = (round((side - needed.size) / 2) for side in pixels.shape[2:])
-        centre = pixels[:, :, top : top + needed.size, left : left + needed.size].to(self.device)
-        seen = [self._parts(self._input(centre, view)) for view in views]
+        middle = centre(pixels, self.backbone.preprocessing.size).to(self.device)
+        seen = [self._parts(self._input(middle, view)) for view in views]
         parts = [sum(same[1:], start=same[0]) / len(views) for same in zip(*seen, strict=True)]
         if self.settings.length is not None:
             parts = [self.settings.length * functional.normalize(part) for part in parts]

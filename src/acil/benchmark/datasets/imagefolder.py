@@ -115,6 +115,9 @@ def _class_names(folder: Path) -> list[str]:
     )
     if not names:
         raise InputError(f"{folder} has no class folders. Put the images of each class into a folder.")
+    for name in names:
+        if not name.isprintable():  # as bytes that are no UTF-8 are not
+            raise InputError(f"The class folder {name!r} in {folder} has no name that can be printed.")
     return names
 
 
@@ -170,7 +173,8 @@ def _decoded(
     paths: Sequence[Path], size: int, folder: Path, what: str, progress: ProgressCallback | None
 ) -> _Decoded:
     """Return all images as squares of pixels, from the cache or by decoding them now."""
-    digest = hashlib.sha256(f"{_VERSION} {size}".encode())
+    # Folders of other data may have files of the same names, sizes and times.
+    digest = hashlib.sha256(f"{_VERSION} {size} {paths[0].resolve().parent}".encode(errors="replace"))
     for path in paths:
         digest.update(json.dumps([_name(path), *_stamp(path)]).encode())
     pixels = folder / f"{what}-{digest.hexdigest()[:24]}.npy"

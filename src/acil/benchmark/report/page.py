@@ -234,11 +234,17 @@ def _steps(rows: list[Row], suite: str) -> list[str]:
     return [p for n, values in lists.items() if values for p in ("--set", f"settings.{n}={values}")]
 
 
+#: Classes of the data sets of which runs mostly take all
+_ALL_CLASSES = {"cifar100": 100, "digits": 10}
+
+
 def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
     """Return the flags of what differs from the recipe, and of classes that are not split in half."""
     flags = []
     # In a table of base sizes each row has its own.
     base, classes = row.settings.get(BASE, comparison.base_classes), comparison.classes
+    if classes is not None and classes != _ALL_CLASSES.get(comparison.dataset, classes):
+        flags += ["--classes", str(classes)]
     if base is not None and classes is not None and base != classes // 2:
         flags += ["--base", str(base)]
     # A network that was given has its fingerprint behind the name.
