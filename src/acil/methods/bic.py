@@ -10,8 +10,8 @@ With n old and m new classes, scores z, and ẑ the corrected scores of the netw
 Stage 1 sees new images and exemplars but for a balanced tenth: of 20 exemplars a class, 18 train and 2
 choose α and β, and as many new images of each class are taken out. Those stay apart: they are the
 exemplars of first rank, and no later stage 1 sees them, except where a memory of "N in total" leaves a
-class fewer and fewer: then as many stay apart as a tenth of what is left. One pair (α, β) counts, that of
-the newest classes; the teacher of the next phase has it, the classes' own scores do not any more.
+class fewer and fewer: then as many stay apart as a tenth of what is left. One pair (α, β) counts, that
+of the newest classes; the teacher of the next phase has it, the classes' own scores do not any more.
 
 Differences from the original:
 
