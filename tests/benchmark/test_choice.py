@@ -208,6 +208,8 @@ def test_command_prints_a_table_and_a_plan(tmp_path):
     assert names[2:] == [REFERENCE, "turned, one copy", "features.mirror=true"]
     more = [*arguments, "--try", "new training.epochs=7"]
     assert CliRunner().invoke(app, [*more, "--table"]).stdout == result.stdout
+    elsewhere = CliRunner().invoke(app, [*arguments, "--table", "--out", str(tmp_path / "typo")])
+    assert "Nothing is recorded" in elsewhere.stderr
 
 
 @pytest.mark.parametrize(

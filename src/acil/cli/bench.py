@@ -270,6 +270,8 @@ def choose(
         with run_progress() as progress:
             search.run(progress)
     rows = search.rows()
+    if only_table and not rows:
+        raise InputError(f"Nothing is recorded of these candidates in {search.folder}.")
     if as_json:
         echo_json(rows)
     else:

@@ -65,9 +65,11 @@ def stop_on_sigterm() -> None:
 
 
 def require_free(path: Path, force: bool) -> None:
-    """Raise if a file exists and may not be replaced."""
+    """Raise if a file exists and may not be replaced, or has no folder to be in."""
     if path.exists() and not force:
         raise InputError(f"{path} exists. Replace it with --force, or give another name.")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"There is no folder {path.absolute().parent}. Create it first.")
 
 
 def given(places: list[Path], class_name: str | None) -> tuple[Any, Any]:
