@@ -25,18 +25,23 @@ app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_a
 @app.command("run")
 def run(
     dataset: Annotated[
-        str | None, typer.Option(help="digits, cifar100, imagefolder:DIR, features:FILE")
+        str | None, typer.Option(help="digits (default), cifar100, imagefolder:DIR, features:FILE …")
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="Methods, comma-separated; HOST+WRAPPER and package.module:Class too (compare: all)."
+            help="Methods, comma-separated; HOST+WRAPPER and package.module:Class too (default: acil; "
+            "compare: all)."
         ),
     ] = None,
-    phases: Annotated[str | None, typer.Option(help="Numbers K of phases, comma-separated.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, comma-separated.")] = None,
+    phases: Annotated[
+        str | None, typer.Option(help="Numbers K of phases, comma-separated (default: 5).")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, comma-separated (default: 0,1,2).")] = None,
     recipe: Annotated[str | None, typer.Option(help="Base training, features, width and γ.")] = None,
-    order: Annotated[str | None, typer.Option(help="natural, seed1993, podnet1..3 or a seed.")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="natural (default), seed1993, podnet1..3 or a seed.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run directory (default: runs/DATASET-SUITE).")
     ] = None,
@@ -48,7 +53,7 @@ def run(
         typer.Option("--set", help="key=value, e.g. recipe.training.epochs=3 or data.size=64"),
     ] = None,
     suite: Annotated[
-        str | None, typer.Option(help="main, compare, table1, ablation, width or memory.")
+        str | None, typer.Option(help="main (default), compare, table1, ablation, width or memory.")
     ] = None,
     backbone: Annotated[
         str | None,
