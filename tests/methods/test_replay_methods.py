@@ -179,6 +179,12 @@ def test_images_to_train_on_are_counted_with_all_stages(name, expected):
     assert resolve(name)(paper_context()).trained_images([300, 200], [3, 5]) == expected
 
 
+def test_what_the_user_sets_stays_even_if_it_is_what_the_recipe_has():
+    asked = dataclasses.replace(paper_context(), recipe_changes=frozenset({"training.epochs"}))
+    assert increment_training(asked, resolve("lwf").schedules).epochs == 160
+    assert increment_training(paper_context(), resolve("lwf").schedules).epochs == 250
+
+
 def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
     shorter = changed(RECIPES["paper"], {"training.epochs": 3, "training.precision": "bf16"})
     context = dataclasses.replace(make_context(), recipe=shorter)

@@ -183,6 +183,7 @@ class PreparedRun:
             checkpoint=None if base_folder is None else base_folder(digest(identity)),
             progress=self.progress,
             group=self.group if self.group.size > 1 else None,
+            recipe_changes=frozenset(self.config.recipe_changes),
             phase_sizes=self.phase_sizes(job),
         )
 

@@ -68,6 +68,8 @@ class Context:
     """Told about long work, see `acil.training.loop`."""
     group: Group | None = None
     """Processes that do this job together, for a method that takes shards."""
+    recipe_changes: frozenset[str] = frozenset()
+    """Dotted keys of the recipe that the user has set."""
     phase_sizes: tuple[int, ...] = ()
     """Number of training images of each phase, for a method that plans ahead; empty if not known."""
 

@@ -47,6 +47,7 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
         name: value
         for name, value in schedules.get(context.recipe.name, {}).items()
         if getattr(given, name) == getattr(usual, name)
+        and f"training.{name}" not in context.recipe_changes
     }
     asked = {
         name.removeprefix(_PREFIX): value
