@@ -52,8 +52,12 @@ def turned(quarters, channels=(0, 1, 2)):
         (ROTATION, 4, {0: turned(0), 1: turned(1), 2: turned(2), 3: turned(3)}),
         (Auxiliary(copies=1, angles=2), 2, {0: turned(0), 1: turned(2)}),
         # Turned or recoloured, unless they are crossed
-        (Auxiliary(colours=3), 6, {3: turned(3), 4: turned(0, (1, 2, 0)), 5: turned(0, (2, 0, 1))}),
-        (Auxiliary(colours=6, crossed=True), 24, {0: turned(0), 9: turned(1, (2, 0, 1))}),
+        (
+            Auxiliary(copies=1, colours=3),
+            6,
+            {3: turned(3), 4: turned(0, (1, 2, 0)), 5: turned(0, (2, 0, 1))},
+        ),
+        (Auxiliary(copies=1, colours=6, crossed=True), 24, {0: turned(0), 9: turned(1, (2, 0, 1))}),
     ],
 )
 def test_kinds_of_copies_are_turns_and_orders_of_colours(tasks, transformations, expected):
@@ -228,3 +232,8 @@ def test_network_without_features_is_refused():
     settings = dataclasses.replace(SHORT, auxiliary=ROTATION)
     with pytest.raises(InputError, match="need a network with features and a classifier"):
         fit(torch.nn.Linear(4, 2), torch.rand(6, 4), torch.tensor([0, 1] * 3), settings)
+
+
+def test_colours_without_copies_are_refused():
+    with pytest.raises(InputError, match="Set copies=1"):
+        Auxiliary(colours=3)

@@ -59,6 +59,11 @@ class Auxiliary(Settings):
     #: what ``distillation`` follows.
     teachers: Annotated[int, "at least 1"] = 3
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.colours > 1 and not self.copies:
+            raise InputError(f"{self.where}colours is about copies, and there are none. Set copies=1.")
+
     @property
     def active(self) -> bool:
         """Whether there is any task."""
