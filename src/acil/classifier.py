@@ -514,10 +514,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
                 if fresh and self.standardize:
                     state = replace(state, scaling=rows.scaling(weights))
-                    state.check_values(rows)
+                    state.check_values(rows, weights)
                 before = state.calibration
                 new = state.learned(samples, declared)
-                # Not counted yet: so it stays if counting is interrupted
+                # Approximate until these samples are counted, which may be interrupted
                 new = replace(new, calibration=before and before.merged(None))
                 # The last line: what comes after it cannot take the features back.
                 self._state = new

@@ -78,7 +78,7 @@ class State:
         dtype, device = self.model.precision.products, self.model.device
         if self.scaling is None:
             return partial(rows.blocks, self.model.block_rows, dtype, device)
-        # In float64 wherever they are multiplied in float32: a large mean leaves few digits there.
+        # In float64, also where products are in float32: there a large mean would leave few digits.
         blocks = partial(rows.blocks, self.model.block_rows, torch.float64, torch.device("cpu"))
         shift, unit = self.scaling
         return lambda: (((b - shift) / unit).to(device=device, dtype=dtype) for b in blocks())

@@ -59,7 +59,8 @@ class AnalyticModel:
     """The closed-form learner on features: expand, regress, score.
 
     Like `Ridge`, it is replaced and not changed when it learns, forgets or merges. A ``mixer`` returns a
-    square map from the weights of the regression to those that score, and their intercepts.
+    square map from the weights of the regression to those that score, or a factor for each class, and
+    their intercepts.
     """
 
     def __init__(self, expansion: Expansion, head: Head, device: torch.device, mixer: Mixer) -> None:

@@ -240,11 +240,9 @@ class DGR(IncrementalNetwork):
         return self.fit(self.grown_student(phase), self.data(phase), phase, objective)
 
     def data(self, phase: Phase) -> tuple[Tensor, Tensor]:
-        size = self.network.backbone.preprocessing.size if self.network else None
-        images, labels = phase.images.pixels(), phase.labels
-        if size is not None:
-            # As large as those that are drawn
-            images = centre(images, size)
+        # As large as those that are drawn
+        images = centre(phase.images.pixels(), self.network.backbone.preprocessing.size)
+        labels = phase.labels
         if self._drawn is None:
             return images, labels
         return torch.cat([images, self._drawn[0]]), torch.cat([labels, self._drawn[1]])
