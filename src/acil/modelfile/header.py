@@ -15,7 +15,6 @@ import os
 import re
 import reprlib
 import stat
-import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +33,9 @@ from acil.modelfile.writing import cannot_read
 FORMAT_VERSION = 5
 #: Longest label, and longest text of any other entry, in characters.
 MAX_TEXT = 1024
+#: Text without NUL and lone surrogates; and text without controls and ends of lines, too.
+_STORABLE = re.compile(f"[^\0\ud800-\udfff]{{0,{MAX_TEXT}}}")
+_PRINTABLE = re.compile(f"[^\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{0,{MAX_TEXT}}}")
 #: Characters of all labels, each padded to the longest, as NumPy keeps them.
 MAX_LABELS = 2**26
 #: Largest γ, which is added to the diagonal of a matrix in float64, or in float32.
@@ -93,8 +95,12 @@ def _number(least: float, most: float) -> Rule:
     return _rule(valid, f"a number from {least:g} to {most:g}")
 
 
+def _is_text(value: Any, pattern: re.Pattern[str] = _PRINTABLE) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
 def _text(pattern: str, words: str) -> Rule:
-    return _rule(lambda value: is_text(value) and re.fullmatch(pattern, value) is not None, words)
+    return _rule(partial(_is_text, pattern=re.compile(pattern)), words)
 
 
 def _or_none(rule: Rule) -> Rule:
@@ -133,7 +139,7 @@ def _map_of(rule: Rule) -> Rule:
     """Return the rule of an object whose keys are any text."""
 
     def check(value: Any, name: str) -> None:
-        if not isinstance(value, dict) or not all(map(is_text, value)):
+        if not isinstance(value, dict) or not all(map(_is_text, value)):
             raise InvalidFileError(f"'{name}' must be an object with text as keys, found {shown(value)}")
         for key, item in value.items():
             rule(item, f"{name}.{key}")
@@ -152,14 +158,6 @@ def _json(value: Any, name: str, depth: int = MAX_DEPTH) -> None:
         (TEXT if isinstance(value, str) else NUMBER)(value, name)
 
 
-def is_text(value: Any, controls: bool = False) -> bool:
-    """Say whether a value is text that can be stored and, unless it may have controls, printed."""
-    if not isinstance(value, str) or len(value) > MAX_TEXT or "\0" in value:
-        return False
-    refused = ("Cs",) if controls else ("Cs", "Cc", "Zl", "Zp")
-    return value.isprintable() or not any(unicodedata.category(c) in refused for c in value)
-
-
 def names_file(network: str) -> bool:
     """Say whether the name of a network is that of a file."""
     return network.startswith("onnx:") or network.endswith(".safetensors")
@@ -168,10 +166,10 @@ def names_file(network: str) -> bool:
 def _is_label(value: Any) -> bool:
     whole = isinstance(value, int) and -(2**63) <= value < 2**63
     finite = isinstance(value, float) and math.isfinite(value)
-    return whole or finite or is_text(value, controls=True)
+    return whole or finite or _is_text(value, _STORABLE)
 
 
-TEXT = _rule(is_text, f"text of at most {MAX_TEXT} characters that can be printed")
+TEXT = _rule(_is_text, f"text of at most {MAX_TEXT} characters that can be printed")
 LABEL = _rule(
     _is_label, f"a number, or text of at most {MAX_TEXT} characters without NUL and lone surrogates"
 )
@@ -184,7 +182,7 @@ AMOUNT = _number(0, 1e308)
 HASH = _text("[0-9a-f]{32}", "32 hexadecimal digits")
 #: A network by name, or a file of one without its folder: a model file does not name places.
 NETWORK = _rule(
-    lambda value: is_text(value) and (not names_file(value) or not re.search(r"[/\\]", value)),
+    lambda value: _is_text(value) and (not names_file(value) or not re.search(r"[/\\]", value)),
     "the name of a network, or of a file without its folder",
 )
 
