@@ -14,7 +14,6 @@ import math
 import os
 import re
 import reprlib
-import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acil.errors import ModelFileError
-from acil.modelfile.writing import cannot_read
+from acil.modelfile.writing import cannot_read, resolved
 
 #: The version that is written and read; no other was ever released.
 FORMAT_VERSION = 5
@@ -255,7 +254,6 @@ HEADER: dict[str, Rule] = {
     "checksums": _map_of(COUNT),
     "versions": _map_of(TEXT),
 }
-check_entries = _object(HEADER)
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -326,7 +324,7 @@ def parse_header(text: str) -> dict[str, Any]:
 
 def check_header(header: dict[str, Any]) -> None:
     """Raise `InvalidFileError` unless all values of a header are valid and fit together."""
-    check_entries(header, "")
+    _object(HEADER)(header, "")
     if header["images"] is not None:
         check_identity(header["backbone"], "backbone")
     for fault in chain(_label_faults(header["classes"], header["classes_dtype"]), _misfits(header)):
@@ -415,16 +413,13 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
 
 def _check_envelope(path: str | os.PathLike[str]) -> None:
     """Say in plain words what is wrong with files that are no safetensors files at all."""
-    try:
-        mode = Path(path).stat().st_mode
-    except FileNotFoundError:
-        raise InvalidFileError("there is no such file", "Check the path.") from None
-    except ValueError as error:
-        raise InvalidFileError(f"it is not a usable path ({error})", "Check the path.") from None
-    if not stat.S_ISREG(mode):
-        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+    place = resolved(path)
+    if not place.exists():
+        raise InvalidFileError("there is no such file", "Check the path.")
+    if not place.is_file():
+        what = "a directory" if place.is_dir() else "not a regular file"
         raise InvalidFileError(f"it is {what}", "Give the path of a model file.")
-    with Path(path).open("rb") as file:
+    with place.open("rb") as file:
         start = file.read(9)
     if start[8:] != b"{" or int.from_bytes(start[:8], "little") > MAX_HEADER_BYTES:
         raise InvalidFileError("it does not start like a model file", _NOT_OURS)

@@ -71,19 +71,18 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
     is a `ModelFileError`, the folder goes and the old file stays. A killed process leaves its folder
     behind; the next one that writes in the same directory removes it.
     """
-    target = _resolved(path)
+    target = resolved(path)
     try:
         if make_folder:
             target.parent.mkdir(parents=True, exist_ok=True)
-        mode = target.stat().st_mode if target.exists() else None
-        if mode is not None and not stat.S_ISREG(mode):
-            what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        if target.exists() and not target.is_file():
+            what = "a directory" if target.is_dir() else "not a regular file"
             raise ModelFileError(f"Cannot write {target}: it is {what}. Give the name of a file.")
         with _workspace(target.parent) as folder:
             draft = folder / "draft"
             # Creating it here tells which mode the umask gives; a library may create it again.
             draft.touch()
-            mode = mode or draft.stat().st_mode
+            mode = (target if target.exists() else draft).stat().st_mode
             yield draft
             with _open(draft, os.O_RDWR) as descriptor:
                 os.fchmod(descriptor, stat.S_IMODE(mode))
@@ -129,7 +128,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
     place of a locked one; whoever waited for the old file then waits for the new one. Locking the
     directory always would be simpler, but all models in it would wait for each other.
     """
-    target, me = _resolved(path), threading.get_ident()
+    target, me = resolved(path), threading.get_ident()
     with _mutex:
         if target in _held and _held[target].owner == me:
             raise InputError(f"This thread has already locked {path}. Lock each file once.")
@@ -214,7 +213,7 @@ def _unlock(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _resolved(path: str | os.PathLike[str]) -> Path:
+def resolved(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path behind symbolic links, of a file that need not exist."""
     try:
         return Path(path).resolve()
