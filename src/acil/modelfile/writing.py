@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,7 +91,7 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
                     if target in _held:
                         # Before it gets its name: nobody else can be waiting for it.
                         fcntl.flock(descriptor, fcntl.LOCK_EX)
-                        _held[target].descriptors.append(os.dup(descriptor))
+                        _held[target].files.callback(_unlock, os.dup(descriptor))
                     draft.replace(target)
             flush_name(target)
     except (OSError, SafetensorError) as error:
@@ -151,8 +151,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         with _mutex:
             if _held.get(target) is lock:
                 del _held[target]
-            for descriptor in lock.descriptors:
-                _unlock(descriptor)
+            lock.files.close()
 
 
 @dataclass
@@ -161,7 +160,7 @@ class _Lock:
 
     owner: int
     directory: Path | None = None
-    descriptors: list[int] = field(default_factory=list)
+    files: ExitStack = field(default_factory=ExitStack)
 
 
 _held: dict[Path, _Lock] = {}
@@ -177,32 +176,30 @@ def _try_lock(target: Path, me: int) -> _Lock | None:
     except FileNotFoundError:
         with _mutex:
             if any(held.owner == me and held.directory == target.parent for held in _held.values()):
-                return _held.setdefault(target, lock)
+                _held[target] = lock
+                return lock
         lock.directory = target.parent
         descriptor = os.open(target.parent, _DIRECTORY)
     except OSError as error:
         if error.errno not in _READ_ONLY:
             raise
         descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as files, suppress(BlockingIOError, FileNotFoundError):
+        files.callback(_unlock, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS_HERE:
+                raise
+            logger.warning("%s is on a file system without locks: not locked.", target)
+            return lock
         # Whoever had the lock may have put another file there since we opened this one.
         now = target if target.exists() else target.parent
         if os.path.samestat(now.stat(), os.fstat(descriptor)):
+            lock.files = files.pop_all()
             with _mutex:
-                lock.descriptors.append(descriptor)
                 _held[target] = lock
-            return lock
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError as error:
-        if error.errno not in _NO_LOCKS_HERE:
-            raise
-        logger.warning("%s is on a file system without locks: not locked.", target)
-        return lock
-    finally:
-        if descriptor not in lock.descriptors:
-            _unlock(descriptor)
+                return lock
     return None
 
 
