@@ -123,13 +123,12 @@ def _object(entries: dict[str, Rule]) -> Rule:
         if not isinstance(value, dict):
             raise InvalidFileError(f"'{name}' must be an object, found {shown(value)}")
         prefix = f"{name}." if name else ""
-        for key in value:
+        for key in value | entries:
             if key not in entries:
                 raise InvalidFileError(f"its header has the unknown entry {shown(f'{prefix}{key}')}")
-        for key, rule in entries.items():
             if key not in value:
                 raise InvalidFileError(f"its header has no '{prefix}{key}'")
-            rule(value[key], prefix + key)
+            entries[key](value[key], prefix + key)
 
     return check
 
@@ -359,8 +358,7 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
 
 def _label_faults(classes: list[Any], dtype: str) -> Iterator[str]:
     """Say why labels are not distinct, sorted and of their NumPy type."""
-    known = re.fullmatch(r"bool|int(8|16|32|64)|float(16|32|64)|<U([0-9]{1,9})", dtype)
-    if known is None:
+    if not re.fullmatch(r"bool|int(8|16|32|64)|float(16|32|64)|<U[0-9]+", dtype):
         yield f"'classes_dtype' is {shown(dtype)}, which is no label type"
         return
     kind: type = {"b": bool, "i": int, "f": float, "<": str}[dtype[0]]
@@ -370,7 +368,7 @@ def _label_faults(classes: list[Any], dtype: str) -> Iterator[str]:
         return
     if kind is str:
         longest = max(1, max(map(len, classes)))
-        if int(known[3]) != longest:
+        if dtype != f"<U{longest}":
             yield f"'classes_dtype' {dtype!r} is not as wide as the longest of 'classes'"
         if len(classes) * longest > MAX_LABELS:
             yield (
