@@ -131,6 +131,26 @@ def test_files_of_one_directory_do_not_wait_for_each_other(tmp_path):
     assert not busy(tmp_path / "new")
 
 
+def test_lock_of_a_file_that_was_removed_and_one_beside_it_end_separately(tmp_path):
+    path, failed = tmp_path / "m.acil", []
+    path.touch()
+
+    def beside():
+        try:
+            with locked(tmp_path / "new", timeout=0), locked(path, timeout=0):
+                pass
+        except Exception as error:
+            failed.append(error)
+
+    with locked(path):
+        path.unlink()
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+    assert not failed
+    assert not busy(path)
+
+
 def test_locking_twice_is_an_error_and_not_a_standstill(tmp_path):
     (tmp_path / "link").symlink_to("m.acil")
     with (

@@ -14,8 +14,6 @@ import math
 import os
 import re
 import reprlib
-import stat
-import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,12 +26,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acil.errors import ModelFileError
-from acil.modelfile.writing import cannot_read
+from acil.modelfile.writing import cannot_read, resolved
 
 #: The version that is written and read; no other was ever released.
 FORMAT_VERSION = 5
 #: Longest label, and longest text of any other entry, in characters.
 MAX_TEXT = 1024
+#: Text without NUL and lone surrogates; and text without controls and ends of lines, too.
+_STORABLE = re.compile(f"[^\0\ud800-\udfff]{{0,{MAX_TEXT}}}")
+_PRINTABLE = re.compile(f"[^\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{0,{MAX_TEXT}}}")
 #: Characters of all labels, each padded to the longest, as NumPy keeps them.
 MAX_LABELS = 2**26
 #: Largest γ, which is added to the diagonal of a matrix in float64, or in float32.
@@ -93,8 +94,12 @@ def _number(least: float, most: float) -> Rule:
     return _rule(valid, f"a number from {least:g} to {most:g}")
 
 
+def _is_text(value: Any, pattern: re.Pattern[str] = _PRINTABLE) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
 def _text(pattern: str, words: str) -> Rule:
-    return _rule(lambda value: is_text(value) and re.fullmatch(pattern, value) is not None, words)
+    return _rule(partial(_is_text, pattern=re.compile(pattern)), words)
 
 
 def _or_none(rule: Rule) -> Rule:
@@ -118,13 +123,12 @@ def _object(entries: dict[str, Rule]) -> Rule:
         if not isinstance(value, dict):
             raise InvalidFileError(f"'{name}' must be an object, found {shown(value)}")
         prefix = f"{name}." if name else ""
-        for key in value:
+        for key in value | entries:
             if key not in entries:
                 raise InvalidFileError(f"its header has the unknown entry {shown(f'{prefix}{key}')}")
-        for key, rule in entries.items():
             if key not in value:
                 raise InvalidFileError(f"its header has no '{prefix}{key}'")
-            rule(value[key], prefix + key)
+            entries[key](value[key], prefix + key)
 
     return check
 
@@ -133,7 +137,7 @@ def _map_of(rule: Rule) -> Rule:
     """Return the rule of an object whose keys are any text."""
 
     def check(value: Any, name: str) -> None:
-        if not isinstance(value, dict) or not all(map(is_text, value)):
+        if not isinstance(value, dict) or not all(map(_is_text, value)):
             raise InvalidFileError(f"'{name}' must be an object with text as keys, found {shown(value)}")
         for key, item in value.items():
             rule(item, f"{name}.{key}")
@@ -152,14 +156,6 @@ def _json(value: Any, name: str, depth: int = MAX_DEPTH) -> None:
         (TEXT if isinstance(value, str) else NUMBER)(value, name)
 
 
-def is_text(value: Any, controls: bool = False) -> bool:
-    """Say whether a value is text that can be stored and, unless it may have controls, printed."""
-    if not isinstance(value, str) or len(value) > MAX_TEXT or "\0" in value:
-        return False
-    refused = ("Cs",) if controls else ("Cs", "Cc", "Zl", "Zp")
-    return value.isprintable() or not any(unicodedata.category(c) in refused for c in value)
-
-
 def names_file(network: str) -> bool:
     """Say whether the name of a network is that of a file."""
     return network.startswith("onnx:") or network.endswith(".safetensors")
@@ -168,10 +164,10 @@ def names_file(network: str) -> bool:
 def _is_label(value: Any) -> bool:
     whole = isinstance(value, int) and -(2**63) <= value < 2**63
     finite = isinstance(value, float) and math.isfinite(value)
-    return whole or finite or is_text(value, controls=True)
+    return whole or finite or _is_text(value, _STORABLE)
 
 
-TEXT = _rule(is_text, f"text of at most {MAX_TEXT} characters that can be printed")
+TEXT = _rule(_is_text, f"text of at most {MAX_TEXT} characters that can be printed")
 LABEL = _rule(
     _is_label, f"a number, or text of at most {MAX_TEXT} characters without NUL and lone surrogates"
 )
@@ -184,7 +180,7 @@ AMOUNT = _number(0, 1e308)
 HASH = _text("[0-9a-f]{32}", "32 hexadecimal digits")
 #: A network by name, or a file of one without its folder: a model file does not name places.
 NETWORK = _rule(
-    lambda value: is_text(value) and (not names_file(value) or not re.search(r"[/\\]", value)),
+    lambda value: _is_text(value) and (not names_file(value) or not re.search(r"[/\\]", value)),
     "the name of a network, or of a file without its folder",
 )
 
@@ -257,7 +253,6 @@ HEADER: dict[str, Rule] = {
     "checksums": _map_of(COUNT),
     "versions": _map_of(TEXT),
 }
-check_entries = _object(HEADER)
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -328,7 +323,7 @@ def parse_header(text: str) -> dict[str, Any]:
 
 def check_header(header: dict[str, Any]) -> None:
     """Raise `InvalidFileError` unless all values of a header are valid and fit together."""
-    check_entries(header, "")
+    _object(HEADER)(header, "")
     if header["images"] is not None:
         check_identity(header["backbone"], "backbone")
     for fault in chain(_label_faults(header["classes"], header["classes_dtype"]), _misfits(header)):
@@ -363,8 +358,7 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
 
 def _label_faults(classes: list[Any], dtype: str) -> Iterator[str]:
     """Say why labels are not distinct, sorted and of their NumPy type."""
-    known = re.fullmatch(r"bool|int(8|16|32|64)|float(16|32|64)|<U([0-9]{1,9})", dtype)
-    if known is None:
+    if not re.fullmatch(r"bool|int(8|16|32|64)|float(16|32|64)|<U[0-9]+", dtype):
         yield f"'classes_dtype' is {shown(dtype)}, which is no label type"
         return
     kind: type = {"b": bool, "i": int, "f": float, "<": str}[dtype[0]]
@@ -374,7 +368,7 @@ def _label_faults(classes: list[Any], dtype: str) -> Iterator[str]:
         return
     if kind is str:
         longest = max(1, max(map(len, classes)))
-        if int(known[3]) != longest:
+        if dtype != f"<U{longest}":
             yield f"'classes_dtype' {dtype!r} is not as wide as the longest of 'classes'"
         if len(classes) * longest > MAX_LABELS:
             yield (
@@ -417,16 +411,13 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
 
 def _check_envelope(path: str | os.PathLike[str]) -> None:
     """Say in plain words what is wrong with files that are no safetensors files at all."""
-    try:
-        mode = Path(path).stat().st_mode
-    except FileNotFoundError:
-        raise InvalidFileError("there is no such file", "Check the path.") from None
-    except ValueError as error:
-        raise InvalidFileError(f"it is not a usable path ({error})", "Check the path.") from None
-    if not stat.S_ISREG(mode):
-        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+    place = resolved(path)
+    if not place.exists():
+        raise InvalidFileError("there is no such file", "Check the path.")
+    if not place.is_file():
+        what = "a directory" if place.is_dir() else "not a regular file"
         raise InvalidFileError(f"it is {what}", "Give the path of a model file.")
-    with Path(path).open("rb") as file:
+    with place.open("rb") as file:
         start = file.read(9)
     if start[8:] != b"{" or int.from_bytes(start[:8], "little") > MAX_HEADER_BYTES:
         raise InvalidFileError("it does not start like a model file", _NOT_OURS)

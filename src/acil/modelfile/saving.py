@@ -42,13 +42,12 @@ from acil.validation import check_parameters, resolve_device
 
 logger = logging.getLogger(__name__)
 
-_HEADER = "header"
 #: Whose versions a file names.
 _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 #: Returns a tensor as a NumPy array, by its name.
 Get = Callable[[str], Any]
-#: Tensors that are one triangle of a matrix.
-_TRIANGLES = ("gram", "rfaum")
+#: Tensors that prediction does not need.
+_SUMS = ("gram", "moment", "rfaum")
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
@@ -125,7 +124,7 @@ def pack(clf: ACILClassifier) -> dict[str, Any]:
     temperature, which take long to measure, are left out.
     """
     text, tensors = _content(clf, inference=False, packed=True)
-    return {**tensors, _HEADER: text}
+    return {**tensors, "header": text}
 
 
 def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassifier:
@@ -133,7 +132,7 @@ def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassif
     tensors = {name: part for name, part in content.items() if isinstance(part, Tensor)}
     layouts = {n: (_TYPE_NAMES.get(t.dtype, "?"), tuple(t.shape)) for n, t in tensors.items()}
     try:
-        header = parse_header(content[_HEADER])
+        header = parse_header(content["header"])
         check_layouts(header, layouts)
         return _assembled(lambda name: tensors[name].cpu().numpy(), header, tensors, False, device)
     except (InvalidFileError, KeyError) as error:
@@ -214,7 +213,7 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
     elif classes.dtype.itemsize > 8:
         classes = classes.astype(np.float64)
     temperature = None if packed else float(state.temperature())
-    if inference and temperature is not None:
+    if inference:
         # γ follows from all its digits, the weights and the counts.
         temperature = float(f"{temperature:.1e}")
     return {
@@ -288,11 +287,11 @@ def _assembled(
         clf.device = device
     where = resolve_device(clf.device, header["dtype"])
     frozen = inference or header["kind"] == "inference"
-    # Copies, whose memory is aligned; those of triangles are made when they are unpacked.
+    # Copies, whose memory is aligned; `_head` makes those of sums.
     parts = {
-        name: _read(get, name, header) if name in _TRIANGLES else _read(get, name, header).clone()
+        name: _read(get, name, header) if name in _SUMS else _read(get, name, header).clone()
         for name in names
-        if not frozen or name not in (*_TRIANGLES, "moment")
+        if not frozen or name not in _SUMS
     }
     expansion = Expansion(
         parts.get("projection"), header["activation"], header["n_features"], header["clip_norm"]
@@ -310,9 +309,8 @@ def _assembled(
         # The weights of an inference file are balanced already.
         weights = torch.tensor(header["weights"], dtype=torch.float64)
         model.known_mixing = balancing(weights, head.coefficients()[1])
-    if header["temperature"] is not None:
-        # Measuring it anew would cost a factorization.
-        model.known_temperature = float(header["temperature"])
+    # Measuring it anew would cost a factorization.
+    model.known_temperature = header["temperature"]
     classes = np.array(header["classes"], dtype=header["classes_dtype"])
     scaling = parts.get("scaling")
     if scaling is not None and not bool((scaling[1] > 0).all()):
@@ -340,7 +338,7 @@ def _head(
     coef, intercept = parts["coef"].mT.to(device), parts["intercept"].to(device)
     counts = torch.tensor(header["counts"], dtype=torch.int64)
     if frozen:
-        return Frozen((coef, intercept), counts, precision, gamma, float(header["temperature"]))
+        return Frozen((coef, intercept), counts, precision, gamma, header["temperature"])
     weights, gamma = torch.tensor(header["weights"], dtype=torch.float64), float(gamma)
     if header["solver"] == "recursive":
         recursion = Recursion(d, precision, device, gamma)
@@ -350,7 +348,8 @@ def _head(
         return recursion
     sums = Sums(d, len(counts), precision.sums, device)
     unpack_lower_(parts["gram"], sums.gram)
-    sums.moment, sums.counts, sums.weights = parts["moment"].to(device), counts, weights
+    sums.moment.copy_(parts["moment"])
+    sums.counts, sums.weights = counts, weights
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
@@ -413,8 +412,8 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
             yield Check("checksums", not bad, f"differ: {', '.join(bad)}" if bad else ", ".join(layouts))
             if bad:
                 return
-        stage = "values"
-        head = load(path, device="cpu")._state.model.head
+            stage = "values"
+            head = _assembled(file.get_tensor, header, layouts, False, "cpu")._state.model.head
     except ACILError as error:
         yield Check(stage, False, str(error))
         return

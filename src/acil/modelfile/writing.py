@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,19 +71,18 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
     is a `ModelFileError`, the folder goes and the old file stays. A killed process leaves its folder
     behind; the next one that writes in the same directory removes it.
     """
-    target = _resolved(path)
+    target = resolved(path)
     try:
         if make_folder:
             target.parent.mkdir(parents=True, exist_ok=True)
-        mode = target.stat().st_mode if target.exists() else None
-        if mode is not None and not stat.S_ISREG(mode):
-            what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        if target.exists() and not target.is_file():
+            what = "a directory" if target.is_dir() else "not a regular file"
             raise ModelFileError(f"Cannot write {target}: it is {what}. Give the name of a file.")
         with _workspace(target.parent) as folder:
             draft = folder / "draft"
             # Creating it here tells which mode the umask gives; a library may create it again.
             draft.touch()
-            mode = mode or draft.stat().st_mode
+            mode = (target if target.exists() else draft).stat().st_mode
             yield draft
             with _open(draft, os.O_RDWR) as descriptor:
                 os.fchmod(descriptor, stat.S_IMODE(mode))
@@ -92,7 +91,7 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
                     if target in _held:
                         # Before it gets its name: nobody else can be waiting for it.
                         fcntl.flock(descriptor, fcntl.LOCK_EX)
-                        _held[target].descriptors.append(os.dup(descriptor))
+                        _held[target].files.callback(_unlock, os.dup(descriptor))
                     draft.replace(target)
             flush_name(target)
     except (OSError, SafetensorError) as error:
@@ -129,7 +128,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
     place of a locked one; whoever waited for the old file then waits for the new one. Locking the
     directory always would be simpler, but all models in it would wait for each other.
     """
-    target, me = _resolved(path), threading.get_ident()
+    target, me = resolved(path), threading.get_ident()
     with _mutex:
         if target in _held and _held[target].owner == me:
             raise InputError(f"This thread has already locked {path}. Lock each file once.")
@@ -152,8 +151,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         with _mutex:
             if _held.get(target) is lock:
                 del _held[target]
-            for descriptor in lock.descriptors:
-                _unlock(descriptor)
+            lock.files.close()
 
 
 @dataclass
@@ -162,7 +160,7 @@ class _Lock:
 
     owner: int
     directory: Path | None = None
-    descriptors: list[int] = field(default_factory=list)
+    files: ExitStack = field(default_factory=ExitStack)
 
 
 _held: dict[Path, _Lock] = {}
@@ -178,32 +176,30 @@ def _try_lock(target: Path, me: int) -> _Lock | None:
     except FileNotFoundError:
         with _mutex:
             if any(held.owner == me and held.directory == target.parent for held in _held.values()):
-                return _held.setdefault(target, lock)
+                _held[target] = lock
+                return lock
         lock.directory = target.parent
         descriptor = os.open(target.parent, _DIRECTORY)
     except OSError as error:
         if error.errno not in _READ_ONLY:
             raise
         descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as files, suppress(BlockingIOError, FileNotFoundError):
+        files.callback(_unlock, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS_HERE:
+                raise
+            logger.warning("%s is on a file system without locks: not locked.", target)
+            return lock
         # Whoever had the lock may have put another file there since we opened this one.
         now = target if target.exists() else target.parent
         if os.path.samestat(now.stat(), os.fstat(descriptor)):
+            lock.files = files.pop_all()
             with _mutex:
-                lock.descriptors.append(descriptor)
                 _held[target] = lock
-            return lock
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError as error:
-        if error.errno not in _NO_LOCKS_HERE:
-            raise
-        logger.warning("%s is on a file system without locks: not locked.", target)
-        return lock
-    finally:
-        if descriptor not in lock.descriptors:
-            _unlock(descriptor)
+                return lock
     return None
 
 
@@ -214,7 +210,7 @@ def _unlock(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _resolved(path: str | os.PathLike[str]) -> Path:
+def resolved(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path behind symbolic links, of a file that need not exist."""
     try:
         return Path(path).resolve()
