@@ -13,6 +13,8 @@ from acil import ImageClassifier
 from acil.app.api import PAGES
 from acil.errors import ModelFileError
 from acil.modelfile import describe, locked
+from acil.modelfile.writing import cannot_read
+from pictures import draw, network
 from serving import TOKEN, client, images_of, wait_until
 
 #: Scores of a batch and of a single row go through other matrix products.
@@ -238,6 +240,37 @@ def test_file_that_is_removed_or_damaged_is_told_and_predictions_go_on(taught):
     assert taught.predict(images_of("red", 1)).status_code == 200
     path.write_bytes(content)
     assert taught.teach("green", images_of("green", 2)).status_code == 200
+
+
+def test_a_model_that_is_gone_is_not_brought_back_by_undo(taught, settings):
+    taught.service.settings.model.unlink()
+    refused = taught.post("/undo")
+    assert refused.status_code == 503
+    assert "removed" in refused.json()["detail"]
+    assert int(refused.headers["retry-after"]) > 0
+    with client(settings()) as fresh:
+        assert fresh.get("/model").json()["undo_left"] == 0
+        assert fresh.post("/undo").status_code == 422
+
+
+def test_a_file_of_another_network_is_no_fault_of_the_request(taught, tmp_path):
+    other = ImageClassifier(network(seed=1))
+    other.learn(draw(tmp_path / "drawn", 2))
+    other.save(taught.service.settings.model)
+    assert taught.teach("green", images_of("green", 2)).status_code == 503
+
+
+def test_a_file_that_could_not_be_read_once_is_served_when_it_can(taught, monkeypatch):
+    path, load = taught.service.settings.model, ImageClassifier.load.__func__
+
+    def unreadable(cls, *given, **options):
+        raise cannot_read(path, PermissionError(13, "Permission denied")) from PermissionError(13)
+
+    monkeypatch.setattr(ImageClassifier, "load", classmethod(unreadable))
+    path.write_bytes(path.read_bytes())
+    wait_until(lambda: taught.get("/health").json()["status"] == "degraded")
+    monkeypatch.setattr(ImageClassifier, "load", classmethod(load))
+    wait_until(lambda: taught.get("/health").json()["status"] == "ok")
 
 
 def test_failed_save_changes_nothing(taught, monkeypatch):

@@ -252,6 +252,15 @@ def test_ordinary_images_are_taken_with_what_cameras_append(kind):
     assert second_type(whole + whole, kind) is None or kind == "BMP"
 
 
+def test_a_film_behind_a_photograph_is_taken_whatever_its_bytes():
+    film = b"\0\0\0\x18ftypmp42" + b"PK\x03\x04 PK\x05\x06 <SVGs" + bytes(2**17)
+    check_image(photograph("JPEG") + film, MAX_PIXELS)
+    with pytest.raises(InputError, match="also ZIP"):
+        check_image(photograph("JPEG") + film + archive(), MAX_PIXELS)
+    with pytest.raises(InputError, match="also SVG"):
+        check_image(photograph("JPEG") + film + b"<svg onload=x>", MAX_PIXELS)
+
+
 def test_progressive_and_animated_images_are_taken():
     image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (40, 40, 3), dtype=np.uint8))
     buffer = io.BytesIO()

@@ -296,6 +296,8 @@ def test_clients_are_told_apart_by_what_one_user_has():
     assert named("192.0.2.1") != named("192.0.2.2")
     assert named("2001:db8::1") == named("2001:db8::ffff:1")
     assert named("2001:db8::1") != named("2001:db8:0:1::1")
+    # A server that listens on :: sees IPv4 so.
+    assert named("::ffff:192.0.2.1") == named("192.0.2.1") != named("::ffff:192.0.2.2")
     assert client_of({}) == client_of({"client": None})
 
 

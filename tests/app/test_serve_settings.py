@@ -55,6 +55,11 @@ def test_missing_folder_is_told_before_anything_is_taught(tmp_path):
         Settings(tmp_path / "missing" / "m.acil")
 
 
+def test_larger_images_than_are_ever_decoded_cannot_be_allowed():
+    with pytest.raises(InputError, match="89 megapixels"):
+        Settings(Path("m.acil"), max_pixels=120_000_000)
+
+
 def test_token_is_not_shown():
     assert GOOD not in repr(Settings(Path("m.acil"), token=GOOD))
 

@@ -244,6 +244,11 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, networ
     for pair in ((model, small), (small, model)):
         refused = acil("merge", *pair, "-o", tmp_path / "x.acil", code=1).stderr
         assert f"{small} can only predict" in refused
+    before = counts(other)
+    acil("merge", other, model, "-o", other, "--force")
+    assert counts(other) != before
+    acil("undo", other)
+    assert counts(other) == before
     shown = acil("merge", model, other, "-o", tmp_path / "again.acil").stdout
     assert shown.startswith("blue   10\ngreen  10\nred    10\n")
 

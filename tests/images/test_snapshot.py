@@ -7,6 +7,7 @@ from acil import ImageClassifier
 from acil.errors import InputError
 from acil.images import snapshot
 from acil.images.snapshot import Tracker
+from acil.images.undo import kept_states, undo
 from pictures import draw, network
 
 
@@ -114,6 +115,38 @@ def test_merged_models_leave_out_the_images_of_both(pictures):
     assert len(merged.snapshot.tracker.groups) == 2
     for name in ("red", "white"):
         assert len(merged.learn(pictures / name, name).repeated) == 4
+
+
+def test_image_that_two_merged_models_had_learnt_is_forgotten_copy_by_copy(pictures, caplog):
+    red, others = pictures / "red" / "0-0.png", [pictures / "red" / f"0-{i}.png" for i in (1, 2)]
+    models = []
+    for name in ("red", "ring"):
+        models.append(ImageClassifier(network()))
+        models[-1].learn([red, *others], name)
+    merged = models[0].merge(models[1])
+    with pytest.raises(InputError, match="another class"):
+        merged.forget([red], "blue")
+    merged.forget([red], "ring")
+    assert "one copy of each is left" in caplog.text
+    assert merged.counts_ == {"red": 3, "ring": 2}
+    assert len(merged.snapshot.tracker) == merged.snapshot.head.n_samples_
+    caplog.clear()
+    merged.forget([red], "red")
+    assert not caplog.text
+    assert merged.counts_ == {"red": 2, "ring": 2}
+
+
+def test_a_plain_save_onto_a_file_with_earlier_states_keeps_them_in_turn(model, pictures, tmp_path):
+    path = tmp_path / "m.acil"
+    model.save(path)
+    assert kept_states(path) == []
+    model.forget([pictures / "red" / "0-0.png"], "red")
+    model.save(path, undo=True)
+    model.forget([pictures / "red" / "0-1.png"], "red")
+    model.save(path)
+    for left in (3, 4):
+        undo(path)
+        assert ImageClassifier.load(path, backbone=network()).counts_["red"] == left
 
 
 def test_models_with_a_common_past_cannot_be_merged(model, tmp_path):

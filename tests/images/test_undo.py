@@ -67,6 +67,20 @@ def test_a_change_that_failed_leaves_nothing_to_undo(model):
     change(model, "2")
     undo.undo(model)
     assert model.read_text() == "1"
+    # Nor later, when the file is another one than that of the change that failed
+    undo.undo(model)
+    assert model.read_text() == "0"
+    assert kept_states(model) == []
+
+
+def test_states_that_are_removed_while_they_are_listed_are_left_out(model, monkeypatch):
+    change(model, "1")
+    change(model, "2")
+    first, second = kept_states(model)
+    listed = undo._states(model)
+    first.unlink()
+    monkeypatch.setattr(undo, "_states", lambda path: listed)
+    assert kept_states(model) == [second]
 
 
 def test_an_undo_that_was_cut_short_is_not_done_twice(model):

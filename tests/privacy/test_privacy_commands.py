@@ -111,6 +111,16 @@ def test_forgetting_leaves_a_receipt_that_tells_no_image(place):
     assert image.parent.name not in line
 
 
+def test_nothing_is_forgotten_if_the_receipt_cannot_be_written(place):
+    content = (place / "new.acil").read_bytes()
+    (place / "g.acil").write_bytes(content)
+    (place / "g.acil.receipts.jsonl").mkdir()
+    image = next((place / "train").rglob("*.png"))
+    refused = acil("forget", place / "g.acil", image, "--class", image.parent.name, code=1)
+    assert "receipts.jsonl" in refused.stderr
+    assert (place / "g.acil").read_bytes() == content
+
+
 def test_saving_advises_where_few_samples_lie_between_two_states(tmp_path, caplog):
     X, y = np.random.default_rng(0).random((50, 4)), np.arange(50) % 2
     clf = ACILClassifier(expansion_size=16, gamma=1.0).fit(X[:20], y[:20])

@@ -120,6 +120,17 @@ def test_16_bit_greyscale_is_scaled(tmp_path, name):
     assert torch.equal(pixels[0], pixels[2])
 
 
+def test_transparent_grey_of_16_bits_is_laid_on_white(tmp_path):
+    values = np.array([[0, 257], [32896, 65535]], dtype=np.uint16)
+    pixels = decode(saved(tmp_path / "a.png", Image.fromarray(values), transparency=257), 2)
+    assert pixels[0].tolist() == [[0, 255], [128, 255]]
+
+
+def test_image_without_pixels_is_refused():
+    with pytest.raises(InputError, match="it is empty"):
+        decode(Image.new("RGB", (0, 3)), 2)
+
+
 def test_32_bit_values_of_16_bit_range_are_scaled_and_others_refused(tmp_path):
     values = np.array([[0, 65535]] * 2, dtype=np.int32)
     path = saved(tmp_path / "a.tif", Image.fromarray(values))

@@ -5,7 +5,7 @@ from PIL import Image
 
 from acil.errors import InputError
 from acil.vision.decode import FORMATS
-from acil.vision.listing import SUFFIXES, list_files, list_images
+from acil.vision.listing import SUFFIXES, holds_features, list_files, list_images
 
 
 @pytest.fixture
@@ -75,3 +75,9 @@ def test_files_of_folders_at_any_depth_and_links_in_circles(tree):
     (tree / "none").mkdir()
     with pytest.raises(InputError, match="holds no images"):
         list_files([tree / "none"])
+
+
+def test_a_first_line_without_end_is_told(tmp_path):
+    (tmp_path / "long.csv").write_text("x" * 200_000 + ",y,z\n")
+    with pytest.raises(InputError, match="as CSV"):
+        holds_features(tmp_path / "long.csv")

@@ -198,6 +198,30 @@ class TestOnnx:
         torch.testing.assert_close(found.embed(pixels()), expected(), rtol=1e-5, atol=1e-6)
         assert found.identity == other.identity
 
+    def test_weights_beside_the_file_are_part_of_it(self, content, tmp_path, monkeypatch):
+        onnx = pytest.importorskip("onnx")
+        (tmp_path / "whole.onnx").write_bytes(content)
+        for folder, factor in (("one", 1.0), ("two", 2.0)):
+            model = onnx.load_from_string(content)
+            for tensor in model.graph.initializer:
+                values = onnx.numpy_helper.to_array(tensor)
+                if values.dtype == np.float32 and values.ndim > 1:
+                    changed = onnx.numpy_helper.from_array(factor * values, tensor.name)
+                    tensor.CopyFrom(changed)
+            (tmp_path / folder).mkdir()
+            place = tmp_path / folder / "n.onnx"
+            onnx.save(model, place, save_as_external_data=True, location="n.data", size_threshold=0)
+            assert (tmp_path / folder / "n.data").exists()
+        # From any folder, also one in which other weights have the same name
+        monkeypatch.chdir(tmp_path / "two")
+        one, two = (open_network(f"onnx:{tmp_path / name / 'n.onnx'}") for name in ("one", "two"))
+        torch.testing.assert_close(one.embed(pixels()), expected(), rtol=1e-5, atol=1e-6)
+        assert one.identity != two.identity
+        assert not torch.allclose(one.embed(pixels()), two.embed(pixels()))
+        (tmp_path / "one" / "n.data").unlink()
+        with pytest.raises(ModelFileError, match="weights beside it"):
+            open_network(f"onnx:{tmp_path / 'one' / 'n.onnx'}")
+
     @pytest.mark.parametrize("threads", [1, 2, 5])
     def test_features_depend_neither_on_the_batch_nor_on_threads(self, content, monkeypatch, threads):
         images = pixels(48)

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from acil import __version__
 from acil.app.guard import Guard, TokenCheck, client_of
+from acil.app.line import RETRY_SECONDS
 from acil.app.metrics import CONTENT_TYPE
 from acil.app.service import Service
 from acil.app.store import Action
@@ -328,7 +329,9 @@ async def _parameters_refused(request: Request, error: Any) -> JSONResponse:
 
 
 def _answered(status: int, detail: str | None) -> Any:
+    headers = {"Retry-After": RETRY_SECONDS} if status == 503 else None
+
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": detail or str(error)}, status)
+        return JSONResponse({"detail": detail or str(error)}, status, headers)
 
     return answer

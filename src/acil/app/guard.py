@@ -44,8 +44,10 @@ def client_of(scope: Mapping[str, Any]) -> str:
     """Return the client that a request counts for: its IPv4 address, or its IPv6 network (/64)."""
     client = str((scope.get("client") or ("unknown",))[0])
     address = address_of(client)
+    # A server on all addresses of IPv6 gets those of IPv4 as ::ffff:a.b.c.d.
+    address = getattr(address, "ipv4_mapped", None) or address
     if address is None or address.version == 4:
-        return client
+        return str(address or client)
     return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 

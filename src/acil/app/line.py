@@ -17,8 +17,8 @@ from acil.vision.embedder import Embedder
 
 #: An image with a larger part of the pixels that may be decoded at a time leaves one thread to others.
 _LARGE = 1 / 8
-#: After which a client that was refused because there is too much to do may ask again.
-_RETRY_SECONDS = "5"
+#: After which a client may ask again that was refused for a reason which may pass.
+RETRY_SECONDS = "5"
 
 
 class BusyError(HTTPException):
@@ -28,7 +28,7 @@ class BusyError(HTTPException):
         """Take 429 if this client has sent too much, 503 if all together have."""
         who = "This client has" if status == 429 else "Others have"
         detail = f"{who} sent more than this server can do now. Send it again later."
-        super().__init__(status, detail, {"Retry-After": _RETRY_SECONDS})
+        super().__init__(status, detail, {"Retry-After": RETRY_SECONDS})
 
 
 class Waiting(NamedTuple):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from acil.errors import InputError
 from acil.images import UNKNOWN_ABOVE
+from acil.vision.decode import MAX_PIXELS
 
 TOKEN_VARIABLE = "ACIL_TOKEN"
 #: Host names of a server that listens on this machine only.
@@ -42,6 +43,11 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.model.absolute().parent.is_dir():
             raise InputError(f"There is no folder {self.model.absolute().parent}. Create it first.")
+        if self.max_pixels > MAX_PIXELS:
+            raise InputError(
+                f"Images of more than {MAX_PIXELS // 10**6} megapixels are never decoded. Give less as "
+                "--max-megapixels."
+            )
         if not self.loopback and self.token is None:
             raise InputError(
                 f"{self.host} is open to other machines, and without a token anybody there could teach "

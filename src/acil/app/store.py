@@ -111,8 +111,10 @@ class Store:
         elif signature != self._refused and self._changing.acquire(blocking=False):
             try:
                 self.published = Served.of(self._load(), signature)
-            except ACILError:
-                self._refused = signature
+            except ACILError as error:
+                # What could not be read may be readable later, with no other change of the file.
+                if not isinstance(error.__cause__, OSError):
+                    self._refused = signature
                 raise
             finally:
                 self._changing.release()
@@ -136,7 +138,7 @@ class Store:
     @property
     def undo_left(self) -> int:
         """How many of the last changes can be taken back."""
-        return len(kept_states(self.path))
+        return len(kept_states(self.path)) if self.path.exists() else 0
 
     def undo(self) -> Served | None:
         """Take the last change of the file back, and serve the state before it.
@@ -144,30 +146,40 @@ class Store:
         Return the state that was taken back; None if another process made it and it was never served.
         """
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
+            served, signature = self.published, self._present()
             if not self.undo_left:
                 raise InputError("No earlier state is kept: there is nothing to undo.")
-            served, signature = self.published, _signature(self.path)
             undo(self.path)
             self.published = Served.of(self._load(), _signature(self.path))
             return served if served is not None and served.signature == signature else None
 
     def _latest(self) -> tuple[ImageClassifier, Served | None]:
         """Return the file as it is now, for changing, and the state that it holds."""
-        signature = _signature(self.path)
+        signature = self._present()
         if signature is None:
-            if self.published is not None:
-                raise ModelFileError(
-                    f"{self.path} has been removed while it was served. Put it back, or restart the "
-                    "server to begin anew."
-                )
             return self._new(), None
         classifier = self._load()
         if self.published is not None and self.published.signature == signature:
             return classifier, self.published
         return classifier, Served.of(classifier, signature)
 
+    def _present(self) -> Signature | None:
+        """Return the signature of the file; None as long as none has been made."""
+        signature = _signature(self.path)
+        if signature is None and self.published is not None:
+            raise ModelFileError(
+                f"{self.path} has been removed while it was served. Put it back, or restart the server "
+                "to begin anew."
+            )
+        return signature
+
     def _load(self) -> ImageClassifier:
-        return ImageClassifier.load(self.path, backbone=self.embedder)
+        try:
+            return ImageClassifier.load(self.path, backbone=self.embedder)
+        except ModelFileError:
+            raise
+        except InputError as error:  # of another network: not a fault of the request
+            raise ModelFileError(str(error)) from error
 
     def _new(self) -> ImageClassifier:
         return ImageClassifier(self._settings.backbone or DEFAULT, track=self._settings.track)

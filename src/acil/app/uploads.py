@@ -35,17 +35,18 @@ _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 _MAX_SCANS = 100
 #: Markers without content: restarts, a second start, and one for private use.
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
-#: Anywhere behind the end of an image: archives are found from their end, scripts anywhere.
+#: Anywhere behind the end of an image, where a reader of another kind may find it.
 _FOREIGN_ANYWHERE = {
-    b"pk\x03\x04": "ZIP",
-    b"pk\x05\x06": "ZIP",
     b"%pdf-": "PDF",
     b"<script": "HTML",
     b"<html": "HTML",
     b"<!doctype": "HTML",
-    b"<svg": "SVG",
     b"<?php": "PHP",
 }
+# Looked for more closely: four bytes are somewhere in a film of some MB by chance.
+_SVG = re.compile(rb"<svg[\s>:/]")
+#: The last entry of an archive, in which only a comment follows, and the most bytes of both.
+_ZIP_END, _ZIP_END_BYTES = b"pk\x05\x06", 22 + 2**16
 #: Directly behind the end of an image, or behind padding.
 _FOREIGN_FIRST = {
     b"\x7felf": "ELF program",
@@ -210,6 +211,10 @@ def second_type(content: bytes, kind: str) -> str | None:
     for signature, name in _FOREIGN_ANYWHERE.items():
         if signature in tail:
             return name
+    if _SVG.search(tail):
+        return "SVG"
+    if _ZIP_END in tail[-_ZIP_END_BYTES:]:
+        return "ZIP"
     first = tail.lstrip(b"\0 \t\r\n")
     for signature, name in _FOREIGN_FIRST.items():
         if first.startswith(signature) and name != _SAME.get(kind):

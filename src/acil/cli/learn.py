@@ -196,7 +196,7 @@ def forget(
     from acil.images import ImageClassifier, network_of
     from acil.images.undo import kept_states
     from acil.modelfile import locked
-    from acil.privacy.receipts import file_hash, write_receipt
+    from acil.privacy.receipts import file_hash, receipts_file, write_receipt
 
     samples, labels = given(images, class_name)
     embedder = None
@@ -207,6 +207,7 @@ def forget(
     with locked(model):
         latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)
         report = latest.forget(samples)
+        receipts_file(model)  # raises while nothing has been changed
         latest.save(model, undo=undo)
         receipt = write_receipt(model, before, len(samples.labels), len(report.counts))
     if as_json:

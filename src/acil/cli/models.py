@@ -184,6 +184,7 @@ def merge(
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
+    from acil.images.undo import keep_state
     from acil.modelfile import describe, load, locked, save
 
     with locked(out):
@@ -194,6 +195,7 @@ def merge(
             merged = load(models[0])
             for path in models[1:]:
                 merged.merge(load(path))
+            keep_state(out)
             save(merged, out)
             totals = dict(zip(merged.classes_.tolist(), merged.class_count_.tolist(), strict=True))
     if as_json:
@@ -216,7 +218,7 @@ def _merge_images(models: list[Path], out: Path) -> dict[str, int]:
     first, *others = loaded
     for other in others:
         first.merge(other)
-    first.save(out)
+    first.save(out, undo=True)
     return first.counts_
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from acil.images.network import (
 )
 from acil.images.results import Evaluation, Prediction, Report, Samples
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
-from acil.images.undo import keep_state, remove_states
+from acil.images.undo import keep_state, kept_states, remove_states
 from acil.modelfile import load as load_head
 from acil.modelfile import save as save_head
 from acil.vision.decode import Source
@@ -37,6 +38,8 @@ from acil.vision.listing import (
     require_list,
 )
 from acil.vision.networks import DEFAULT, open_network
+
+logger = logging.getLogger(__name__)
 
 
 class ImageClassifier:
@@ -263,6 +266,13 @@ class ImageClassifier:
             head = before.copy_head()
             head.forget(samples.features, samples.labels)
             after = tracker.without(samples.digests, samples.names)
+            left = after.repeated(list(dict.fromkeys(samples.digests)))
+            if left:
+                logger.warning(
+                    "%d of these images had been learnt twice, by models that were merged: one copy of "
+                    "each is left. Forget them once more.",
+                    len(left),
+                )
             return self._replace(head, after, samples, start)
 
     def merge(self, other: ImageClassifier) -> ImageClassifier:
@@ -363,10 +373,11 @@ class ImageClassifier:
             unknown.
         undo : bool, optional
             True keeps the state that the file has now, for `acil.images.undo`; the file is to be locked.
-            False removes all that are kept. By default neither.
+            False removes all that are kept. By default it is kept if earlier ones are: the last of them
+            has to be the state before the last change.
         """
         snapshot = self.snapshot
-        if undo:
+        if undo or (undo is None and kept_states(path)):
             keep_state(path)
         save_head(snapshot.head, path, inference=inference)
         if undo is False:

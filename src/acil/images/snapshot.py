@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,8 +93,7 @@ class Tracker:
         misplaced = [
             i
             for i, (digest, name) in enumerate(zip(digests, names, strict=True))
-            for group in self._with(digest)
-            if _placed(digest, name, group.salt) not in group.placed
+            if any(self._with(digest)) and not any(self._with(digest, name))
         ]
         if misplaced:
             raise InputError(
@@ -113,13 +113,19 @@ class Tracker:
             )
 
     def without(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
-        """Return a tracker that has never seen these images."""
-        pairs = list(zip(digests, names, strict=True))
+        """Return a tracker that has never seen these images.
+
+        Of one that two models had learnt before they were merged, the other copy stays.
+        """
+        gone: dict[str, list[tuple[str, str]]] = {group.salt: [] for group in self.groups}
+        for pair in zip(digests, names, strict=True):
+            for group in islice(self._with(*pair), 1):
+                gone[group.salt].append(pair)
         groups = (
             SaltedHashes(
                 salt,
-                hashes - {_salted(digest, salt) for digest in digests},
-                placed - {_placed(*pair, salt) for pair in pairs},
+                hashes - {_salted(digest, salt) for digest, _ in gone[salt]},
+                placed - {_placed(*pair, salt) for pair in gone[salt]},
             )
             for salt, hashes, placed in self.groups
         )
@@ -158,9 +164,12 @@ class Tracker:
             )
         )
 
-    def _with(self, digest: str) -> Iterator[SaltedHashes]:
-        """Yield the groups that know an image: one at most, unless models were merged."""
-        return (group for group in self.groups if _salted(digest, group.salt) in group.hashes)
+    def _with(self, digest: str, name: str | None = None) -> Iterator[SaltedHashes]:
+        """Yield the groups that know an image, of a class: one at most, unless models were merged."""
+        for group in self.groups:
+            placed = name is None or _placed(digest, name, group.salt) in group.placed
+            if placed and _salted(digest, group.salt) in group.hashes:
+                yield group
 
 
 def _salted(text: str, salt: str) -> str:

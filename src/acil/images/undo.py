@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from acil.errors import InputError
@@ -24,8 +25,13 @@ MAX_STATES, MAX_BYTES = 10, 2**30
 def kept_states(model: str | os.PathLike[str]) -> list[Path]:
     """Return the files of the earlier states of a model file, the oldest first."""
     path = Path(model).resolve()
-    # A change that did not come to its end leaves the present state there.
-    return [state for state in _states(path) if not (path.exists() and state.samefile(path))]
+    earlier = []
+    for state in _states(path):
+        with suppress(FileNotFoundError):  # removed by another process
+            # A change that did not come to its end leaves the present state there.
+            if not (path.exists() and state.samefile(path)):
+                earlier.append(state)
+    return earlier
 
 
 def keep_state(model: str | os.PathLike[str]) -> None:
@@ -37,8 +43,8 @@ def keep_state(model: str | os.PathLike[str]) -> None:
     if not path.exists():
         remove_states(path)
         return
-    folder, states = _folder(path), kept_states(path)
-    number = 1 + max((int(state.stem) for state in _states(path)), default=0)
+    folder, states = _folder(path), _settled(path)
+    number = 1 + max((int(state.stem) for state in states), default=0)
     try:
         folder.mkdir(exist_ok=True)
         states.append(folder / f"{number:09}.acil")
@@ -55,7 +61,7 @@ def keep_state(model: str | os.PathLike[str]) -> None:
 def undo(model: str | os.PathLike[str]) -> None:
     """Put the last state kept in the place of a model file, locked by the caller, or change nothing."""
     path = Path(model).resolve()
-    states = kept_states(path)
+    states = _settled(path)
     if not states:
         raise InputError(f"No earlier state of {model} is kept: there is nothing to undo.")
     describe(states[-1])  # a damaged file must not replace the model
@@ -76,6 +82,17 @@ def remove_states(model: str | os.PathLike[str]) -> None:
             f"Cannot remove {folder}, which has earlier states of the model: {error.strerror}. Remove "
             "it yourself."
         ) from error
+
+
+def _settled(path: Path) -> list[Path]:
+    """Return the earlier states, and remove what a change that did not come to its end has left.
+
+    It would be taken for an earlier state as soon as the file is another one.
+    """
+    states = kept_states(path)
+    for state in {*_states(path)} - {*states}:
+        state.unlink(missing_ok=True)
+    return states
 
 
 def _folder(path: Path) -> Path:

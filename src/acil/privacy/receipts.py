@@ -19,6 +19,16 @@ def file_hash(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def receipts_file(path: str | os.PathLike[str]) -> Path:
+    """Return the file of receipts beside a model file, or raise if it cannot be written."""
+    file = Path(f"{os.fspath(path)}.receipts.jsonl")
+    try:
+        with file.open("a", encoding="utf-8"):
+            return file
+    except OSError as error:
+        raise cannot_write(file, error) from error
+
+
 def write_receipt(
     path: str | os.PathLike[str], before: str, n_samples: int, n_classes: int
 ) -> tuple[Path, dict[str, Any]]:
@@ -26,7 +36,7 @@ def write_receipt(
 
     ``before`` is the `file_hash` of the model that had the samples.
     """
-    file = Path(f"{os.fspath(path)}.receipts.jsonl")
+    file = receipts_file(path)
     receipt = {
         "forgotten_samples": n_samples,
         "forgotten_classes": n_classes,
@@ -35,9 +45,6 @@ def write_receipt(
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "acil": __version__,
     }
-    try:
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(receipt) + "\n")
-    except OSError as error:
-        raise cannot_write(file, error) from error
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(receipt) + "\n")
     return file, receipt

@@ -107,6 +107,8 @@ def _read(source: Source, mode: str) -> Image.Image:
 
 def _in_memory(source: Image.Image | npt.NDArray[np.uint8]) -> Image.Image:
     if isinstance(source, Image.Image):
+        if not all(source.size):
+            raise InputError("it is empty")
         source.load()
         return source
     if source.dtype != np.uint8 or source.shape[2:] not in ((), (3,), (4,)) or not source.size:
@@ -176,6 +178,9 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     # 65535 = 255 * 257
     rounded = np.add(values, 128, dtype=np.int32)
     rounded //= 257
+    if "transparency" in image.info:
+        # One grey value, laid on white
+        rounded[values == image.info["transparency"]] = 255
     return Image.fromarray(rounded.astype(np.uint8))
 
 

@@ -122,7 +122,10 @@ def holds_features(path: str | os.PathLike[str]) -> bool:
     if place.suffix.lower() not in (".csv", ".tsv") or not place.is_file():
         return place.suffix.lower() in (".npz", ".parquet")
     with place.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        return len(next(csv.reader(file, delimiter=delimiter_of(place)), [])) > 2
+        try:
+            return len(next(csv.reader(file, delimiter=delimiter_of(place)), [])) > 2
+        except csv.Error as error:
+            raise InputError(f"Cannot read {place} as CSV: {error}.") from None
 
 
 def images_and_labels(

@@ -263,9 +263,10 @@ def open_efficientnet() -> Embedder:
 
 def _graph(digest: str) -> bytes:
     """Return the exported network as ONNX, from the cache (ACIL_CACHE, or the user's) or made now."""
-    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "acil"
-    cache = FeatureCache(os.environ.get(CACHE_VARIABLE) or users)
-    found = cache.get(f"{EFFICIENTNET}-{digest}-v{_GRAPH_VERSION}.onnx", _exported)
+    place = os.environ.get(CACHE_VARIABLE)
+    if not place:  # not every user has a home
+        place = str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "acil")
+    found = FeatureCache(place).get(f"{EFFICIENTNET}-{digest}-v{_GRAPH_VERSION}.onnx", _exported)
     return found.numpy().tobytes()
 
 

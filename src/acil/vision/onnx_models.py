@@ -115,14 +115,38 @@ class OnnxEmbedder(Embedder):
 
 
 def open_onnx(path: str) -> OnnxEmbedder:
-    """Open an ONNX file as an embedder; the hash of the file is its identity, not its place."""
+    """Open an ONNX file as an embedder; the hash of its content is its identity, not its place."""
     file = Path(path)
     try:
         if file.exists() and not file.is_file():
             raise ModelFileError(f"Cannot read {path}: it is not a regular file. Give an ONNX file.")
-        return OnnxEmbedder(file.read_bytes(), "onnx")
+        content = file.read_bytes()
     except OSError as error:
         raise cannot_read(path, error) from error
+    if b"location" in content:  # the word that says where weights are, if not in the file
+        content = _with_weights(file)
+    return OnnxEmbedder(content, "onnx")
+
+
+def _with_weights(file: Path) -> bytes:
+    """Return an ONNX model in one piece, with weights that lie in files beside it."""
+    require_onnx()
+    import onnx
+    from onnx.external_data_helper import _get_all_tensors, uses_external_data
+
+    try:
+        model = onnx.load(file, load_external_data=False)
+        if not any(map(uses_external_data, _get_all_tensors(model))):
+            return file.read_bytes()
+        onnx.load_external_data_for_model(model, str(file.parent))
+        content: bytes = model.SerializeToString(deterministic=True)
+    except Exception as error:  # onnx and protobuf raise classes of their own
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelFileError(
+            f"Cannot read {file} with the weights beside it: {reason} Put all its files into one "
+            "folder, or export it as one file (torch.onnx.export: external_data=False)."
+        ) from None
+    return content
 
 
 def open_session(content: bytes, name: str) -> Any:
