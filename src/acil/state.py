@@ -115,11 +115,16 @@ class State:
         return self.model.blocks(self.features(samples.rows), columns, samples.weights)
 
     def learned(self, samples: Samples, declared: Labels) -> State:
-        """Return the state after learning samples, of declared classes."""
+        """Return the state after learning samples, of declared classes.
+
+        Its calibration is approximate until these samples are counted, which may be interrupted.
+        """
         classes, n = union(self.classes, declared), len(samples.rows)
         blocks, places = self.blocks(samples, classes), columns_of(self.classes, classes)
         model = self.model.with_head(self.model.learner.learn(blocks, n, places, len(classes)))
-        return replace(self, classes=classes, model=model, changes=self.changes + n)
+        calibration = self.calibration and self.calibration.merged(None)
+        changes = self.changes + n
+        return replace(self, classes=classes, model=model, calibration=calibration, changes=changes)
 
     def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""
