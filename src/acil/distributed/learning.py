@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
-import torch
 
 from acil.analytic import Sums
 from acil.analytic.linalg import lower_panels
@@ -104,11 +104,9 @@ def partial_fit(
         # Count how the samples of all processes score when they are left out, if all can be reached.
         with suppress(ProcessLostError), group.together():
             own = Calibration.empty() if samples is None else new._state.measured(samples)
-            group.exchange()
-            sent = torch.tensor([own.samples], dtype=torch.float64), own.losses, own.novelties
-            weight, losses, novelties = (all_reduce_(part, group) for part in sent)
-            seen = state.calibration.merged(Calibration(float(weight), losses, novelties))
-            classifier._state = replace(new._state, calibration=seen)
+            seen = reduce(Calibration.merged, group.exchange(own))
+            calibration = state.calibration.merged(seen)
+            classifier._state = replace(new._state, calibration=calibration)
     return classifier
 
 
@@ -150,7 +148,7 @@ def _facts(
         "seed": resolve_seed(classifier.random_state) if known is None else None,
         "features": None if samples is None else samples.rows.n_features,
         "names": None if names is None or samples is None else [str(name) for name in names],
-        "classes": None if named is None else [named.dtype.str, named.tolist()],
+        "classes": named,
     }
 
 
@@ -169,8 +167,7 @@ def _agreed(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 )
     if agreed["features"] is None:
         raise InputError("No process has samples. Give at least one sample to one of them.")
-    found = (own["classes"] for own in facts if own["classes"] is not None)
-    classes, *others = [np.array(labels, dtype=dtype) for dtype, labels in found]
+    classes, *others = [own["classes"] for own in facts if own["classes"] is not None]
     for other in others:
         check_same_kind(other, classes)
         classes = union(classes, other)
