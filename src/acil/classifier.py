@@ -308,7 +308,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
-        blocks = state.model.scores(state.features(rows)(), weights)
+        blocks = state.model.scores(state.features(rows), weights)
         return _like(rows, (s[:, 1] - s[:, 0] if s.shape[1] == 2 else s for s in blocks))
 
     def predict(self, X: Any) -> Any:
@@ -325,7 +325,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
-        scores = state.model.scores(state.features(rows)(), weights)
+        scores = state.model.scores(state.features(rows), weights)
         best = torch.cat([block.argmax(dim=1).cpu() for block in scores])
         labels = state.classes[best.numpy()]
         if rows.tensor_device is None or labels.dtype.kind == "U":
@@ -346,7 +346,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._check_query(X)
         with self._locked() as state:
             heat, weights = state.temperature(), state.model.weights()
-        scores = state.model.scores(state.features(rows)(), weights)
+        scores = state.model.scores(state.features(rows), weights)
         return _like(rows, (torch.softmax(block / heat, dim=1) for block in scores))
 
     def novelty(self, X: Any) -> Any:
@@ -359,7 +359,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._check_query(X)
         with self._locked() as state:
             model = state.model
-            blocks = map(model.expansion, state.features(rows)())
+            blocks = map(model.expansion, state.features(rows))
             return _like(rows, map(model.learner.leverage, blocks))
 
     def relative_novelty(self, X: Any) -> Any:
@@ -379,7 +379,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         with self._locked() as state:
-            return _like(rows, map(state.novelty, state.features(rows)()))
+            return _like(rows, map(state.novelty, state.features(rows)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of ``predict(X)``, between 0 and 1; arguments as in `partial_fit`."""
