@@ -154,12 +154,12 @@ class State:
         with suppress(SingularMatrixError):  # it is for whoever predicts, not for whoever learns
             found = Discriminant.of(model)
             coef = model.ridge.coefficients()[0]
-            for block, columns, heavy in self.blocks(samples, self.classes):
+            for block, columns, given in self.blocks(samples, self.classes):
+                heavy = torch.ones(len(columns), dtype=torch.float64) if given is None else given
                 leverages = model.ridge.leverage(block).cpu().double()
                 by_ridge = (block @ coef.to(block)).cpu()
                 scores, leverages, sound = found.left_out(by_ridge, leverages, columns, heavy)
                 novelty = self.log_novelty(block, scores, leverages)
-                heavy = torch.ones(len(columns), dtype=torch.float64) if heavy is None else heavy
                 total = total.plus(scores[sound], columns[sound], novelty[sound], heavy[sound])
         return total
 

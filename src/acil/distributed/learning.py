@@ -96,7 +96,6 @@ def partial_fit(
         state.require_enough(declared, sums.counts.numpy(), classifier.min_class_samples)
     # Nothing that decides the scores depends on other processes from here on.
     with state.model.lock:
-        state.model.ridge.flush()
         # Approximate until all samples are counted
         new._state = state.merged(sums, declared, None)
     classifier.__dict__ = new.__dict__
