@@ -50,10 +50,7 @@ def learn(head, rows, columns, weights=None):
 def forget(head, rows, columns, weights=None):
     """Return a regression that has never seen some samples; all classes stay."""
     declared = torch.ones(len(head.counts), dtype=torch.bool)
-
-    def blocks():
-        return iter([(rows, columns, weights)])
-
+    blocks = [(rows, columns, weights)]
     if isinstance(head, Ridge):
         require_forgettable(head, blocks)
     return head.forget(blocks, declared)[0]

@@ -110,6 +110,29 @@ def test_scores_and_sums_are_those_of_one_process(size, how, weighted, options):
     assert relative(tensors["moment"], expected["moment"].numpy()) <= 1e-15
 
 
+def probabilities_of(group):
+    """Of a model that counts how samples score when they are left out; rank 1 has none of them first."""
+    X, y, _, _, held_out = problem()
+    model = ACILClassifier(**OPTIONS | {"gamma": 1.0, "scores": "discriminant"})
+    for part in (slice(0, 100), slice(100, 300)):
+        mine = slice(part.start + group.rank, part.stop, group.size)
+        mine = (part if group.leads else slice(0)) if part.start == 0 else mine
+        partial_fit(model, X[mine], y[mine], group=group)
+    calibration = model._state.calibration
+    return model.predict_proba(held_out), calibration.samples, calibration.approximate
+
+
+def test_probabilities_are_those_of_one_process():
+    X, y, _, _, held_out = problem()
+    model = ACILClassifier(**OPTIONS | {"gamma": 1.0, "scores": "discriminant"})
+    model.partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
+    found = together(3, probabilities_of)
+    for probabilities, samples, approximate in found:
+        assert np.array_equal(probabilities, found[0][0])
+        assert relative(probabilities, model.predict_proba(held_out)) <= SCORES
+        assert (samples, approximate) == (300, False)
+
+
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -41,25 +41,6 @@ _FIRST_FIT = threading.RLock()
 
 class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
     """What code written for scikit-learn expects from a model that has learnt nothing."""
-
-
-class FeaturesKept(AbstractContextManager[Any]):
-    """After a block that fails, what scikit-learn knows of the features of X is as it was before.
-
-    No generator: an interruption at the end of a block that has succeeded must not take anything back.
-    """
-
-    names = ("n_features_in_", "feature_names_in_")
-
-    def __init__(self, estimator: ACILClassifier) -> None:
-        self.content = estimator.__dict__
-        self.before = {name: self.content[name] for name in self.names if name in self.content}
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is not None:
-            for name in self.names:
-                self.content.pop(name, None)
-            self.content.update(self.before)
 
 
 class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -327,7 +308,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
-        blocks = state.model.scores(state.features(rows)(), weights)
+        blocks = state.model.scores(state.features(rows), weights)
         return _like(rows, (s[:, 1] - s[:, 0] if s.shape[1] == 2 else s for s in blocks))
 
     def predict(self, X: Any) -> Any:
@@ -344,7 +325,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
-        scores = state.model.scores(state.features(rows)(), weights)
+        scores = state.model.scores(state.features(rows), weights)
         best = torch.cat([block.argmax(dim=1).cpu() for block in scores])
         labels = state.classes[best.numpy()]
         if rows.tensor_device is None or labels.dtype.kind == "U":
@@ -365,7 +346,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._check_query(X)
         with self._locked() as state:
             heat, weights = state.temperature(), state.model.weights()
-        scores = state.model.scores(state.features(rows)(), weights)
+        scores = state.model.scores(state.features(rows), weights)
         return _like(rows, (torch.softmax(block / heat, dim=1) for block in scores))
 
     def novelty(self, X: Any) -> Any:
@@ -378,7 +359,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._check_query(X)
         with self._locked() as state:
             model = state.model
-            blocks = map(model.expansion, state.features(rows)())
+            blocks = map(model.expansion, state.features(rows))
             return _like(rows, map(model.learner.leverage, blocks))
 
     def relative_novelty(self, X: Any) -> Any:
@@ -398,7 +379,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         with self._locked() as state:
-            return _like(rows, map(state.novelty, state.features(rows)()))
+            return _like(rows, map(state.novelty, state.features(rows)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of ``predict(X)``, between 0 and 1; arguments as in `partial_fit`."""
@@ -416,8 +397,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not isinstance(state.model.head, Ridge):
                 return deepcopy(self)
             model = state.model.with_head(state.model.ridge.clone())
-            new = type(self).__new__(type(self))
-            new.__dict__.update(self.__dict__)
+            new = self._alike()
             new._state = replace(state, classes=state.classes.copy(), model=model)
         return new
 
@@ -502,30 +482,35 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
         with nullcontext() if fresh else self._locked() as known:
-            with FeaturesKept(self):
-                samples = self._check_samples(X, y, sample_weight, reset=fresh)
-                rows, labels, weights = samples
-                declared = check_declared(classes, labels)
-                seed = known.seed if known else resolve_seed(self.random_state)
-                state = known or State.new(self, labels[:0], rows.n_features, seed)
-                state.check(samples)
-                if self.min_class_samples > 1:
-                    learnt = labels if weights is None else labels[weights.numpy() > 0]
-                    state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
-                if fresh and self.standardize:
-                    state = replace(state, scaling=rows.scaling(weights))
-                    state.check_values(rows, weights)
-                before = state.calibration
-                new = state.learned(samples, declared)
-                # Approximate until these samples are counted, which may be interrupted
-                new = replace(new, calibration=before and before.merged(None))
-                # The last line: what comes after it cannot take the features back.
-                self._state = new
-            if before is not None:
+            # What scikit-learn notes of the features of X is not this model's before the state is.
+            new = self._alike() if fresh else self
+            samples = new._check_samples(X, y, sample_weight, reset=fresh)
+            rows, labels, weights = samples
+            declared = check_declared(classes, labels)
+            state = known or State.new(
+                self, labels[:0], rows.n_features, resolve_seed(self.random_state)
+            )
+            state.check(samples)
+            if self.min_class_samples > 1:
+                learnt = labels if weights is None else labels[weights.numpy() > 0]
+                state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
+            if fresh and self.standardize:
+                state = replace(state, scaling=rows.scaling(weights))
+                state.check_values(rows, weights)
+            new._state = state.learned(samples, declared)
+            self.__dict__ = new.__dict__
+            if state.calibration is not None:
                 # Count how these samples score when they are left out.
-                with self._locked() as state:
-                    self._state = replace(state, calibration=before.merged(state.measured(samples)))
+                with self._locked() as after:
+                    seen = state.calibration.merged(after.measured(samples))
+                    self._state = replace(after, calibration=seen)
         return self
+
+    def _alike(self) -> Self:
+        """Return another object with the same content."""
+        new = type(self).__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
 
     def _check_samples(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Samples:
         rows = self._check_width(X, reset=reset)

@@ -135,7 +135,7 @@ class Discriminant:
         return mixing, intercept
 
     def left_out(
-        self, ridge_scores: Tensor, leverages: Tensor, columns: Tensor, weights: Tensor | None
+        self, ridge_scores: Tensor, leverages: Tensor, columns: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores and leverages of samples learnt if each were left out, in closed form.
 
@@ -145,7 +145,7 @@ class Discriminant:
         """
         u = ridge_scores[:, self.present].double() / self.n.sqrt()
         # A sample of weight 2 is two samples, of which one is left out.
-        heavy = leverages.new_ones(len(u)) if weights is None else weights.clamp(max=1)
+        heavy = weights.clamp(max=1)
         local, rows = torch.searchsorted(self.present, columns), torch.arange(len(u))
         inner = u @ self.inverse / self.n.sqrt()  # xᵀS⁻¹μ_j
         square = leverages + ((u @ self.inverse) * u).sum(dim=1)  # xᵀS⁻¹x

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -15,9 +14,8 @@ from torch import Tensor
 
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
 from acil.analytic.cholesky import cholesky_
-from acil.analytic.linalg import add_gram_, solve_lower
-from acil.analytic.model import Features
-from acil.analytic.sums import Block, weighted
+from acil.analytic.linalg import solve_lower
+from acil.analytic.sums import Block, Matrix
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
 from acil.scores import MIXERS, Calibration, Discriminant, estimated_temperature, relative_leverage
 from acil.validation import Labels, Rows, check_same_kind, columns_of, resolve_device, union
@@ -73,15 +71,15 @@ class State:
         release = released and {**released, "private": False, "epsilon": None, "delta": None}
         return cls(classes, model, seed, calibration=calibration, release=release)
 
-    def features(self, rows: Rows) -> Features:
-        """Return what makes blocks of rows, of the size and type that the model takes."""
+    def features(self, rows: Rows) -> Iterator[Tensor]:
+        """Return blocks of rows, of the size and type that the model takes."""
         dtype, device = self.model.precision.products, self.model.device
         if self.scaling is None:
-            return partial(rows.blocks, self.model.block_rows, dtype, device)
+            return rows.blocks(self.model.block_rows, dtype, device)
         # In float64, also where products are in float32: there a large mean would leave few digits.
-        blocks = partial(rows.blocks, self.model.block_rows, torch.float64, torch.device("cpu"))
+        blocks = rows.blocks(self.model.block_rows, torch.float64, torch.device("cpu"))
         shift, unit = self.scaling
-        return lambda: (((b - shift) / unit).to(device=device, dtype=dtype) for b in blocks())
+        return (((b - shift) / unit).to(device=device, dtype=dtype) for b in blocks)
 
     def check_values(self, rows: Rows, weights: Tensor | None = None) -> None:
         """Raise an `InputError` if values are not finite, or too large to be squared and added up."""
@@ -115,11 +113,16 @@ class State:
         return self.model.blocks(self.features(samples.rows), columns, samples.weights)
 
     def learned(self, samples: Samples, declared: Labels) -> State:
-        """Return the state after learning samples, of declared classes."""
+        """Return the state after learning samples, of declared classes.
+
+        Its calibration is approximate until these samples are counted, which may be interrupted.
+        """
         classes, n = union(self.classes, declared), len(samples.rows)
         blocks, places = self.blocks(samples, classes), columns_of(self.classes, classes)
         model = self.model.with_head(self.model.learner.learn(blocks, n, places, len(classes)))
-        return replace(self, classes=classes, model=model, changes=self.changes + n)
+        calibration = self.calibration and self.calibration.merged(None)
+        changes = self.changes + n
+        return replace(self, classes=classes, model=model, calibration=calibration, changes=changes)
 
     def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""
@@ -132,11 +135,11 @@ class State:
 
     def forgotten(self, samples: Samples) -> State:
         """Return the state that has never learnt samples; raise if they cannot have been learnt."""
-        head, blocks = self.model.learner, partial(self.blocks, samples, self.classes)
+        head = self.model.learner
         self._require_learnt(columns_of(samples.labels, self.classes), samples.weights)
         if isinstance(head, Ridge):
-            require_forgettable(head, blocks)
-        rest, kept = head.forget(blocks, declared=head.counts == 0)
+            require_forgettable(head, self.blocks(samples, self.classes))
+        rest, kept = head.forget(self.blocks(samples, self.classes), declared=head.counts == 0)
         return replace(
             self,
             classes=self.classes[kept.numpy()],
@@ -151,12 +154,12 @@ class State:
         with suppress(SingularMatrixError):  # it is for whoever predicts, not for whoever learns
             found = Discriminant.of(model)
             coef = model.ridge.coefficients()[0]
-            for block, columns, heavy in self.blocks(samples, self.classes):
+            for block, columns, given in self.blocks(samples, self.classes):
+                heavy = torch.ones(len(columns), dtype=torch.float64) if given is None else given
                 leverages = model.ridge.leverage(block).cpu().double()
                 by_ridge = (block @ coef.to(block)).cpu()
                 scores, leverages, sound = found.left_out(by_ridge, leverages, columns, heavy)
                 novelty = self.log_novelty(block, scores, leverages)
-                heavy = torch.ones(len(columns), dtype=torch.float64) if heavy is None else heavy
                 total = total.plus(scores[sound], columns[sound], novelty[sound], heavy[sound])
         return total
 
@@ -261,11 +264,10 @@ def both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> 
     return {**mine, "releases": list(known.values())}
 
 
-def require_forgettable(ridge: Ridge, blocks: Callable[[], Iterator[Block]]) -> None:
-    """Raise if some samples cannot have been learnt; ``blocks`` yields them each time it is called."""
+def require_forgettable(ridge: Ridge, blocks: Iterable[Block]) -> None:
+    """Raise if some samples cannot have been learnt."""
     ridge.release()
-    gone = sum(len(columns) for _, columns, _ in blocks())
-    fault = impossible(ridge, blocks()) if gone < ridge.sums.n_samples else ""
+    fault = impossible(ridge, blocks)
     if fault:
         raise InputError(
             f"These samples cannot be forgotten: without them, {fault}. Not all were learnt, or not "
@@ -285,20 +287,20 @@ def impossible(ridge: Ridge, gone: Iterable[Block] = ()) -> str:
     sums, d, eps = ridge.sums, len(ridge.sums.gram), torch.finfo(ridge.precision.products).eps
     noise = 100 * d**0.5 * eps * float(sums.gram.diagonal().max())
     slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
-    rest = sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)
-    moment, weights = sums.moment.clone(), sums.weights.clone()
-    for rows, columns, given in gone:
-        X, Y, heavy = weighted(rows, columns, given, len(weights))
-        add_gram_(rest, X, -1)
-        moment -= (X.mT @ Y).to(moment)
-        weights.index_add_(0, columns, -heavy)
+    rest = sums.draft(torch.arange(len(sums.counts)), len(sums.counts))
+    # A copy, in memory that is there already
+    rest.matrix, rest.version = Matrix(sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)), 0
+    rest.add(gone, sign=-1)
+    if not rest.n_samples:
+        return ""
+    gram = rest.gram
     # Of samples that are all zero, any number will do.
-    rest.diagonal().add_(0.0 if ridge.gamma == 0 else noise or 1.0)
+    gram.diagonal().add_(0.0 if ridge.gamma == 0 else noise or 1.0)
     try:
-        cholesky_(rest, noise)
+        cholesky_(gram, noise)
     except SingularMatrixError:
         return "gram is not positive definite"
-    if ridge.gamma != 0 and least_left(rest, moment, weights) < -slack:
+    if ridge.gamma != 0 and least_left(gram, rest.moment, rest.weights) < -slack:
         return "moment and the weights of the classes do not belong to gram"
     return ""
 

@@ -24,7 +24,7 @@ def model_of(size=20, solver="gram", precision="float64", balanced=False, gamma=
 
 
 def learnt(model, X, columns, weights=None, block=1000, c=3):
-    blocks = model.blocks(lambda: iter(torch.split(X, block)), columns, weights)
+    blocks = model.blocks(torch.split(X, block), columns, weights)
     places = torch.arange(len(model.head.counts))
     return model.with_head(model.learner.learn(blocks, len(X), places, c))
 

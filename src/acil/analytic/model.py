@@ -16,9 +16,6 @@ from acil.analytic.ridge import Ridge
 from acil.analytic.sums import Block, Matrix, Precision, Sums
 from acil.errors import UnsupportedError
 
-#: Makes blocks of features, from the first one on, each time it is called.
-Features = Callable[[], Iterator[Tensor]]
-
 #: Size of one block of expanded rows: large enough for full speed, small beside the sums.
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
 #: On a CPU it grows with the sums, of which it is this share, up to a limit.
@@ -134,10 +131,12 @@ class AnalyticModel:
         """Return the same model around another head."""
         return AnalyticModel(self.expansion, head, self.device, self.mixer)
 
-    def blocks(self, features: Features, columns: Tensor, weights: Tensor | None) -> Iterator[Block]:
+    def blocks(
+        self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None
+    ) -> Iterator[Block]:
         """Yield expanded blocks with their columns and weights, without rows of weight zero."""
         start = 0
-        for block in features():
+        for block in features:
             stop = start + len(block)
             column = columns[start:stop]
             weight = None if weights is None else weights[start:stop]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from copy import copy
 
 import torch
@@ -59,13 +59,11 @@ class Recursion:
         new.version = new.matrix.version
         return new
 
-    def forget(
-        self, blocks: Callable[[], Iterator[Block]], declared: Tensor
-    ) -> tuple[Recursion, Tensor]:
+    def forget(self, blocks: Iterable[Block], declared: Tensor) -> tuple[Recursion, Tensor]:
         """Return the regression that has never seen some samples; see `Ridge.forget`."""
         new, R = copy(self), self.R.clone()
         new.counts, new.weights = self.counts.clone(), self.weights.clone()
-        for block in blocks():
+        for block in blocks:
             new._step(R, *block, sign=-1)
         new.matrix, new.version = Matrix(R, self.matrix.lock), 0
         kept = (new.counts > 0) | declared

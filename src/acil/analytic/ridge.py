@@ -95,15 +95,14 @@ class Ridge:
             new._write(lambda sums: sums.add(chain(new._together(), new._correcting(blocks))))
         return new
 
-    def forget(self, blocks: Callable[[], Iterator[Block]], declared: Tensor) -> tuple[Ridge, Tensor]:
+    def forget(self, blocks: Iterable[Block], declared: Tensor) -> tuple[Ridge, Tensor]:
         """Return the regression that has never seen some samples, and which classes it has.
 
-        ``blocks`` yields the samples each time it is called; ``declared`` of shape (n_classes,) marks
-        classes to keep even without samples.
+        ``declared`` of shape (n_classes,) marks classes to keep even without samples.
         """
         self.release()
         new = self.with_gamma(self.gamma)
-        new._write(lambda sums: sums.add(blocks(), sign=-1))
+        new._write(lambda sums: sums.add(blocks, sign=-1))
         kept = (new.counts > 0) | declared
         new.sums.keep(torch.nonzero(kept).flatten())
         new.counts = new.sums.counts

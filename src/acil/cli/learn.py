@@ -19,7 +19,6 @@ from acil.cli.shared import (
     echo_json,
     given,
     plain,
-    several_ranks,
     shown_progress,
     table,
     tell_skipped,
@@ -70,6 +69,7 @@ def learn(
 
     Makes the model file or extends it. The images are not stored.
     """
+    from acil.distributed import launched
     from acil.images import ImageClassifier, network_of
     from acil.images.undo import kept_states
     from acil.modelfile import locked
@@ -84,7 +84,7 @@ def learn(
         "min_class_samples": at_least,
         "clip_norm": clip_norm,
     }
-    if several_ranks():
+    if launched():
         raise InputError(
             "torchrun does not go with acil learn. Let processes learn shares of the images into files "
             "of their own, and add these up with acil merge."

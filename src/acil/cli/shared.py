@@ -48,14 +48,9 @@ ClassName = Annotated[
 ]
 
 
-def several_ranks() -> bool:
-    """Say whether torchrun has started several processes for this command."""
-    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
-
-
 def is_rank_zero() -> bool:
     """Say whether this process prints and writes: the only one, or the first of several."""
-    return not several_ranks() or os.environ["RANK"] == "0"
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
 
 def stop_on_sigterm() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -107,26 +106,25 @@ class Group:
         return self.rank == 0
 
     def exchange(self, value: Any = None) -> list[Any]:
-        """Give a value that JSON can write to all processes, and return those of all, by rank.
+        """Give a value to all processes, and return those of all, by rank.
 
         What a process raised instead of coming here (see `together`) is raised on all of them. If one
         has ended, or has not come within the time-out, that is a ProcessLostError.
         """
-        own = value if isinstance(value, Exception) else None
-        texts = [json.dumps({"value": value} if own is None else _described(own))]
+        found, failed = [value], isinstance(value, Exception)
         if self._messages is not None:
-            texts *= self.size
+            found *= self.size
+            sent = _common(value) if failed else value
             with self._reaching("it did not answer"):
-                dist.all_gather_object(texts, texts[0], group=self._messages)
-        messages = [json.loads(text) for text in texts]
-        for rank, found in enumerate(messages):
-            if "error" in found:
+                dist.all_gather_object(found, sent, group=self._messages)
+        for rank, other in enumerate(found):
+            if isinstance(other, Exception):
                 # An error of its own that is of a class which others do not have is raised as it is.
-                if own is None or type(own).__module__ == errors.__name__:
-                    own = getattr(errors, found["kind"])(f"Rank {rank}: {found['error']}")
-                own.__dict__["_told"] = True
-                raise own
-        return [found["value"] for found in messages]
+                as_it_is = failed and type(value).__module__ != errors.__name__
+                error = value if as_it_is else type(other)(f"Rank {rank}: {other}")
+                error.__dict__["_told"] = True
+                raise error
+        return found
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -137,10 +135,9 @@ class Group:
         """
         try:
             yield
-        except ProcessLostError:
-            raise
         except Exception as error:
-            if self._messages is not None and not getattr(error, "_told", False):
+            # Not to those who are lost, and not twice
+            if self._messages is not None and not self._broken and not hasattr(error, "_told"):
                 self.exchange(error)
             raise
         else:
@@ -207,21 +204,19 @@ def scattered(values: Tensor, places: Tensor, n: int, group: Group) -> Tensor:
 
 
 def share(content: Mapping[str, Any] | None, group: Group) -> dict[str, Any] | None:
-    """Give tensors and values that JSON can write of rank 0 to all; others get tensors on the CPU."""
-    own = dict(content or {}) if group.leads else {}
-    tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
-    values = {name: value for name, value in own.items() if name not in tensors}
-    plan = group.exchange(None if content is None else [list(tensors), values])[0]
-    if plan is None:
+    """Give tensors and other values of rank 0 to all; others get tensors on the CPU."""
+    names = group.exchange(None if content is None else list(content))[0]
+    if names is None:
         return None
-    names, values = plan
+    found = dict(content or {}) if group.leads else {}
     for name in () if group._tensors is None else names:
+        value = found.get(name)
         # A copy, because of a part of a tensor all of it would travel
-        sent: list[Any] = [tensors[name].detach().cpu().clone() if group.leads else None]
+        sent = [value.detach().cpu().clone() if isinstance(value, Tensor) else value]
         with group._reaching("tensors did not arrive"):
             dist.broadcast_object_list(sent, src=0, group=group._tensors)
-        tensors.setdefault(name, sent[0])
-    return {**tensors, **values}
+        found.setdefault(name, sent[0])
+    return found
 
 
 def launched() -> bool:
@@ -235,9 +230,9 @@ def backend_for(gpus: Sequence[str | None]) -> str:
     return "nccl" if None not in gpus and len(set(gpus)) == len(gpus) else "gloo"
 
 
-def _described(error: Exception) -> dict[str, str]:
-    """Return an error as a message: its text, and the nearest of its classes that all processes have."""
-    common = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-    kind = next(common, ACILError)
+def _common(error: Exception) -> ACILError:
+    """Return an error as one of the nearest of its classes that all processes have."""
+    kinds = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    kind: type[ACILError] = next(kinds, ACILError)
     text = str(error) if isinstance(error, ACILError) else f"{type(error).__name__}: {error}"
-    return {"error": text, "kind": (RemoteError if kind is ACILError else kind).__name__}
+    return (RemoteError if kind is ACILError else kind)(text)

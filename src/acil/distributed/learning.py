@@ -7,14 +7,14 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
-import torch
 
 from acil.analytic import Sums
 from acil.analytic.linalg import lower_panels
-from acil.classifier import ACILClassifier, FeaturesKept
+from acil.classifier import ACILClassifier
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
 from acil.scores import Calibration
@@ -74,44 +74,43 @@ def partial_fit(
     >>> clf.predict(X[:2])
     array(['cat', 'dog'], dtype='<U3')
     """
-    with FeaturesKept(classifier), group.together():
-        samples, named = _checked(classifier, X, y, classes, sample_weight)
-        facts = group.exchange(_facts(classifier, samples, named))
+    with group.together():
+        state = classifier._require_state() if classifier.__sklearn_is_fitted__() else None
+        # What scikit-learn notes of the features of X is not this model's before the state is.
+        new = classifier._alike() if state is None else classifier
+        samples, named = _checked(new, X, y, classes, sample_weight, state)
+        facts = group.exchange(_facts(new, samples, named, state))
         agreed = _agreed(facts)
         declared: Labels = agreed["classes"]
-        if classifier.__sklearn_is_fitted__():
-            state = classifier._require_state()
-        else:
+        if state is None:
             state = State.new(classifier, declared[:0], agreed["features"], facts[0]["seed"])
             expansion = state.model.expansion
             # Not drawn from the seed on each: generators may differ between versions of torch.
             shared = share({"projection": expansion.projection}, group) or {}
             expansion.projection = shared["projection"]
+            # Of a process whose shard was empty
+            new.n_features_in_ = agreed["features"]
+            if agreed["names"] is not None:
+                new.feature_names_in_ = np.array(agreed["names"], dtype=object)
         sums = _all_sums(state, samples, declared, group)
         state.require_enough(declared, sums.counts.numpy(), classifier.min_class_samples)
     # Nothing that decides the scores depends on other processes from here on.
     with state.model.lock:
-        state.model.ridge.flush()
-        classifier._state = state.merged(sums, declared, Calibration.empty())
-    # Of a process whose shard was empty
-    classifier.n_features_in_ = agreed["features"]
-    if agreed["names"] is not None and not hasattr(classifier, "feature_names_in_"):
-        classifier.feature_names_in_ = np.array(agreed["names"], dtype=object)
-    state, seen = classifier._state, None
+        # Approximate until all samples are counted
+        new._state = state.merged(sums, declared, None)
+    classifier.__dict__ = new.__dict__
     if state.calibration is not None:
         # Count how the samples of all processes score when they are left out, if all can be reached.
         with suppress(ProcessLostError), group.together():
-            own = Calibration.empty() if samples is None else state.measured(samples)
-            group.exchange()
-            sent = torch.tensor([own.samples], dtype=torch.float64), own.losses, own.novelties
-            weight, losses, novelties = (all_reduce_(part, group) for part in sent)
-            seen = Calibration(float(weight), losses, novelties)
-        classifier._state = replace(state, calibration=state.calibration.merged(seen))
+            own = Calibration.empty() if samples is None else new._state.measured(samples)
+            seen = reduce(Calibration.merged, group.exchange(own))
+            calibration = state.calibration.merged(seen)
+            classifier._state = replace(new._state, calibration=calibration)
     return classifier
 
 
 def _checked(
-    classifier: ACILClassifier, X: Any, y: Any, classes: Any, sample_weight: Any
+    classifier: ACILClassifier, X: Any, y: Any, classes: Any, sample_weight: Any, known: State | None
 ) -> tuple[Samples | None, Labels | None]:
     """Return the samples of this process and the classes it names, sorted; None where it has none."""
     check_parameters(classifier)
@@ -125,30 +124,30 @@ def _checked(
             "standardize=True takes the scale of the first samples of one process. Scale the features "
             "before several processes learn together."
         )
-    fresh = not classifier.__sklearn_is_fitted__()
     # A sparse matrix has a shape, but no length.
     if X is None or (X.shape[0] if getattr(X, "shape", None) else len(X)) == 0:
         if y is not None and len(y):
             raise InputError(f"X has no rows, but y has {len(y)} labels. Give one label for each row.")
         return None, None if classes is None else np.unique(check_labels(classes))
-    samples = classifier._check_samples(X, y, sample_weight, reset=fresh)
-    if not fresh:
-        check_same_kind(samples.labels, classifier._require_state().classes)
+    samples = classifier._check_samples(X, y, sample_weight, reset=known is None)
+    if known is not None:
+        check_same_kind(samples.labels, known.classes)
     return samples, check_declared(classes, samples.labels)
 
 
-def _facts(classifier: ACILClassifier, samples: Samples | None, named: Labels | None) -> dict[str, Any]:
+def _facts(
+    classifier: ACILClassifier, samples: Samples | None, named: Labels | None, known: State | None
+) -> dict[str, Any]:
     """Return what the other processes have to know, or must have the same."""
-    fresh = not classifier.__sklearn_is_fitted__()
     names = getattr(classifier, "feature_names_in_", None)
     return {
         "parameters": {k: str(v) for k, v in classifier.get_params().items() if k not in _OWN},
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
-        "model": "None" if fresh else _digest(classifier._require_state()),
-        "seed": resolve_seed(classifier.random_state) if fresh else None,
+        "model": "None" if known is None else _digest(known),
+        "seed": resolve_seed(classifier.random_state) if known is None else None,
         "features": None if samples is None else samples.rows.n_features,
         "names": None if names is None or samples is None else [str(name) for name in names],
-        "classes": None if named is None else [named.dtype.str, named.tolist()],
+        "classes": named,
     }
 
 
@@ -167,8 +166,7 @@ def _agreed(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 )
     if agreed["features"] is None:
         raise InputError("No process has samples. Give at least one sample to one of them.")
-    found = (own["classes"] for own in facts if own["classes"] is not None)
-    classes, *others = [np.array(labels, dtype=dtype) for dtype, labels in found]
+    classes, *others = [own["classes"] for own in facts if own["classes"] is not None]
     for other in others:
         check_same_kind(other, classes)
         classes = union(classes, other)

@@ -120,10 +120,10 @@ def private_softmax(
         state.check_values(rows)
         check_same_kind(found, state.classes)
         labels = label_set(state, classes)
-        features, columns = state.features(rows), columns_of(found, labels)
+        columns = columns_of(found, labels)
 
         def blocks() -> Iterator[Block]:
-            return state.model.blocks(features, columns, None)
+            return state.model.blocks(state.features(rows), columns, None)
 
         _require_samples(state, labels, blocks())
         share = noise / math.sqrt(_FIRST_SHARE)
