@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from acil import ImageClassifier, export
+from acil.analytic.model import Weights
 from acil.errors import UnsupportedError
 from acil.export import TOLERANCE, export_onnx
 from acil.vision import WrappedBackbone
@@ -102,6 +103,48 @@ def test_script_beside_the_graph_gives_our_pixels_and_scores(pictures, tmp_path,
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     labels = [line.split()[-2] for line in done.stdout.splitlines()]
     assert labels == model.predict(files, unknown_above=None)
+
+
+def test_users_networks_of_any_names_and_outputs_become_the_same_graph(pictures, tmp_path):
+    import onnx
+
+    content = exported_network(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
+    own = onnx.load_from_string(content)
+    inner = own.graph.node[0].output[0]
+    export._rename(own.graph, {"pixels": "images", inner: "scores"})
+    own.graph.output.append(onnx.helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, None))
+    model = ImageClassifier(OnnxEmbedder(own.SerializeToString(), "own", None, PREPROCESSING, 1.0))
+    model.learn(pictures)
+    path = tmp_path / "a \"name'.onnx"
+    export_onnx(model.snapshot.head, model.embedder, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert [end.name for end in session.get_inputs()] == ["pixels"]
+    assert [end.name for end in session.get_outputs()] == ["scores", "probabilities"]
+    files = sorted(pictures.glob("*/*.png"))
+    command = [sys.executable, f"{path}.py", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    labels = [line.split()[-2] for line in done.stdout.splitlines()]
+    assert labels == model.predict(files, unknown_above=None)
+
+
+def test_scores_that_hardly_differ_are_compared_by_their_range(network, pictures, tmp_path, monkeypatch):
+    model = ImageClassifier(network)
+    model.learn(pictures)
+    head = model.snapshot.head
+    analytic = head._require_state().model
+    W, intercept, empty = analytic.weights()
+
+    def scale(factor):
+        scaled = Weights(factor * W, factor * intercept, empty)
+        monkeypatch.setattr(type(analytic), "weights", lambda model: scaled)
+
+    # Scores that are all wrong, by less than the absolute tolerance
+    scale(2e-6)
+    graph = export._merged(head, network)
+    monkeypatch.setattr(export, "_merged", lambda *given: graph)
+    scale(1e-6)
+    with pytest.raises(UnsupportedError, match="It was not written"):
+        export_onnx(head, network, tmp_path / "m.onnx")
 
 
 def test_graph_that_differs_is_not_written(network, pictures, tmp_path, monkeypatch):

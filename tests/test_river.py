@@ -76,6 +76,21 @@ def test_order_of_features_does_not_matter_and_missing_ones_are_zero(adapter):
         stream.learn_one({**x, "colour": 1.0}, "setosa")
 
 
+def test_a_clone_has_the_settings_and_nothing_learnt(adapter):
+    stream = adapter(ACILClassifier(expansion_size=None, gamma=3.0))
+    for x, label in samples()[::25]:
+        stream.learn_one(x, label)
+    fresh = stream.clone()
+    assert fresh.model.gamma == 3.0
+    assert fresh.predict_proba_one(samples()[0][0]) == {}
+    # Its own first sample decides the order of the features.
+    fresh.learn_one({"b": 1.0, "a": 2.0}, "x")
+    assert fresh.model.classes_.tolist() == ["x"]
+    assert len(stream.model.classes_) == 3
+    with pytest.raises(InputError, match="learnt nothing"):
+        adapter(stream.model)
+
+
 def test_missing_package_is_named(monkeypatch):
     for name in ("river", "river.base"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,8 @@ from acil.validation import (
     check_weights,
     resolve_seed,
 )
+
+logger = logging.getLogger(__name__)
 
 #: Held while a model that has learnt nothing, and so has no lock of its own, learns for the first time.
 _FIRST_FIT = threading.RLock()
@@ -79,7 +82,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Largest Euclidean norm of an expanded row; longer ones are scaled to it. Choose it without the
         data: `acil.privacy.privatize` relies on it. Sample weights are then at most 1.
     min_class_samples : int, default=1
-        Refuse to learn a class of which the model would then have fewer samples.
+        Refuse to learn a class of which the model would then have fewer samples; `forget` only warns.
     scores : {"ridge", "discriminant"}, default="ridge"
         ``"ridge"`` scores by the weights of the regression, as in the paper. ``"discriminant"`` makes
         linear discriminants of them, from the same sums: better where some classes have few samples,
@@ -211,6 +214,13 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             samples = self._check_samples(X, y, sample_weight, reset=False)
             state.check(samples)
             self._state = state.forgotten(samples)
+            for label, count in zip(self.classes_.tolist(), self.class_count_, strict=True):
+                if 0 < count < self.min_class_samples:
+                    logger.warning(
+                        "Class %r has %d samples left, fewer than min_class_samples=%d. Forget them "
+                        "too, if such classes are not to be known.",
+                        *(label, count, self.min_class_samples),
+                    )
         return self
 
     def merge(self, other: ACILClassifier) -> Self:

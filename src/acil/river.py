@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import clone
 
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, MissingExtraError
@@ -35,12 +36,18 @@ class RiverClassifier(Classifier or object):  # type: ignore[misc]
             raise MissingExtraError(
                 "RiverClassifier needs the package river. Install it with: pip install 'acil[river]'"
             )
+        if model.__sklearn_is_fitted__():
+            raise InputError("Give a model that has learnt nothing: it does not know names of features.")
         self.model = model
         self._features: list[Any] | None = None
 
     @property
     def _multiclass(self) -> bool:
         return True
+
+    def clone(self, new_params: dict[str, Any] | None = None, **options: Any) -> RiverClassifier:
+        """Return one with the same settings that has learnt nothing; river's options are ignored."""
+        return type(self)((new_params or {}).get("model") or clone(self.model))
 
     def learn_one(self, x: dict[Any, float], y: Any) -> None:
         """Learn one sample: the number of each feature, and the label."""

@@ -50,8 +50,18 @@ def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
     return Discriminant.of(model).weights(len(model.head.counts))
 
 
+def released(model: AnalyticModel) -> tuple[Tensor, Tensor]:
+    """Return the same for a private release, whose means have been drawn together already."""
+    return Discriminant.of(model, draw=False).weights(len(model.head.counts))
+
+
 #: How scores follow from the weights of the regression; None takes them as they are.
-MIXERS: dict[str, Mixer] = {"ridge": None, "balanced": balanced, "discriminant": discriminant}
+MIXERS: dict[str, Mixer] = {
+    "ridge": None,
+    "balanced": balanced,
+    "discriminant": discriminant,
+    "released": released,
+}
 
 
 @dataclass(frozen=True)
@@ -90,8 +100,11 @@ class Discriminant:
     spread: float
 
     @classmethod
-    def of(cls, model: AnalyticModel) -> Discriminant:
-        """Return the discriminants of a model with sums; takes as long as a factorization."""
+    def of(cls, model: AnalyticModel, draw: bool = True) -> Discriminant:
+        """Return the discriminants of a model with sums; takes as long as a factorization.
+
+        ``draw`` says whether to draw means together.
+        """
         ridge = model.ridge
         weights = ridge.weights
         present = torch.nonzero(weights > 0).flatten()
@@ -110,7 +123,7 @@ class Discriminant:
         free = float(n.sum()) - len(n)
         # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (I − K)⁻¹ UᵀU
         t = max(model.degrees_of_freedom() - model.gamma() * float((inverse * squares).sum()), 0.0)
-        noise = t / max(free - t, _LEAST_LEFT * float(n.sum())) / n
+        noise = draw * t / max(free - t, _LEAST_LEFT * float(n.sum())) / n
         share = n / n.sum()
         gaps = products.diagonal() - 2 * products @ share + share @ products @ share
         total, q = float(share @ gaps), share * (1 - share)

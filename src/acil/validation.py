@@ -292,7 +292,12 @@ def _typed(y: Labels) -> Labels:
     accepted = {np.bool_: bool | np.bool_, np.int64: int | np.integer, np.float64: float | np.floating}
     for dtype, kinds in accepted.items():
         if all(isinstance(label, kinds) for label in y):
-            return y.astype(dtype)
+            try:
+                return y.astype(dtype)
+            except OverflowError:
+                raise InputError(
+                    "Labels must fit into int64. Convert them, for example to str."
+                ) from None
     found = sorted({type(label).__name__ for label in y})
     raise InputTypeError(
         f"Labels must be all int, all float, all bool or all str, got {', '.join(found)}."
@@ -314,7 +319,7 @@ def check_parameters(estimator: Any) -> None:
     if not automatic and not _is_gamma(gamma, products):
         raise _invalid("gamma", f"a number from 0 to {MAX_GAMMA[products]:g}, or 'auto'", gamma)
     norm, least = estimator.clip_norm, estimator.min_class_samples
-    if norm is not None and not (is_number(norm, Real) and 1e-30 <= float(norm) <= 1e30):
+    if norm is not None and not (is_number(norm, Real) and 1e-30 <= norm <= 1e30):
         raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
     if not (is_number(least, Integral) and least >= 1):
         raise _invalid("min_class_samples", "a positive int", least)

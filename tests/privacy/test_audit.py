@@ -87,6 +87,15 @@ def test_a_class_of_one_sample_is_named_and_is_that_sample_among_any_number_of_o
         assert found.cosines[0] > 0.999
 
 
+def test_the_one_new_sample_of_a_class_that_is_known_is_found_too():
+    many, alone = samples(1200), samples(1)
+    before = ACILClassifier(expansion_size=None, gamma=1.0).fit(many, np.arange(1200) % 2)
+    after = before.copy().partial_fit(np.r_[alone, many[:40]], [0] + [1] * 40)
+    found = audit(after, before, features=alone)
+    assert (found.learnt, found.recovered, found.classes) == (41, 1, ["0"])
+    assert found.cosines[0] > 0.999
+
+
 def test_a_model_of_few_samples_is_its_samples():
     clf = ACILClassifier(expansion_size=256, gamma=1.0).fit(X[::30], y[::30])
     assert audit(clf, features=X[::30]).recovered == 10

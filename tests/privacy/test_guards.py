@@ -57,7 +57,7 @@ def test_guards_are_checked(name, value):
         ACILClassifier(**{name: value}).fit(X, y)
 
 
-def test_a_class_of_few_samples_is_refused_and_leaves_no_trace():
+def test_a_class_of_few_samples_is_refused_and_leaves_no_trace(caplog):
     clf = ACILClassifier(expansion_size=8, gamma=1.0, min_class_samples=10).fit(X, y)
     before = clf.coef_
     with pytest.raises(InputError, match="'emu' would have 9 samples, fewer than min_class_samples=10"):
@@ -67,6 +67,7 @@ def test_a_class_of_few_samples_is_refused_and_leaves_no_trace():
     np.testing.assert_array_equal(clf.coef_, before)
     # Single samples of a class that is large enough, and forgetting, go on.
     clf.partial_fit(X[:1], ["cat"]).forget(X[20:35], y[20:35])
+    assert "Class 'dog' has 5 samples left, fewer than min_class_samples=10" in caplog.text
     with pytest.raises(InputError, match="'dog' would have 6 samples"):
         clf.partial_fit(X[20:21], ["dog"])
 
@@ -87,5 +88,14 @@ def test_private_release_has_sums_and_cannot_learn():
     pytest.importorskip("dp_accounting")
     clf = ACILClassifier(expansion_size=8, gamma=1.0, clip_norm=1.0).fit(X, y)
     plain, released = Snapshot(clf, Tracker()), Snapshot(privatize(clf, 4.0, 1e-6), Tracker())
-    assert (plain.has_sums, plain.can_learn) == (True, True)
-    assert (released.has_sums, released.can_learn) == (True, False)
+    assert (plain.can_learn, plain.knows_novelty) == (True, True)
+    assert (released.can_learn, released.knows_novelty) == (False, False)
+    assert released.classify(X[:1].astype(np.float32), ["a"], 1, 1.0)[0].novelty is None
+
+
+def test_the_recursion_learns_and_predicts_without_novelty():
+    clf = ACILClassifier(expansion_size=8, gamma=1.0, solver="recursive").fit(X, y)
+    recursive = Snapshot(clf, Tracker())
+    assert (recursive.can_learn, recursive.knows_novelty) == (True, False)
+    (found,) = recursive.classify(X[:1].astype(np.float32), ["a"], 1, 1.0)
+    assert (found.novelty, found.unknown, found.label) == (None, False, clf.predict(X[:1])[0])

@@ -12,7 +12,8 @@ from sklearn.metrics import roc_auc_score
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, UnsupportedError
-from acil.privacy import audit, combine, guarantee, privatize, release
+from acil.modelfile import pack, unpack
+from acil.privacy import audit, combine, guarantee, private_softmax, privatize, release
 
 dp_accounting = pytest.importorskip("dp_accounting")
 
@@ -302,6 +303,41 @@ def test_a_release_of_discriminants_keeps_nothing_that_was_measured_on_samples(t
     save(made, tmp_path / "release.acil")
     again = load(tmp_path / "release.acil")
     assert np.array_equal(again.predict_proba(X), made.predict_proba(X))
+
+
+def test_a_release_of_discriminants_does_not_draw_its_means_together_twice(tmp_path):
+    rows, labels = rng.random((60, 200)), np.arange(60) % 3
+    rows[np.arange(60), labels] += 8.0
+    # Noise gives sums of fewer samples than dimensions full rank.
+    made = privatize(plain(scores="discriminant").fit(rows, labels), 200.0, DELTA)
+    save(made, tmp_path / "release.acil")
+    for model in (made, load(tmp_path / "release.acil"), unpack(pack(made))):
+        sums = sums_of(model)
+        gram = sums.gram.tril() + sums.gram.tril(-1).T
+        means = sums.moment / sums.weights
+        within = gram - means @ sums.moment.T + model.gamma_ * torch.eye(200)
+        W = torch.linalg.solve(within, means)
+        expected = torch.from_numpy(rows / np.linalg.norm(rows, axis=1, keepdims=True)) @ W
+        expected -= (means * W).sum(dim=0) / 2
+        found = torch.from_numpy(model.decision_function(rows))
+        # Up to a factor, and to what is the same for all classes
+        found, expected = (part - part.mean(dim=1, keepdim=True) for part in (found, expected))
+        scale = float((found * expected).sum() / expected.square().sum())
+        assert scale > 0
+        torch.testing.assert_close(found, scale * expected, rtol=1e-6, atol=1e-9)
+        assert model.predict_proba(rows).max() > 0.5
+
+
+def test_a_release_of_weights_alone_cannot_be_combined_and_says_so():
+    clf = plain().fit(X, y)
+    made = private_softmax(clf, X, y, 8.0, DELTA)
+    with pytest.raises(InputError, match="private_softmax does not have"):
+        combine([made], disjoint=True)
+
+
+def test_the_label_set_is_of_the_kind_of_the_labels():
+    with pytest.raises(InputError, match="Convert"):
+        privatize(plain().fit(X, np.arange(300) % 3), 8.0, DELTA, classes=[0.0, 1.0, 2.0])
 
 
 def test_numbers_of_numpy_are_numbers_and_bad_ones_spend_nothing(tmp_path):

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from acil.errors import InputError
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,
     "tanh": torch.tanh_,
@@ -45,7 +47,14 @@ class Expansion:
         """Draw W_fe ~ N(0, 1) on the CPU in float32, so that the seed alone decides it."""
         projection = None
         if size is not None:
-            projection = torch.randn(in_features, size, generator=torch.Generator().manual_seed(seed))
+            generator = torch.Generator().manual_seed(seed)
+            try:
+                projection = torch.randn(in_features, size, generator=generator)
+            except RuntimeError as error:
+                raise InputError(
+                    f"An expansion of {in_features} features to {size} does not fit into memory. Use a "
+                    "smaller expansion_size."
+                ) from error
         return cls(projection, activation, in_features, clip)
 
     @property

@@ -109,6 +109,8 @@ def learn(
             embedder = reader.embedder
         elif track and samples.identity is None:
             raise InputError("--track needs images, or features that acil embed has made.")
+        elif backbone is not None:
+            raise InputError("--backbone is for images: features have been made by a network already.")
         with locked(model):
             # The file as it is now; another process may have made it or added to it.
             _require_new(model, chosen)
@@ -239,7 +241,7 @@ def forget(
             f"{which} cannot always tell.",
             err=True,
         )
-    if undo:
+    if kept_states(model):
         typer.echo(
             f"acil undo {model} takes this back: the states before this change are kept, and they still "
             f"have {'this image' if number == 1 else 'these images'}. To delete them: acil undo {model} "
@@ -269,6 +271,8 @@ def undo(
             number = len(kept_states(model))
             remove_states(model)
             typer.echo(f"removed {counted(number, 'earlier state')} of {model}", err=True)
+            if as_json:
+                echo_json({"model": str(model), "removed": number, "undo_left": 0})
             return
         before = _counts(describe(model)) if model.exists() else {}
         take_back(model)

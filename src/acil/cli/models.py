@@ -270,7 +270,7 @@ def export(
     written: dict[str, Any] = {}
     with shown_progress("exporting"):
         if inference is not None:
-            ImageClassifier.load(model).save(inference, inference=True)
+            ImageClassifier.load(model).save(inference, inference=True, undo=False)
             written["inference"] = {"path": str(inference), "bytes": inference.stat().st_size}
         if private is not None:
             written["private"] = _private(model, private, epsilon, delta)
@@ -306,6 +306,8 @@ def _private(model: Path, path: Path, epsilon: float | None, delta: float) -> di
         save(classifier, model)
         # States for `acil undo` do not know of it.
         remove_states(model)
+    # Nor must the exact sums of an earlier file of that name lie beside it.
+    remove_states(path)
     save(release, path)
     stated = describe(path)["release"]
     facts = {"path": str(path), "bytes": path.stat().st_size, "privacy": _guaranteed(stated)}

@@ -89,7 +89,7 @@ def predict(
     found = [prediction for prediction in answers if prediction.error is None]
     tell_skipped(prediction.error for prediction in answers if prediction.error is not None)
     if threshold is not None and found[0].novelty is None:
-        typer.echo("This model can only predict: it cannot tell what is unknown.", err=True)
+        typer.echo("This model has no exact sums: it cannot tell what is unknown.", err=True)
     if as_json or format_ is Format.json:
         echo_json([prediction.to_dict() for prediction in answers])
     elif format_ is Format.csv:

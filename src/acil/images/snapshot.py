@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from acil.analytic import Frozen
+from acil.analytic import Frozen, Ridge
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.images.results import Prediction
@@ -201,15 +201,16 @@ class Snapshot:
         return made
 
     @property
-    def has_sums(self) -> bool:
-        """Whether it has the sums that learning and novelty need; inference files have not."""
-        return not isinstance(self.head._require_state().model.head, Frozen)
-
-    @property
     def can_learn(self) -> bool:
         """Whether it can be changed: a private release cannot, although it has sums."""
-        release = self.head._require_state().release
-        return self.has_sums and not (release and release["private"])
+        state = self.head._require_state()
+        private = state.release is not None and state.release["private"]
+        return not isinstance(state.model.head, Frozen) and not private
+
+    @property
+    def knows_novelty(self) -> bool:
+        """Whether it can say what is unknown, which needs exact sums."""
+        return self.can_learn and isinstance(self.head._require_state().model.head, Ridge)
 
     @property
     def identity(self) -> dict[str, Any] | None:
@@ -230,7 +231,7 @@ class Snapshot:
         """Return the head with all that predictions need, which it computes once."""
         with self.head._locked() as state:
             state.temperature()
-            if self.has_sums:
+            if self.knows_novelty:
                 # It needs the factor, which novelties are then computed with.
                 expected_leverage(state.model)
         return self.head
@@ -255,7 +256,7 @@ class Snapshot:
         probabilities = head.predict_proba(features)
         best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
         novelties: list[float | None] = [None] * len(features)
-        if self.has_sums:
+        if self.knows_novelty:
             novelties = head.relative_novelty(features).tolist()
         classes = head.classes_
         found = []

@@ -48,6 +48,8 @@ _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 Get = Callable[[str], Any]
 #: Tensors that prediction does not need.
 _SUMS = ("gram", "moment", "rfaum")
+#: Scores that the header calls discriminant.
+_DISCRIMINANT = (MIXERS["discriminant"], MIXERS["released"])
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
@@ -229,7 +231,7 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
         "fit_intercept": head.intercept if isinstance(head, Ridge) else bool(clf.fit_intercept),
         "class_balance": model.mixer is MIXERS["balanced"],
         "clip_norm": model.expansion.clip_norm,
-        "scores": "discriminant" if model.mixer is MIXERS["discriminant"] else "ridge",
+        "scores": "discriminant" if model.mixer in _DISCRIMINANT else "ridge",
         "standardize": state.scaling is not None,
         "classes": classes.tolist(),
         "classes_dtype": classes.dtype.str if classes.dtype.kind == "U" else classes.dtype.name,
@@ -266,7 +268,7 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
             tensors = {"rfaum": pack_lower(head.R)}
         else:
             tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
-        if model.mixer is MIXERS["discriminant"] and not packed:
+        if model.mixer in _DISCRIMINANT and not packed:
             # Else whoever reads the file had to factorize before the first prediction.
             mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
             tensors["mixing"] = torch.cat([mixing, intercepts.unsqueeze(0)])
@@ -302,6 +304,8 @@ def _assembled(
         )
     head = _head(parts, header, where, frozen)
     scoring = "balanced" if header["class_balance"] else header["scores"]
+    if scoring == "discriminant" and header["release"] and header["release"]["private"]:
+        scoring = "released"
     model = AnalyticModel(expansion, head, where, MIXERS[scoring])
     if "mixing" in parts:
         model.known_mixing = parts["mixing"][:-1], parts["mixing"][-1]

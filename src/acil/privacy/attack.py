@@ -257,9 +257,11 @@ def _recovered(known: _Known, base: _Known | None, learnt: int) -> tuple[Tensor,
     found = Recovered(None, nothing, [])
     if 0 < learnt <= _MOST:
         found = recover(gram, moment, learnt, known.expansion)
-    # The sum of a class of one sample is that sample, however many samples others have.
-    old = known.classes[:0] if base is None else base.classes[base.counts > 0]
-    new = (known.counts == 1) & ~np.isin(known.classes, old) & (not known.private)
+    # The sum over one new sample of a class is that sample, however many samples others have.
+    gained = known.counts.copy()
+    if base is not None:
+        gained[np.searchsorted(known.classes, base.classes)] -= base.counts
+    new = (gained == 1) & (not known.private)
     alone = [int(column) for column in np.flatnonzero(new) if column not in found.columns]
     return torch.cat([found.rows, moment[:, alone].T]), found.columns + alone, found.rank
 

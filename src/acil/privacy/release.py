@@ -20,7 +20,7 @@ from acil.analytic.linalg import mirror_
 from acil.classifier import ACILClassifier, require_same_features
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.privacy import UNIT
-from acil.scores import Calibration
+from acil.scores import MIXERS, Calibration
 from acil.state import State
 from acil.validation import (
     Labels,
@@ -141,6 +141,10 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
     known = [{entry["id"] for entry in ledger["releases"]} for ledger in ledgers if ledger]
     if len(set().union(*known)) < sum(map(len, known)):
         raise InputError("A release is given twice, or with one that it is part of.")
+    if any(isinstance(state.model.head, Frozen) for state in states):
+        raise UnsupportedError(
+            "combine adds up sums, which a release made by private_softmax does not have."
+        )
     total = states[0].model.ridge.clone()
     merged = replace(states[0], model=states[0].model.with_head(total))
     for release, state in zip(releases[1:], states[1:], strict=True):
@@ -232,6 +236,7 @@ def require_releasable(model: ACILClassifier, state: State) -> Expansion:
 def label_set(state: State, classes: Any) -> Labels:
     """Return the labels that are released, whether they have samples or not."""
     labels = state.classes if classes is None else np.unique(check_labels(classes))
+    check_same_kind(labels, state.classes)
     if not np.isin(state.classes, labels).all():
         raise InputError("The label set lacks classes of the model. Give them all.")
     return labels
@@ -326,7 +331,8 @@ def model_of(
     settings = {**origin.get_params(), "gamma": gamma, "random_state": state.seed, "device": "cpu"}
     release = type(origin)(**settings)
     expansion = state.model.expansion
-    model = AnalyticModel(expansion, head, torch.device("cpu"), state.model.mixer)
+    mixer = MIXERS["released"] if origin.scores == "discriminant" else state.model.mixer
+    model = AnalyticModel(expansion, head, torch.device("cpu"), mixer)
     # What was measured on samples stays behind; typical values stand for it.
     calibration = state.calibration and Calibration.empty().merged(None)
     classes = union(labels[:0], labels)
