@@ -207,6 +207,7 @@ BAD_SAMPLES = {
     "complex labels": (PROBLEM.X, np.full(80, 1j), "[Cc]omplex"),
     "one-hot labels": (PROBLEM.X, np.eye(3)[GOOD_Y], "1d array"),
     "labels beyond int64": (PROBLEM.X, np.full(80, 2**63, dtype=np.uint64), "int64"),
+    "labels beyond all integers of NumPy": (PROBLEM.X, [2**70] * 80, "int64"),
 }
 
 
@@ -282,6 +283,9 @@ BAD_PARAMETERS = [
     *(("random_state", value) for value in (-1, "lucky")),
     *((name, "no") for name in ("activation", "solver", "fit_intercept", "class_balance")),
     ("dtype", np.float64),
+    ("clip_norm", 10**400),
+    # More bytes than any machine has
+    ("expansion_size", 10**16),
 ]
 
 

@@ -213,8 +213,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._locked() as state:
             samples = self._check_samples(X, y, sample_weight, reset=False)
             state.check(samples)
-            self._state = state.forgotten(samples)
-            for label, count in zip(self.classes_.tolist(), self.class_count_, strict=True):
+            self._state = rest = state.forgotten(samples)
+            left = zip(rest.classes.tolist(), rest.model.head.counts.tolist(), strict=True)
+            for label, count in left:
                 if 0 < count < self.min_class_samples:
                     logger.warning(
                         "Class %r has %d samples left, fewer than min_class_samples=%d. Forget them "

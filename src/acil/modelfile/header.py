@@ -26,7 +26,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acil.errors import ModelFileError
-from acil.modelfile.writing import cannot_read, resolved
+from acil.modelfile.writing import cannot_read
 
 #: The version that is written and read; no other was ever released.
 FORMAT_VERSION = 5
@@ -411,7 +411,7 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
 
 def _check_envelope(path: str | os.PathLike[str]) -> None:
     """Say in plain words what is wrong with files that are no safetensors files at all."""
-    place = resolved(path)
+    place = Path(path)
     if not place.exists():
         raise InvalidFileError("there is no such file", "Check the path.")
     if not place.is_file():

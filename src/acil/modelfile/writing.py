@@ -71,7 +71,7 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
     is a `ModelFileError`, the folder goes and the old file stays. A killed process leaves its folder
     behind; the next one that writes in the same directory removes it.
     """
-    target = resolved(path)
+    target = _resolved(path)
     try:
         if make_folder:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
     place of a locked one; whoever waited for the old file then waits for the new one. Locking the
     directory always would be simpler, but all models in it would wait for each other.
     """
-    target, me = resolved(path), threading.get_ident()
+    target, me = _resolved(path), threading.get_ident()
     with _mutex:
         if target in _held and _held[target].owner == me:
             raise InputError(f"This thread has already locked {path}. Lock each file once.")
@@ -210,7 +210,7 @@ def _unlock(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def resolved(path: str | os.PathLike[str]) -> Path:
+def _resolved(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path behind symbolic links, of a file that need not exist."""
     try:
         return Path(path).resolve()
