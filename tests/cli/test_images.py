@@ -237,6 +237,10 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, networ
     acil("learn", place / "train", "--model", other, "--backbone", network)
     report = json.loads(acil("merge", model, other, "-o", out, "--json").stdout)
     assert report["totals"] == dict.fromkeys(("blue", "green", "red", "white"), 10)
+    image = next((place / "train" / "red").glob("*.png"))
+    # Both had learnt it.
+    assert "still has" in acil("forget", out, image, "--class", "red").stdout
+    assert "never learnt it" in acil("forget", out, image, "--class", "red").stdout
     assert "exists" in acil("merge", model, model, "-o", out, code=1).stderr
     assert "at least two" in acil("merge", model, "-o", tmp_path / "x.acil", code=1).stderr
     small = tmp_path / "small.acil"

@@ -222,10 +222,10 @@ def forget(
         typer.echo(f"no longer known: {', '.join(gone)}")
     number = len(samples.labels)
     them = "it" if number == 1 else "them"
-    typer.echo(
-        f"forgot {counted(number, 'image')}: the head of {model} is now the one that never learnt "
-        f"{them}. The network never saw {them}."
-    )
+    now = f"the head of {model} is now the one that never learnt {them}"
+    if latest.snapshot.tracker.repeated(list(dict.fromkeys(samples.digests))):
+        now = f"{model} still has what another model had learnt of {them} before they were merged"
+    typer.echo(f"forgot {counted(number, 'image')}: {now}. The network never saw {them}.")
     typer.echo(
         f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies.",
