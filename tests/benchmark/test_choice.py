@@ -14,7 +14,7 @@ from acil.benchmark import choice as choice_module
 from acil.benchmark.choice import REFERENCE, Search, curves, make_split, table
 from acil.benchmark.datasets import load
 from acil.cli import app
-from acil.errors import InputError
+from acil.errors import InputError, SingularMatrixError
 from acil.modelfile.writing import locked
 
 SHORT = {
@@ -149,6 +149,31 @@ def test_search_that_is_stopped_goes_on_and_trains_nothing_twice(tmp_path, monke
     assert len(accuracies(tmp_path / "stopped")) == 6
     # "wide" has the reference's networks.
     assert len(list((tmp_path / "whole" / "networks").iterdir())) == 4
+
+
+def test_candidates_that_fail_stop_no_other_and_are_named_behind_the_table(tmp_path, monkeypatch):
+    def refusing(features, rows, split, width, *others):
+        if width == 90:
+            raise SingularMatrixError("No weights.")
+        return curves(features, rows, split, width, *others)
+
+    monkeypatch.setattr(choice_module, "curves", refusing)
+    arguments = ["bench", "choose", "--base", "6", "--splits", "0", "--out", str(tmp_path / "choice")]
+    arguments += ["--set", "training.epochs=1", "--try", "big training.learning_rate=1e9"]
+    arguments += ["--try", "wide expansion_size=90", "--try", "narrow expansion_size=9"]
+    result = CliRunner().invoke(app, [*arguments, "--try", "longer training.epochs=2"])
+    assert result.exit_code == 1
+    names = [line.split("|")[1].strip() for line in result.stdout.splitlines()]
+    assert names[2:] == [REFERENCE, "narrow", "longer"]
+    assert "[big, split 0] Training diverged" in result.stderr
+    assert "[wide, split 0] No weights." in result.stderr
+
+
+def test_taps_that_do_not_exist_are_refused_before_anything_is_trained(tmp_path):
+    arguments = ["bench", "choose", "--out", str(tmp_path / "choice"), "--try", "x features.taps=nope"]
+    result = CliRunner().invoke(app, arguments)
+    assert "has no tap 'nope'" in result.stderr
+    assert not (tmp_path / "choice").exists()
 
 
 def test_network_that_another_process_is_at_is_left_to_it(tmp_path):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,8 +28,9 @@ from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.prepare import ProgressListener, dataset_name, digest
 from acil.benchmark.records import Records
 from acil.benchmark.rundir import environment_record, made
+from acil.benchmark.runner import RunFailedError
 from acil.classifier import ACILClassifier
-from acil.errors import InputError, ModelFileError
+from acil.errors import ACILError, InputError, ModelFileError
 from acil.methods.frozen_features import Standardize
 from acil.modelfile.writing import locked
 from acil.training.checkpoint import Checkpoint
@@ -157,6 +158,11 @@ class Search:
         for name, changes in self.candidates.items():
             self.recipes[name] = changed(reference, changes)
         self.torch_device = resolve_device(self.device, "float64")
+        for chosen in self.recipes.values():
+            # One image through each network: what does not fit is told before anything is trained.
+            backbone = build(chosen.backbone, **dict(chosen.backbone_options))
+            extractor = FeatureExtractor(backbone, chosen.features, self.torch_device, batch_size=1)
+            extractor.features(self.images.subset(torch.tensor([0])))
         self.records = Records(self.folder / "choice.jsonl")
         self.split = cache(lambda number: make_split(self.labels, base, number, self.split_base))
         self.split(self.splits[0])  # whether the classes are enough
@@ -178,9 +184,11 @@ class Search:
     def run(self, progress: ProgressListener | None = None) -> None:
         """Do what is not recorded yet, except what other processes are at.
 
-        ``progress`` is told how far a training is, see :func:`acil.training.loop.train`.
+        ``progress`` is told how far a training is, see :func:`acil.training.loop.train`. If candidates
+        failed, which does not stop the others, a `RunFailedError` is raised in the end.
         """
         made(self.folder)
+        self.failures: list[str] = []
         environment = environment_record(self.torch_device)
         if environment not in self.records.read():
             self.records.append(environment)
@@ -193,6 +201,9 @@ class Search:
                     except ModelFileError:
                         continue  # another process is at it
                     self._evaluate(self.split(number), chosen, names, stored, progress)
+        if self.failures:
+            shown = " ".join(self.failures)
+            raise RunFailedError(f"Some candidates failed; what the others gave is recorded. {shown}")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a candidate, the reference first: means over splits and the paired difference.
@@ -235,36 +246,55 @@ class Search:
             return
         started = time.perf_counter()
         if not stored.exists():
-            self._train(chosen, split, stored, progress)
+            with self._noting_failure(waiting, split):
+                self._train(chosen, split, stored, progress)
+        if not stored.exists():
+            return
         seconds = time.perf_counter() - started
         # What is judged is what is stored, weights in float16.
         backbone, cache = load_backbone(stored, device=self.torch_device)[0], FeatureCache(None)
         for name in waiting:
             judged = self.recipes[name]
             extractor = FeatureExtractor(backbone, judged.features, self.torch_device, cache=cache)
-            features, rows = extractor.features(self.images), extractor.training_rows(self.images)
-            if judged.features.standardize:
-                standardize = Standardize(features[split.trained])
-                features, rows = standardize(features), [standardize(view) for view in rows]
-            width, gammas = judged.expansion_size, self.gammas
-            self.records.append(
-                {
-                    "kind": "choice",
-                    "dataset": dataset_name(self.dataset),
-                    "order": canonical_order(self.order),
-                    "recipe": chosen.name,
-                    "candidate": name,
-                    "changes": {**self.changes, **self.candidates.get(name, {})},
-                    "identity": self._identity(judged),
-                    "base": self.n_classes,
-                    "split": split.number,
-                    "ends": list(split.ends),
-                    "accuracy": curves(features, rows, split, width, gammas, self.torch_device),
-                    "network": f"{stored.parent.name}/{stored.name}",
-                    "network_inputs": self._inputs(chosen, split.number),
-                    "training_seconds": round(seconds, 1),
-                }
-            )
+            with self._noting_failure([name], split):
+                accuracies = self._accuracies(extractor, split, judged)
+                self.records.append(
+                    {
+                        "kind": "choice",
+                        "dataset": dataset_name(self.dataset),
+                        "order": canonical_order(self.order),
+                        "recipe": chosen.name,
+                        "candidate": name,
+                        "changes": {**self.changes, **self.candidates.get(name, {})},
+                        "identity": self._identity(judged),
+                        "base": self.n_classes,
+                        "split": split.number,
+                        "ends": list(split.ends),
+                        "accuracy": accuracies,
+                        "network": f"{stored.parent.name}/{stored.name}",
+                        "network_inputs": self._inputs(chosen, split.number),
+                        "training_seconds": round(seconds, 1),
+                    }
+                )
+
+    @contextmanager
+    def _noting_failure(self, names: Sequence[str], split: Split) -> Iterator[None]:
+        """Note what goes wrong with some candidates; a file that cannot be written stops all."""
+        try:
+            yield
+        except ModelFileError:
+            raise
+        except ACILError as error:
+            self.failures.append(f"[{', '.join(names)}, split {split.number}] {error}")
+
+    def _accuracies(
+        self, extractor: FeatureExtractor, split: Split, judged: Recipe
+    ) -> dict[str, list[float]]:
+        features, rows = extractor.features(self.images), extractor.training_rows(self.images)
+        if judged.features.standardize:
+            standardize = Standardize(features[split.trained])
+            features, rows = standardize(features), [standardize(view) for view in rows]
+        return curves(features, rows, split, judged.expansion_size, self.gammas, self.torch_device)
 
     def _train(
         self, chosen: Recipe, split: Split, stored: Path, progress: ProgressListener | None

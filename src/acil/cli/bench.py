@@ -251,6 +251,7 @@ def choose(
     """
     from acil.benchmark.choice import DEFAULTS, GAMMAS, Search, table
     from acil.benchmark.prepare import dataset_name
+    from acil.benchmark.runner import RunFailedError
     from acil.training.fields import convert
 
     _import_from_here()
@@ -271,9 +272,13 @@ def choose(
     if dry_run:
         typer.echo(search.plan())
         return
+    failed: RunFailedError | None = None
     if not only_table:
-        with run_progress() as progress:
-            search.run(progress)
+        try:
+            with run_progress() as progress:
+                search.run(progress)
+        except RunFailedError as error:
+            failed = error
     rows = search.rows()
     if only_table and not rows:
         raise InputError(f"Nothing is recorded of these candidates in {search.folder}.")
@@ -281,6 +286,8 @@ def choose(
         echo_json(rows)
     else:
         typer.echo(table(rows))
+    if failed is not None:
+        raise failed
 
 
 def _candidate(text: str) -> tuple[str, dict[str, str]]:
