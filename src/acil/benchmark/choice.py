@@ -142,6 +142,10 @@ class Search:
             raise InputError(f"Splits are different whole numbers from 0. Got {self.splits}.")
         if not self.gammas or not all(0 < gamma < math.inf for gamma in self.gammas):
             raise InputError(f"Each γ must be positive, relative to trace(gram)/d. Got {self.gammas}.")
+        if len({f"{gamma:g}" for gamma in self.gammas}) != len(self.gammas):
+            raise InputError(f"Values of γ must differ in their first six digits. Got {self.gammas}.")
+        if any("gamma" in changes for changes in (self.changes, *self.candidates.values())):
+            raise InputError("γ is chosen among those of --gammas, for each candidate. Leave out gamma.")
         data = load(self.dataset, self.root)
         base = data.default_base if self.base is None else self.base
         order = class_order(self.order, len(data.class_names))
@@ -294,7 +298,13 @@ class Search:
         if judged.features.standardize:
             standardize = Standardize(features[split.trained])
             features, rows = standardize(features), [standardize(view) for view in rows]
-        return curves(features, rows, split, judged.expansion_size, self.gammas, self.torch_device)
+        head = ACILClassifier(
+            expansion_size=judged.expansion_size,
+            gamma=1.0,
+            dtype=judged.dtype,
+            device=str(self.torch_device),
+        )
+        return curves(features, rows, split, head, self.gammas)
 
     def _train(
         self, chosen: Recipe, split: Split, stored: Path, progress: ProgressListener | None
@@ -344,16 +354,14 @@ def curves(
     features: Tensor,
     rows: Sequence[Tensor],
     split: Split,
-    width: int | None,
+    head: ACILClassifier,
     gammas: Sequence[float],
-    device: torch.device,
 ) -> dict[str, list[float]]:
     """Return the accuracy on held-out images after each phase, in percent, for each γ.
 
-    Features have shape (n, d), and so have the rows of each view that the head learns; width is that of
-    the random expansion; γ is relative to trace(gram)/d of the phase.
+    Features have shape (n, d), and so have the rows of each view that the head, a new one, learns; γ is
+    relative to trace(gram)/d of the phase.
     """
-    head = ACILClassifier(expansion_size=width, gamma=1.0, device=str(device))
     found: dict[str, list[float]] = {f"{gamma:g}": [] for gamma in gammas}
     seen = 0
     for end in split.ends:

@@ -255,12 +255,16 @@ def choose(
     from acil.training.fields import convert
 
     _import_from_here()
+    tried = [_candidate(text) for text in try_ or []]
+    twice = [name for name, _ in tried if [other for other, _ in tried].count(name) > 1]
+    if twice:
+        raise InputError(f"Two candidates are called {twice[0]!r}. Give each a name of its own.")
     search = Search(
         out or Path("runs") / f"{dataset_name(dataset).replace(':', '-')}-choice",
         dataset,
         recipe=recipe,
         changes=dict(assignment(text) for text in set_ or []),
-        candidates=dict(_candidate(text) for text in try_) if try_ else DEFAULTS,
+        candidates=dict(tried) or DEFAULTS,
         splits=convert(splits, tuple[int, ...], "--splits"),
         gammas=GAMMAS if gammas is None else convert(gammas, tuple[float, ...], "--gammas"),
         order=order,
