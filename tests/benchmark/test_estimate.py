@@ -15,7 +15,17 @@ from acil.benchmark import estimate
 from acil.benchmark.config import make_config
 from acil.benchmark.estimate import describe_plan
 from acil.benchmark.prepare import prepare
+from acil.benchmark.runner import run
+from acil.training.step import Step
 from pictures import COLOURS, draw
+
+#: Tasks of a recipe that most methods leave out of their increments.
+AUXILIARY = {
+    "epochs": "1",
+    "auxiliary.copies": "2",
+    "auxiliary.distillation": "0.5",
+    "auxiliary.teachers": "1",
+}
 
 
 def config(embeddings, **changes):
@@ -76,6 +86,20 @@ def test_images_to_train_on_are_known_before(method, images, tmp_path):
     assert estimate.later_trained_images(prepared, job) == images
 
 
+@pytest.mark.parametrize("method", ["finetune", "joint", "lucir", "icarl", "podnet", "icarl-bce"])
+def test_told_inputs_are_those_of_a_run_with_auxiliary_tasks(method, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Step, "_run", lambda step, x, y, *others: seen.append(len(x)))
+    values = {"dataset": "digits", "phases": "2", "seeds": "0", "methods": method, "device": "cpu"}
+    values |= {f"recipe.training.{name}": value for name, value in AUXILIARY.items()}
+    values |= {"settings.increment.epochs": "2", "settings.memory_rule": "3 per class"}
+    prepared = prepare(make_config(values), None, None)
+    (job,) = prepared.plan()
+    run(prepared.config, tmp_path / "run")
+    told = estimate.base_inputs(prepared, [job]) + estimate.later_trained_images(prepared, job)
+    assert sum(seen) == told
+
+
 def test_head_without_expansion_is_as_wide_as_the_features_of_the_recipe(tmp_path):
     features = {"recipe.features.taps": "stage2.0,stage3.0", "recipe.features.grid": "2"}
     given = {"settings.expansion_size": "none", **features}
@@ -89,7 +113,7 @@ def test_dry_run_counts_inputs_of_auxiliary_tasks_and_what_methods_train(tmp_pat
     changes = {"recipe.training.epochs": "1000", "recipe.training.auxiliary.copies": "3"}
     text = describe_plan(image_config(tmp_path, methods="acil,finetune", **changes))
     assert "base training: 0.056 million network inputs (all seeds; 1000 epochs, 4 for an image" in text
-    assert "finetune, seed 0, K = 2: trains on 0.022 million images" in text
+    assert "finetune, seed 0, K = 2: 0.088 million network inputs" in text
     assert "acil, seed 0, K = 2\n" in text
     assert text.count("for what other methods train") == 1
 

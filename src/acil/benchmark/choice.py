@@ -337,8 +337,7 @@ class Search:
         checkpoint.remove()
 
     def _inputs(self, chosen: Recipe, number: int) -> int:
-        epochs, copies = chosen.training.epochs, chosen.training.auxiliary.inputs_per_image
-        return int(self.split(number).trained.sum()) * epochs * copies
+        return int(self.split(number).trained.sum()) * chosen.training.inputs_per_image
 
     def _identity(self, chosen: Recipe) -> str:
         """Tell apart what the same name may stand for in one folder."""

@@ -117,11 +117,10 @@ def base_inputs(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
     if prepared.backbone is not None or not prepared.data.train.has_pixels or not prepared.base:
         return 0
     methods = {job.method: resolve(job.method)(prepared.context(job, None)) for job in jobs}
-    if all(getattr(method, "own_base_epochs", 0) for method in methods.values()):
+    if all(getattr(method, "own_base_inputs", 0) for method in methods.values()):
         return 0
-    training = prepared.recipe.training
     images = int((prepared.data.train_labels < prepared.base).sum())
-    return training.epochs * training.auxiliary.inputs_per_image * images
+    return prepared.recipe.training.inputs_per_image * images
 
 
 def later_trained_images(prepared: PreparedRun, job: Job) -> int:
@@ -210,7 +209,7 @@ def describe_plan(config: RunConfig) -> str:
     if skipped := prepared.left_out:
         lines.append(told_left_out(skipped))
     described = [
-        f"  {job.title}" + (f": trains on {images / 1e6:.3g} million images" if images else "")
+        f"  {job.title}" + (f": {images / 1e6:.3g} million network inputs" if images else "")
         for job, images in zip(jobs, later, strict=True)
     ]
     return "\n".join([*lines, f"{len(jobs)} jobs:", *described])

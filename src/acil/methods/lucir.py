@@ -192,8 +192,8 @@ class LUCIR(IncrementalNetwork):
         )
 
     @property
-    def own_base_epochs(self) -> int:
-        return self.context.recipe.training.epochs
+    def own_base_inputs(self) -> int:
+        return self.context.recipe.training.inputs_per_image
 
     def increment(self, phase: Phase) -> Any:
         settings, n_new = self.settings, len(phase.classes)

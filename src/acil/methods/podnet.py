@@ -205,7 +205,7 @@ class PODNet(IncrementalNetwork):
         )
 
     @property
-    def own_base_epochs(self) -> int:
+    def own_base_inputs(self) -> int:
         return self._base_training().epochs
 
     def increment(self, phase: Phase) -> Any:

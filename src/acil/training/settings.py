@@ -147,6 +147,11 @@ class Training(Settings):
         # η_e = η_end + (η - η_end) (1 + cos(π fraction)) / 2
         return COSINE_END + (self.learning_rate - COSINE_END) * (1 + math.cos(math.pi * fraction)) / 2
 
+    @property
+    def inputs_per_image(self) -> int:
+        """Network inputs of one image in a training with the default objective."""
+        return self.epochs * self.auxiliary.inputs_per_image
+
     def steps_per_epoch(self, n_images: int) -> int:
         """Return how many batches an epoch over so many images has."""
         if n_images <= self.batch_size:
