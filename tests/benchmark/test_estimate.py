@@ -45,6 +45,20 @@ def test_head_that_cannot_fit_is_refused_in_one_line_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_covariances_that_cannot_fit_are_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    features = tmp_path / "wide.npz"
+    write_features(features, classes=4, width=60, each=(2, 1))
+    given = {"methods": "ncm,fecam", "settings.fecam_tukey": "1"}
+    prepared = prepare(config(features, **given), None, None)
+    needed = estimate._PROCESS_BYTES + 4 * 60 * 61 // 2 * 8
+    monkeypatch.setattr(estimate, "machine_bytes", lambda device: needed)
+    estimate.check_memory(prepared, prepared.plan())
+    monkeypatch.setattr(estimate, "machine_bytes", lambda device: needed - 1)
+    with pytest.raises(estimate.MemoryTooSmallError, match=r"fecam with 60 features of 4 classes needs"):
+        estimate.check_memory(prepared, prepared.plan())
+    assert "for heads of width up to 60;" in describe_plan(prepared.config)
+
+
 @pytest.mark.parametrize(("gpus", "times"), [(1, 3), (2, 2), (3, 1), (8, 1)])
 def test_processes_that_share_a_gpu_share_its_memory(embeddings, monkeypatch, gpus, times):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

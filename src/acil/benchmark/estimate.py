@@ -39,24 +39,28 @@ class MemoryTooSmallError(InputError, MemoryError):
 
 
 def head_bytes(prepared: PreparedRun, job: Job) -> int:
-    """Return the most bytes that the head of a job takes at a time; 0 for a method without one.
+    """Return the most bytes that the head of a job takes at a time; 0 for a method with a small one.
 
-    The sums, and one factor or what writing the state takes (measured: as much as the sums); with the
-    comparison to joint learning the sums of a second head, too. A method of several heads has all of
-    that at a time.
+    Of an analytic one the sums, and one factor or what writing the state takes (measured: as much as the
+    sums); with the comparison to joint learning the sums of a second head, too. A method of several
+    heads has all of that at a time.
     """
-    width = head_width(prepared, job)
+    method, width = resolve(job.method), head_width(prepared, job)
     dtype = str(job.settings.get("dtype", prepared.recipe.dtype))
     sums, factor = _ITEM_BYTES.get(dtype, _ITEM_BYTES["float64"])
     copies = 2 if prepared.config.joint_check else 1
-    heads = resolve(job.method).analytic_heads
+    heads = method.analytic_heads
+    if not heads:
+        return method.kept_bytes(prepared.n_classes, prepared.n_features)
     if heads == 1:
         return width * width * (copies * sums + max(sums, factor))
     return heads * width * width * (copies * (sums + factor) + sums)
 
 
 def head_width(prepared: PreparedRun, job: Job) -> int:
-    """Return the width d of a job's head."""
+    """Return the width d of a job's head, which without an expansion are the features."""
+    if not resolve(job.method).analytic_heads:
+        return prepared.n_features
     width = job.settings.get("expansion_size", prepared.recipe.expansion_size)
     return width if isinstance(width, int) else prepared.n_features
 
@@ -85,20 +89,25 @@ def check_memory(prepared: PreparedRun, jobs: Sequence[Job]) -> None:
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
     if needed <= there:
         return
-    widest = max(head_width(prepared, job) for job in jobs if head_bytes(prepared, job))
-    cures = ["a smaller --expansion-size"]
+    largest = max(jobs, key=lambda job: head_bytes(prepared, job))
+    what = f"A head of width {head_width(prepared, largest)}"
+    analytic = resolve(largest.method).analytic_heads > 0
+    if not analytic:
+        what = f"{largest.method} with {prepared.n_features} features of {prepared.n_classes} classes"
+    cures = ["a smaller --expansion-size" if analytic else "fewer features (taps, grid)"]
     cures += ["fewer --jobs"] if prepared.config.jobs > 1 else []
     cures += ["fewer processes"] if prepared.group.size > 1 else []
-    cures += ["--set joint_check=false"] if prepared.config.joint_check else []
+    cures += ["--set joint_check=false"] if prepared.config.joint_check and analytic else []
     raise MemoryTooSmallError(
-        f"A head of width {widest} needs about {needed / 2**30:.1f} GiB, but {prepared.device} has "
-        f"{there / 2**30:.1f} GiB. Choose {', '.join(cures)} or --dtype float32."
+        f"{what} needs about {needed / 2**30:.1f} GiB, but {prepared.device} has "
+        f"{there / 2**30:.1f} GiB. Choose {', '.join(cures)} or "
+        f"{'--dtype float32' if analytic else 'another method'}."
     )
 
 
 def head_seconds(prepared: PreparedRun, job: Job) -> float:
     """Return roughly how long the head of a job computes on this device."""
-    if not head_bytes(prepared, job):
+    if not resolve(job.method).analytic_heads:
         return 0.0
     width, n = head_width(prepared, job), len(prepared.data.train)
     # One triangle of XᵀX of all samples: n d² / 2; a Cholesky factor in each phase: d³ / 6; both once
