@@ -79,6 +79,13 @@ def test_more_phases_than_classes_left_is_refused_before_anything_is_written(emb
         ({"gamma": "x"}, "'gamma' parameter"),
         ({"methods": "ds-al", "expansion_size": "x"}, "'expansion_size' parameter"),
         ({"solver": "cg"}, "'solver' parameter"),
+        ({"methods": "acil,lda", "settings.lda_shrinkage": -1}, "lda_shrinkage must be from 0 to 1"),
+        ({"methods": "bic", "settings.bic_correction_rate": -1}, "correction_rate must be positive"),
+        ({"methods": "bic", "settings.bic_correction_epochs": -3}, "correction_epochs must be at least"),
+        ({"methods": "bic", "settings.bic_correction_milestones": "5,3"}, "must be in rising order"),
+        ({"methods": "podnet", "settings.podnet_balanced_rate": -1}, "balanced_rate must be positive"),
+        ({"methods": "lucir", "settings.lucir_balanced_rate": -1}, "balanced_rate must be positive"),
+        ({"methods": "dgr", "settings.dgr_generator_rate": -1}, "generator_rate must be positive"),
     ],
 )
 def test_settings_that_are_none_are_refused_before_anything_is_written(

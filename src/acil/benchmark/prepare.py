@@ -22,6 +22,7 @@ from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, available, resolve
 from acil.methods.base_network import stored_classifier
+from acil.methods.frozen_features import FrozenMethod
 from acil.training.fields import changed
 from acil.training.recipes import Recipe, recipe, to_dict
 from acil.validation import resolve_device
@@ -115,9 +116,10 @@ class PreparedRun:
             if any(has_column(config.suite, name, k) for k in covers)
         ]
         for job in jobs:
-            if resolve(job.method).analytic_heads:
+            method = resolve(job.method)
+            if method.analytic_heads or issubclass(method, FrozenMethod):
                 # Refuses what cannot be set, before hours of training.
-                resolve(job.method)(self.context(job, None))
+                method(self.context(job, None))
         return jobs
 
     @property

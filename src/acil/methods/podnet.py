@@ -72,7 +72,7 @@ class PODNetSettings(Settings):
     flat: Annotated[float | None, "at least 0"] = None  # λ_f
     gradient_limit: Annotated[float, "positive"] = 5.0  # each entry is clamped to ± this number
     balanced_epochs: Annotated[int, "at least 0"] = 20
-    balanced_rate: float | None = None
+    balanced_rate: Annotated[float | None, "positive"] = None
 
 
 @dataclass(frozen=True, eq=False)

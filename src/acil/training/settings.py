@@ -21,6 +21,12 @@ ANGLES = {1: (0,), 2: (0, 2), 4: (0, 1, 2, 3)}
 COLOURS = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0))
 
 
+def check_rising(name: str, milestones: tuple[int, ...]) -> None:
+    """Raise unless milestones are in rising order."""
+    if list(milestones) != sorted(set(milestones)):
+        raise InputError(f"{name} must be in rising order. Got {milestones}.")
+
+
 @dataclass(frozen=True)
 class Auxiliary(Settings):
     """Tasks that shape the features and are gone when training ends; by default there is none.
@@ -131,8 +137,7 @@ class Training(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if list(self.milestones) != sorted(set(self.milestones)):
-            raise InputError(f"{self.where}milestones must be in rising order. Got {self.milestones}.")
+        check_rising(f"{self.where}milestones", self.milestones)
         if self.nesterov and not self.momentum:
             raise InputError(f"{self.where}nesterov must be used with momentum. Got momentum 0.")
         check_names(self.augment)
