@@ -190,6 +190,23 @@ def test_head_has_the_precision_of_its_candidate(tmp_path, monkeypatch):
     assert used == {60: "float64", 50: "float32"}
 
 
+def test_plan_is_what_is_left(tmp_path):
+    everything = Search(tmp_path, **SHORT)
+    both = sum(everything._inputs(everything.recipes[REFERENCE], number) for number in (0, 2))
+    assert everything.plan().splitlines()[1:] == [
+        f"  reference: {both / 1e6:.3g} million network inputs",
+        f"  rotation: {2 * both / 1e6:.3g} million network inputs",
+        "  wide: 0 million network inputs",
+    ]
+    Search(tmp_path, **SHORT | {"splits": (0,)}).run()
+    left = everything._inputs(everything.recipes[REFERENCE], 2)
+    assert f"{3 * left / 1e6:.3g} million network inputs in all\n" in everything.plan()
+    Search(tmp_path, **SHORT | {"candidates": {}}).run()
+    head, *lines = everything.plan().splitlines()
+    assert head.endswith("; done: reference")
+    assert lines[1:] == ["  wide: 0 million network inputs"]  # its network is there
+
+
 def test_network_that_another_process_is_at_is_left_to_it(tmp_path):
     search = Search(tmp_path, **SHORT)
     search.run()

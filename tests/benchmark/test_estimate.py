@@ -132,6 +132,33 @@ def test_dry_run_counts_inputs_of_auxiliary_tasks_and_what_methods_train(tmp_pat
     assert text.count("for what other methods train") == 1
 
 
+def test_each_view_that_is_a_row_counts_in_the_time_of_a_head(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "_flops", lambda device: 1.0)
+
+    def seconds(**changes):
+        given = {f"recipe.features.{name}": value for name, value in changes.items()}
+        given |= {"expansion_size": "100", "joint_check": "false"}
+        prepared = prepare(image_config(tmp_path, **given), None, None)
+        return estimate.head_seconds(prepared, *prepared.plan())
+
+    alone = seconds(mirror="true", shift="1")
+    # Ten views, itself included
+    assert seconds(mirror="true", shift="1", rows="true") - alone == 9 * 36 * 100**2 / 2
+
+
+def test_dry_run_of_a_run_to_resume_leaves_out_what_is_done(embeddings, tmp_path):
+    arguments = ("--dataset", f"features:{embeddings}", "--phases", "2", "--out", tmp_path / "run")
+    arguments += ("--method", "ncm,lda")
+    command(*arguments, "--seeds", "0")
+    more = (*arguments, "--seeds", "0,1", "--dry-run")
+    assert "4 jobs:" in command(*more).stdout
+    left = command(*more, "--resume").stdout
+    assert "2 jobs (2 more are done):\n  ncm, seed 1" in left
+    assert (
+        command(*arguments, "--seeds", "0", "--resume", "--dry-run").stdout == "All 2 jobs are done.\n"
+    )
+
+
 def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):
     def needed(**changes):
         prepared = prepare(config(embeddings, **changes), None, None)

@@ -71,6 +71,15 @@ def test_more_phases_than_classes_left_is_refused_before_anything_is_written(emb
     assert not (tmp_path / "run" / "records.jsonl").exists()
 
 
+def test_images_without_a_base_and_a_network_are_refused_before_anything_is_written(tmp_path):
+    config = make_config({"dataset": "digits", "base": 0, "phases": 2})
+    with pytest.raises(InputError, match="no base phase to train a network on"):
+        describe_plan(config)
+    with pytest.raises(InputError, match="no base phase to train a network on"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

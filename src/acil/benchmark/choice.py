@@ -172,16 +172,23 @@ class Search:
         self.split(self.splits[0])  # whether the classes are enough
 
     def plan(self) -> str:
-        """Return what is to be trained, in words."""
-        inputs = dict.fromkeys(self.recipes, 0)
-        for chosen, names in self._networks().values():
-            # The other candidates share its networks.
-            inputs[names[0]] = sum(self._inputs(chosen, number) for number in self.splits)
-        lines = [f"  {name}: {inputs[name] / 1e6:.3g} million network inputs" for name in self.recipes]
+        """Return what is still to be trained, in words."""
+        done = {(record["candidate"], record["split"]) for record in self._found()}
+        inputs: dict[str, int] = {}
+        for key, (chosen, names) in self._networks().items():
+            for number in self.splits:
+                left = [name for name in names if (name, number) not in done]
+                inputs |= {name: inputs.get(name, 0) for name in left}
+                if left and not self._stored(key, number).exists():
+                    # The other candidates share its network.
+                    inputs[left[0]] += self._inputs(chosen, number)
+        waiting = [name for name in self.recipes if name in inputs]
+        finished = [name for name in self.recipes if name not in inputs]
+        lines = [f"  {name}: {inputs[name] / 1e6:.3g} million network inputs" for name in waiting]
         head = (
             f"{len(self.images)} training images of {self.n_classes} base classes, splits "
             f"{', '.join(map(str, self.splits))}; {sum(inputs.values()) / 1e6:.3g} million "
-            "network inputs in all"
+            "network inputs in all" + (f"; done: {', '.join(finished)}" if finished else "")
         )
         return "\n".join([head, *lines])
 
@@ -198,7 +205,8 @@ class Search:
             self.records.append(environment)
         for key, (chosen, names) in self._networks().items():
             for number in self.splits:
-                stored = made(self.folder / "networks" / f"{key}-{number}") / "network.safetensors"
+                stored = self._stored(key, number)
+                made(stored.parent)
                 with ExitStack() as lock:
                     try:
                         lock.enter_context(locked(stored, timeout=0))
@@ -226,6 +234,10 @@ class Search:
         mine = {name: self._identity(chosen) for name, chosen in self.recipes.items()}
         choices = [record for record in self.records.read() if record["kind"] == "choice"]
         return [record for record in choices if record["identity"] == mine.get(record["candidate"])]
+
+    def _stored(self, key: str, number: int) -> Path:
+        """Return the file of a split's network."""
+        return self.folder / "networks" / f"{key}-{number}" / "network.safetensors"
 
     def _networks(self) -> dict[str, tuple[Recipe, list[str]]]:
         """Return the key of each network to train, its recipe, and the candidates that share it."""

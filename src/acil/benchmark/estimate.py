@@ -8,6 +8,7 @@ import timeit
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch.nn import functional
@@ -16,6 +17,7 @@ from acil.benchmark.config import RunConfig
 from acil.benchmark.machine import memory
 from acil.benchmark.plan import Job, ends
 from acil.benchmark.prepare import PreparedRun, prepare, told_left_out
+from acil.benchmark.records import FILE_NAME, Records, finished
 from acil.errors import InputError
 from acil.methods.registry import resolve
 from acil.training.network import Network
@@ -109,7 +111,9 @@ def head_seconds(prepared: PreparedRun, job: Job) -> float:
     """Return roughly how long the head of a job computes on this device."""
     if not resolve(job.method).analytic_heads:
         return 0.0
-    width, n = head_width(prepared, job), len(prepared.data.train)
+    width, n, features = head_width(prepared, job), len(prepared.data.train), prepared.recipe.features
+    if features.rows and prepared.data.train.has_pixels:
+        n *= len(features.views)
     # One triangle of XᵀX of all samples: n d² / 2; a Cholesky factor in each phase: d³ / 6; both once
     # more for joint learning
     phases = len(job.grouping) + prepared.config.joint_check
@@ -187,13 +191,20 @@ def _timed(action: Callable[[], object]) -> float:
     return min(timeit.repeat(action, repeat=_TRIALS, number=1))
 
 
-def describe_plan(config: RunConfig) -> str:
-    """Return what a run with these settings would do, need and take."""
+def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
+    """Return what a run with these settings would do, need and take.
+
+    With a folder, what is left of the run in it.
+    """
     prepared = prepare(config, None, None)
-    jobs = prepared.plan()
+    planned = prepared.plan()
+    done = finished(Records(folder / FILE_NAME).read()) if folder is not None else set()
+    jobs = [job for job in planned if not prepared.is_finished(job, done)]
+    if not jobs:
+        return f"All {len(planned)} jobs are done."
     widest = max(head_width(prepared, job) for job in jobs)
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
-    trained = base_inputs(prepared, jobs) * len(config.seeds)
+    trained = base_inputs(prepared, jobs) * len({job.seed for job in jobs})
     later = [later_trained_images(prepared, job) for job in jobs]
     pace = seconds_per_image(prepared) if trained or any(later) else 0.0
     heads = sum(head_seconds(prepared, job) for job in jobs)
@@ -221,7 +232,8 @@ def describe_plan(config: RunConfig) -> str:
         f"  {job.title}" + (f": {images / 1e6:.3g} million network inputs" if images else "")
         for job, images in zip(jobs, later, strict=True)
     ]
-    return "\n".join([*lines, f"{len(jobs)} jobs:", *described])
+    more = f" ({len(planned) - len(jobs)} more are done)" if len(jobs) < len(planned) else ""
+    return "\n".join([*lines, f"{len(jobs)} jobs{more}:", *described])
 
 
 def _duration(seconds: float) -> str:

@@ -103,7 +103,7 @@ def run(
         if is_rank_zero():
             from acil.benchmark.estimate import describe_plan
 
-            typer.echo(describe_plan(settings))
+            typer.echo(describe_plan(settings, folder if resume else None))
         return
     from acil.benchmark.records import FILE_NAME, Records
     from acil.benchmark.report import write_report
