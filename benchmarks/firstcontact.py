@@ -171,7 +171,7 @@ def rules(data: Data, few: int | None, seed: int) -> Iterator[tuple[str, np.ndar
     X, y, X_test, y_test = data.split(seed, few)
     model = model_for(OURS, data).fit(X, y)
     found, state = Discriminant.of(model._state.model), model._state
-    rows = torch.cat(list(state.features(model._check_query(X_test))()))
+    rows = torch.cat(list(state.features(model._check_query(X_test))))
     scores = rows @ state.model.ridge.coefficients()[0]
     inner = scores / found.n.sqrt() @ found.inverse / found.n.sqrt()
     yield "ridge", scores.argmax(1).numpy(), y_test

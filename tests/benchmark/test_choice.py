@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from acil.benchmark import choice as choice_module
 from acil.benchmark.choice import REFERENCE, Search, curves, make_split, table
 from acil.benchmark.datasets import load
+from acil.classifier import ACILClassifier
 from acil.cli import app
-from acil.errors import InputError
+from acil.errors import InputError, SingularMatrixError
 from acil.modelfile.writing import locked
 
 SHORT = {
@@ -70,7 +71,7 @@ def test_curve_is_that_of_ridge_regression_on_all_classes_so_far(views):
     centres = torch.randn(8, 5, generator=generator)
     features = centres[split.labels] + 0.8 * torch.randn(240, 5, generator=generator)
     rows = [features, features.flip(1)][:views]
-    found = curves(features, rows, split, None, (0.1,), torch.device("cpu"))["0.1"]
+    found = curves(features, rows, split, ACILClassifier(expansion_size=None), (0.1,))["0.1"]
     for end, accuracy in zip(split.ends, found, strict=True):
         known = split.labels < end
         X = torch.cat([view[known & ~split.held_out] for view in rows]).double().numpy()
@@ -151,6 +152,61 @@ def test_search_that_is_stopped_goes_on_and_trains_nothing_twice(tmp_path, monke
     assert len(list((tmp_path / "whole" / "networks").iterdir())) == 4
 
 
+def test_candidates_that_fail_stop_no_other_and_are_named_behind_the_table(tmp_path, monkeypatch):
+    def refusing(features, rows, split, head, gammas):
+        if head.expansion_size == 90:
+            raise SingularMatrixError("No weights.")
+        return curves(features, rows, split, head, gammas)
+
+    monkeypatch.setattr(choice_module, "curves", refusing)
+    arguments = ["bench", "choose", "--base", "6", "--splits", "0", "--out", str(tmp_path / "choice")]
+    arguments += ["--set", "training.epochs=1", "--try", "big training.learning_rate=1e9"]
+    arguments += ["--try", "wide expansion_size=90", "--try", "narrow expansion_size=9"]
+    result = CliRunner().invoke(app, [*arguments, "--try", "longer training.epochs=2"])
+    assert result.exit_code == 1
+    names = [line.split("|")[1].strip() for line in result.stdout.splitlines()]
+    assert names[2:] == [REFERENCE, "narrow", "longer"]
+    assert "[big, split 0] Training diverged" in result.stderr
+    assert "[wide, split 0] No weights." in result.stderr
+
+
+def test_taps_that_do_not_exist_are_refused_before_anything_is_trained(tmp_path):
+    arguments = ["bench", "choose", "--out", str(tmp_path / "choice"), "--try", "x features.taps=nope"]
+    result = CliRunner().invoke(app, arguments)
+    assert "has no tap 'nope'" in result.stderr
+    assert not (tmp_path / "choice").exists()
+
+
+def test_head_has_the_precision_of_its_candidate(tmp_path, monkeypatch):
+    used = {}
+
+    def noting(features, rows, split, head, gammas):
+        used[head.expansion_size] = head.dtype
+        return curves(features, rows, split, head, gammas)
+
+    monkeypatch.setattr(choice_module, "curves", noting)
+    candidates = {"half": {"dtype": "float32", "expansion_size": 50}}
+    Search(tmp_path, **SHORT | {"candidates": candidates, "splits": (0,)}).run()
+    assert used == {60: "float64", 50: "float32"}
+
+
+def test_plan_is_what_is_left(tmp_path):
+    everything = Search(tmp_path, **SHORT)
+    both = sum(everything._inputs(everything.recipes[REFERENCE], number) for number in (0, 2))
+    assert everything.plan().splitlines()[1:] == [
+        f"  reference: {both / 1e6:.3g} million network inputs",
+        f"  rotation: {2 * both / 1e6:.3g} million network inputs",
+        "  wide: 0 million network inputs",
+    ]
+    Search(tmp_path, **SHORT | {"splits": (0,)}).run()
+    left = everything._inputs(everything.recipes[REFERENCE], 2)
+    assert f"{3 * left / 1e6:.3g} million network inputs in all\n" in everything.plan()
+    Search(tmp_path, **SHORT | {"candidates": {}}).run()
+    head, *lines = everything.plan().splitlines()
+    assert head.endswith("; done: reference")
+    assert lines[1:] == ["  wide: 0 million network inputs"]  # its network is there
+
+
 def test_network_that_another_process_is_at_is_left_to_it(tmp_path):
     search = Search(tmp_path, **SHORT)
     search.run()
@@ -218,6 +274,10 @@ def test_command_prints_a_table_and_a_plan(tmp_path):
         (["--try", "nameless"], "'nameless' changes nothing"),
         (["--try", "bad training.depth=3"], "There is no setting 'training.depth'"),
         (["--try", "reference training.epochs=3"], "'reference' is the recipe as it is"),
+        (["--try", "a training.epochs=3", "--try", "a training.epochs=4"], "called 'a'"),
+        (["--try", "weak gamma=1000"], "γ is chosen among those of --gammas"),
+        (["--set", "gamma=1000"], "γ is chosen among those of --gammas"),
+        (["--gammas", "0.1,0.1"], "Values of γ must differ"),
         (["--splits", "a"], "--splits must be a whole number"),
         (["--splits", "1,1"], "Splits are different whole numbers"),
         (["--set", "epochs"], "given as key=value"),
@@ -225,5 +285,5 @@ def test_command_prints_a_table_and_a_plan(tmp_path):
 )
 def test_bad_arguments_are_told(arguments, message):
     result = CliRunner().invoke(app, ["bench", "choose", "--dry-run", *arguments])
-    assert result.exit_code == (2 if arguments[0] == "--set" else 1)
+    assert result.exit_code == (2 if arguments == ["--set", "epochs"] else 1)
     assert message in result.stderr

@@ -15,7 +15,17 @@ from acil.benchmark import estimate
 from acil.benchmark.config import make_config
 from acil.benchmark.estimate import describe_plan
 from acil.benchmark.prepare import prepare
+from acil.benchmark.runner import run
+from acil.training.step import Step
 from pictures import COLOURS, draw
+
+#: Tasks of a recipe that most methods leave out of their increments.
+AUXILIARY = {
+    "epochs": "1",
+    "auxiliary.copies": "2",
+    "auxiliary.distillation": "0.5",
+    "auxiliary.teachers": "1",
+}
 
 
 def config(embeddings, **changes):
@@ -33,6 +43,20 @@ def test_head_that_cannot_fit_is_refused_in_one_line_before_anything_is_written(
     assert re.search(f"A head of width {width} needs about .* GiB, but cpu has", line)
     assert "smaller --expansion-size, fewer --jobs, --set joint_check=false or --dtype float32" in line
     assert not (tmp_path / "run").exists()
+
+
+def test_covariances_that_cannot_fit_are_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    features = tmp_path / "wide.npz"
+    write_features(features, classes=4, width=60, each=(2, 1))
+    given = {"methods": "ncm,fecam", "settings.fecam_tukey": "1"}
+    prepared = prepare(config(features, **given), None, None)
+    needed = estimate._PROCESS_BYTES + 4 * 60 * 61 // 2 * 8
+    monkeypatch.setattr(estimate, "machine_bytes", lambda device: needed)
+    estimate.check_memory(prepared, prepared.plan())
+    monkeypatch.setattr(estimate, "machine_bytes", lambda device: needed - 1)
+    with pytest.raises(estimate.MemoryTooSmallError, match=r"fecam with 60 features of 4 classes needs"):
+        estimate.check_memory(prepared, prepared.plan())
+    assert "for heads of width up to 60;" in describe_plan(prepared.config)
 
 
 @pytest.mark.parametrize(("gpus", "times"), [(1, 3), (2, 2), (3, 1), (8, 1)])
@@ -76,6 +100,20 @@ def test_images_to_train_on_are_known_before(method, images, tmp_path):
     assert estimate.later_trained_images(prepared, job) == images
 
 
+@pytest.mark.parametrize("method", ["finetune", "joint", "lucir", "icarl", "podnet", "icarl-bce"])
+def test_told_inputs_are_those_of_a_run_with_auxiliary_tasks(method, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Step, "_run", lambda step, x, y, *others: seen.append(len(x)))
+    values = {"dataset": "digits", "phases": "2", "seeds": "0", "methods": method, "device": "cpu"}
+    values |= {f"recipe.training.{name}": value for name, value in AUXILIARY.items()}
+    values |= {"settings.increment.epochs": "2", "settings.memory_rule": "3 per class"}
+    prepared = prepare(make_config(values), None, None)
+    (job,) = prepared.plan()
+    run(prepared.config, tmp_path / "run")
+    told = estimate.base_inputs(prepared, [job]) + estimate.later_trained_images(prepared, job)
+    assert sum(seen) == told
+
+
 def test_head_without_expansion_is_as_wide_as_the_features_of_the_recipe(tmp_path):
     features = {"recipe.features.taps": "stage2.0,stage3.0", "recipe.features.grid": "2"}
     given = {"settings.expansion_size": "none", **features}
@@ -89,9 +127,36 @@ def test_dry_run_counts_inputs_of_auxiliary_tasks_and_what_methods_train(tmp_pat
     changes = {"recipe.training.epochs": "1000", "recipe.training.auxiliary.copies": "3"}
     text = describe_plan(image_config(tmp_path, methods="acil,finetune", **changes))
     assert "base training: 0.056 million network inputs (all seeds; 1000 epochs, 4 for an image" in text
-    assert "finetune, seed 0, K = 2: trains on 0.022 million images" in text
+    assert "finetune, seed 0, K = 2: 0.088 million network inputs" in text
     assert "acil, seed 0, K = 2\n" in text
     assert text.count("for what other methods train") == 1
+
+
+def test_each_view_that_is_a_row_counts_in_the_time_of_a_head(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "_flops", lambda device: 1.0)
+
+    def seconds(**changes):
+        given = {f"recipe.features.{name}": value for name, value in changes.items()}
+        given |= {"expansion_size": "100", "joint_check": "false"}
+        prepared = prepare(image_config(tmp_path, **given), None, None)
+        return estimate.head_seconds(prepared, *prepared.plan())
+
+    alone = seconds(mirror="true", shift="1")
+    # Ten views, itself included
+    assert seconds(mirror="true", shift="1", rows="true") - alone == 9 * 36 * 100**2 / 2
+
+
+def test_dry_run_of_a_run_to_resume_leaves_out_what_is_done(embeddings, tmp_path):
+    arguments = ("--dataset", f"features:{embeddings}", "--phases", "2", "--out", tmp_path / "run")
+    arguments += ("--method", "ncm,lda")
+    command(*arguments, "--seeds", "0")
+    more = (*arguments, "--seeds", "0,1", "--dry-run")
+    assert "4 jobs:" in command(*more).stdout
+    left = command(*more, "--resume").stdout
+    assert "2 jobs (2 more are done):\n  ncm, seed 1" in left
+    assert (
+        command(*arguments, "--seeds", "0", "--resume", "--dry-run").stdout == "All 2 jobs are done.\n"
+    )
 
 
 def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):

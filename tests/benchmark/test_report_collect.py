@@ -48,6 +48,26 @@ def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
     assert (comparison.base_classes, comparison.classes) == (50, 100)
 
 
+@pytest.mark.parametrize(
+    ("method", "given", "rows"),
+    [
+        ("ncm", {"fecam_tukey": 1, "memory_rule": "9 per class", "increment.epochs": 3}, 1),
+        ("finetune", {"rmm_actions": [0.5], "lucir_margin": 0.1}, 1),
+        ("finetune", {"increment.epochs": 3}, 2),
+        ("fecam", {"fecam_tukey": 1}, 2),
+        ("podnet+rmm", {"rmm_actions": [0.5]}, 2),
+        ("ncm", {"recipe.training.epochs": 3}, 2),
+        ("ncm", {"expansion_size": 3}, 2),
+        ("nowhere.to_be_found:Method", {"fecam_tukey": 1}, 2),
+        ("of-a-later-version", {"fecam_tukey": 1}, 2),
+    ],
+)
+def test_settings_of_other_methods_make_no_rows(tmp_path, method, given, rows):
+    plain = run_records(seed=0, method=method, settings={"gamma": 1})
+    other = run_records(seed=1, method=method, settings={"gamma": 1, **given})
+    assert len(compared(tmp_path, [*plain, *other]).rows) == rows
+
+
 def test_curve_is_the_mean_of_the_phases(tmp_path):
     records = run_records(seed=0) + [
         {**record, "accuracy": 60.0} if record["kind"] == "phase" else record

@@ -220,10 +220,10 @@ def test_commands_rebuild_what_differs_from_the_recipe(tmp_path):
         "recipe.training.epochs": 3, "memory_rule": "2000 in total", "taps": [],
         "backbone": "natural-0.safetensors@0123456789ab",
     }  # fmt: skip
-    folder = write_run(tmp_path / "run", run_records(settings=settings, base=40))
+    folder = write_run(tmp_path / "run", run_records(method="icarl", settings=settings, base=40))
     (comparison,) = collect([folder]).suites["main"]
     (line,) = commands(comparison, "main")
-    assert line.startswith("$ acil bench run --dataset cifar100 --method acil --recipe paper ")
+    assert line.startswith("$ acil bench run --dataset cifar100 --method icarl --recipe paper ")
     assert line.endswith(
         "--base 40 --backbone natural-0.safetensors --expansion-size none --gamma 1.0 "
         "--solver recursive --set recipe.training.epochs=3 --set 'settings.memory_rule=2000 in total'"

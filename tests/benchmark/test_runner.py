@@ -71,6 +71,15 @@ def test_more_phases_than_classes_left_is_refused_before_anything_is_written(emb
     assert not (tmp_path / "run" / "records.jsonl").exists()
 
 
+def test_images_without_a_base_and_a_network_are_refused_before_anything_is_written(tmp_path):
+    config = make_config({"dataset": "digits", "base": 0, "phases": 2})
+    with pytest.raises(InputError, match="no base phase to train a network on"):
+        describe_plan(config)
+    with pytest.raises(InputError, match="no base phase to train a network on"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -79,6 +88,13 @@ def test_more_phases_than_classes_left_is_refused_before_anything_is_written(emb
         ({"gamma": "x"}, "'gamma' parameter"),
         ({"methods": "ds-al", "expansion_size": "x"}, "'expansion_size' parameter"),
         ({"solver": "cg"}, "'solver' parameter"),
+        ({"methods": "acil,lda", "settings.lda_shrinkage": -1}, "lda_shrinkage must be from 0 to 1"),
+        ({"methods": "bic", "settings.bic_correction_rate": -1}, "correction_rate must be positive"),
+        ({"methods": "bic", "settings.bic_correction_epochs": -3}, "correction_epochs must be at least"),
+        ({"methods": "bic", "settings.bic_correction_milestones": "5,3"}, "must be in rising order"),
+        ({"methods": "podnet", "settings.podnet_balanced_rate": -1}, "balanced_rate must be positive"),
+        ({"methods": "lucir", "settings.lucir_balanced_rate": -1}, "balanced_rate must be positive"),
+        ({"methods": "dgr", "settings.dgr_generator_rate": -1}, "generator_rate must be positive"),
     ],
 )
 def test_settings_that_are_none_are_refused_before_anything_is_written(

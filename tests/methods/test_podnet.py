@@ -146,7 +146,7 @@ def test_settings_of_the_authors_for_cifar():
     assert (found.epochs, found.schedule, found.learning_rate) == (160, "cosine", 0.1)
     assert (found.weight_decay, found.augment) == (5e-4, ("crop", "flip", "jitter"))
     method = podnet.PODNet(dataclasses.replace(context, settings={"increment.epochs": 3}))
-    assert (method.own_base_epochs, method.training.epochs) == (160, 3)
+    assert (method.own_base_inputs, method.training.epochs) == (160, 3)
 
 
 def test_resnet_of_podnet_has_plain_sums_and_four_stages():

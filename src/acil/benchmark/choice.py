@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,8 +28,9 @@ from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.prepare import ProgressListener, dataset_name, digest
 from acil.benchmark.records import Records
 from acil.benchmark.rundir import environment_record, made
+from acil.benchmark.runner import RunFailedError
 from acil.classifier import ACILClassifier
-from acil.errors import InputError, ModelFileError
+from acil.errors import ACILError, InputError, ModelFileError
 from acil.methods.frozen_features import Standardize
 from acil.modelfile.writing import locked
 from acil.training.checkpoint import Checkpoint
@@ -141,6 +142,10 @@ class Search:
             raise InputError(f"Splits are different whole numbers from 0. Got {self.splits}.")
         if not self.gammas or not all(0 < gamma < math.inf for gamma in self.gammas):
             raise InputError(f"Each γ must be positive, relative to trace(gram)/d. Got {self.gammas}.")
+        if len({f"{gamma:g}" for gamma in self.gammas}) != len(self.gammas):
+            raise InputError(f"Values of γ must differ in their first six digits. Got {self.gammas}.")
+        if any("gamma" in changes for changes in (self.changes, *self.candidates.values())):
+            raise InputError("γ is chosen among those of --gammas, for each candidate. Leave out gamma.")
         data = load(self.dataset, self.root)
         base = data.default_base if self.base is None else self.base
         order = class_order(self.order, len(data.class_names))
@@ -157,42 +162,60 @@ class Search:
         for name, changes in self.candidates.items():
             self.recipes[name] = changed(reference, changes)
         self.torch_device = resolve_device(self.device, "float64")
+        for chosen in self.recipes.values():
+            # One image through each network: what does not fit is told before anything is trained.
+            backbone = build(chosen.backbone, **dict(chosen.backbone_options))
+            extractor = FeatureExtractor(backbone, chosen.features, self.torch_device, batch_size=1)
+            extractor.features(self.images.subset(torch.tensor([0])))
         self.records = Records(self.folder / "choice.jsonl")
         self.split = cache(lambda number: make_split(self.labels, base, number, self.split_base))
         self.split(self.splits[0])  # whether the classes are enough
 
     def plan(self) -> str:
-        """Return what is to be trained, in words."""
-        inputs = dict.fromkeys(self.recipes, 0)
-        for chosen, names in self._networks().values():
-            # The other candidates share its networks.
-            inputs[names[0]] = sum(self._inputs(chosen, number) for number in self.splits)
-        lines = [f"  {name}: {inputs[name] / 1e6:.3g} million network inputs" for name in self.recipes]
+        """Return what is still to be trained, in words."""
+        done = {(record["candidate"], record["split"]) for record in self._found()}
+        inputs: dict[str, int] = {}
+        for key, (chosen, names) in self._networks().items():
+            for number in self.splits:
+                left = [name for name in names if (name, number) not in done]
+                inputs |= {name: inputs.get(name, 0) for name in left}
+                if left and not self._stored(key, number).exists():
+                    # The other candidates share its network.
+                    inputs[left[0]] += self._inputs(chosen, number)
+        waiting = [name for name in self.recipes if name in inputs]
+        finished = [name for name in self.recipes if name not in inputs]
+        lines = [f"  {name}: {inputs[name] / 1e6:.3g} million network inputs" for name in waiting]
         head = (
             f"{len(self.images)} training images of {self.n_classes} base classes, splits "
             f"{', '.join(map(str, self.splits))}; {sum(inputs.values()) / 1e6:.3g} million "
-            "network inputs in all"
+            "network inputs in all" + (f"; done: {', '.join(finished)}" if finished else "")
         )
         return "\n".join([head, *lines])
 
     def run(self, progress: ProgressListener | None = None) -> None:
         """Do what is not recorded yet, except what other processes are at.
 
-        ``progress`` is told how far a training is, see :func:`acil.training.loop.train`.
+        ``progress`` is told how far a training is, see :func:`acil.training.loop.train`. If candidates
+        failed, which does not stop the others, a `RunFailedError` is raised in the end.
         """
         made(self.folder)
+        self.failures: list[str] = []
         environment = environment_record(self.torch_device)
         if environment not in self.records.read():
             self.records.append(environment)
         for key, (chosen, names) in self._networks().items():
             for number in self.splits:
-                stored = made(self.folder / "networks" / f"{key}-{number}") / "network.safetensors"
+                stored = self._stored(key, number)
+                made(stored.parent)
                 with ExitStack() as lock:
                     try:
                         lock.enter_context(locked(stored, timeout=0))
                     except ModelFileError:
                         continue  # another process is at it
                     self._evaluate(self.split(number), chosen, names, stored, progress)
+        if self.failures:
+            shown = " ".join(self.failures)
+            raise RunFailedError(f"Some candidates failed; what the others gave is recorded. {shown}")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a candidate, the reference first: means over splits and the paired difference.
@@ -211,6 +234,10 @@ class Search:
         mine = {name: self._identity(chosen) for name, chosen in self.recipes.items()}
         choices = [record for record in self.records.read() if record["kind"] == "choice"]
         return [record for record in choices if record["identity"] == mine.get(record["candidate"])]
+
+    def _stored(self, key: str, number: int) -> Path:
+        """Return the file of a split's network."""
+        return self.folder / "networks" / f"{key}-{number}" / "network.safetensors"
 
     def _networks(self) -> dict[str, tuple[Recipe, list[str]]]:
         """Return the key of each network to train, its recipe, and the candidates that share it."""
@@ -235,36 +262,61 @@ class Search:
             return
         started = time.perf_counter()
         if not stored.exists():
-            self._train(chosen, split, stored, progress)
+            with self._noting_failure(waiting, split):
+                self._train(chosen, split, stored, progress)
+        if not stored.exists():
+            return
         seconds = time.perf_counter() - started
         # What is judged is what is stored, weights in float16.
         backbone, cache = load_backbone(stored, device=self.torch_device)[0], FeatureCache(None)
         for name in waiting:
             judged = self.recipes[name]
             extractor = FeatureExtractor(backbone, judged.features, self.torch_device, cache=cache)
-            features, rows = extractor.features(self.images), extractor.training_rows(self.images)
-            if judged.features.standardize:
-                standardize = Standardize(features[split.trained])
-                features, rows = standardize(features), [standardize(view) for view in rows]
-            width, gammas = judged.expansion_size, self.gammas
-            self.records.append(
-                {
-                    "kind": "choice",
-                    "dataset": dataset_name(self.dataset),
-                    "order": canonical_order(self.order),
-                    "recipe": chosen.name,
-                    "candidate": name,
-                    "changes": {**self.changes, **self.candidates.get(name, {})},
-                    "identity": self._identity(judged),
-                    "base": self.n_classes,
-                    "split": split.number,
-                    "ends": list(split.ends),
-                    "accuracy": curves(features, rows, split, width, gammas, self.torch_device),
-                    "network": f"{stored.parent.name}/{stored.name}",
-                    "network_inputs": self._inputs(chosen, split.number),
-                    "training_seconds": round(seconds, 1),
-                }
-            )
+            with self._noting_failure([name], split):
+                accuracies = self._accuracies(extractor, split, judged)
+                self.records.append(
+                    {
+                        "kind": "choice",
+                        "dataset": dataset_name(self.dataset),
+                        "order": canonical_order(self.order),
+                        "recipe": chosen.name,
+                        "candidate": name,
+                        "changes": {**self.changes, **self.candidates.get(name, {})},
+                        "identity": self._identity(judged),
+                        "base": self.n_classes,
+                        "split": split.number,
+                        "ends": list(split.ends),
+                        "accuracy": accuracies,
+                        "network": f"{stored.parent.name}/{stored.name}",
+                        "network_inputs": self._inputs(chosen, split.number),
+                        "training_seconds": round(seconds, 1),
+                    }
+                )
+
+    @contextmanager
+    def _noting_failure(self, names: Sequence[str], split: Split) -> Iterator[None]:
+        """Note what goes wrong with some candidates; a file that cannot be written stops all."""
+        try:
+            yield
+        except ModelFileError:
+            raise
+        except ACILError as error:
+            self.failures.append(f"[{', '.join(names)}, split {split.number}] {error}")
+
+    def _accuracies(
+        self, extractor: FeatureExtractor, split: Split, judged: Recipe
+    ) -> dict[str, list[float]]:
+        features, rows = extractor.features(self.images), extractor.training_rows(self.images)
+        if judged.features.standardize:
+            standardize = Standardize(features[split.trained])
+            features, rows = standardize(features), [standardize(view) for view in rows]
+        head = ACILClassifier(
+            expansion_size=judged.expansion_size,
+            gamma=1.0,
+            dtype=judged.dtype,
+            device=str(self.torch_device),
+        )
+        return curves(features, rows, split, head, self.gammas)
 
     def _train(
         self, chosen: Recipe, split: Split, stored: Path, progress: ProgressListener | None
@@ -297,8 +349,7 @@ class Search:
         checkpoint.remove()
 
     def _inputs(self, chosen: Recipe, number: int) -> int:
-        epochs, copies = chosen.training.epochs, chosen.training.auxiliary.inputs_per_image
-        return int(self.split(number).trained.sum()) * epochs * copies
+        return int(self.split(number).trained.sum()) * chosen.training.inputs_per_image
 
     def _identity(self, chosen: Recipe) -> str:
         """Tell apart what the same name may stand for in one folder."""
@@ -314,16 +365,14 @@ def curves(
     features: Tensor,
     rows: Sequence[Tensor],
     split: Split,
-    width: int | None,
+    head: ACILClassifier,
     gammas: Sequence[float],
-    device: torch.device,
 ) -> dict[str, list[float]]:
     """Return the accuracy on held-out images after each phase, in percent, for each γ.
 
-    Features have shape (n, d), and so have the rows of each view that the head learns; width is that of
-    the random expansion; γ is relative to trace(gram)/d of the phase.
+    Features have shape (n, d), and so have the rows of each view that the head, a new one, learns; γ is
+    relative to trace(gram)/d of the phase.
     """
-    head = ACILClassifier(expansion_size=width, gamma=1.0, device=str(device))
     found: dict[str, list[float]] = {f"{gamma:g}": [] for gamma in gammas}
     seen = 0
     for end in split.ends:

@@ -8,6 +8,7 @@ import timeit
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch.nn import functional
@@ -16,6 +17,7 @@ from acil.benchmark.config import RunConfig
 from acil.benchmark.machine import memory
 from acil.benchmark.plan import Job, ends
 from acil.benchmark.prepare import PreparedRun, prepare, told_left_out
+from acil.benchmark.records import FILE_NAME, Records, finished
 from acil.errors import InputError
 from acil.methods.registry import resolve
 from acil.training.network import Network
@@ -39,24 +41,28 @@ class MemoryTooSmallError(InputError, MemoryError):
 
 
 def head_bytes(prepared: PreparedRun, job: Job) -> int:
-    """Return the most bytes that the head of a job takes at a time; 0 for a method without one.
+    """Return the most bytes that the head of a job takes at a time; 0 for a method with a small one.
 
-    The sums, and one factor or what writing the state takes (measured: as much as the sums); with the
-    comparison to joint learning the sums of a second head, too. A method of several heads has all of
-    that at a time.
+    Of an analytic one the sums, and one factor or what writing the state takes (measured: as much as the
+    sums); with the comparison to joint learning the sums of a second head, too. A method of several
+    heads has all of that at a time.
     """
-    width = head_width(prepared, job)
+    method, width = resolve(job.method), head_width(prepared, job)
     dtype = str(job.settings.get("dtype", prepared.recipe.dtype))
     sums, factor = _ITEM_BYTES.get(dtype, _ITEM_BYTES["float64"])
     copies = 2 if prepared.config.joint_check else 1
-    heads = resolve(job.method).analytic_heads
+    heads = method.analytic_heads
+    if not heads:
+        return method.kept_bytes(prepared.n_classes, prepared.n_features)
     if heads == 1:
         return width * width * (copies * sums + max(sums, factor))
     return heads * width * width * (copies * (sums + factor) + sums)
 
 
 def head_width(prepared: PreparedRun, job: Job) -> int:
-    """Return the width d of a job's head."""
+    """Return the width d of a job's head, which without an expansion are the features."""
+    if not resolve(job.method).analytic_heads:
+        return prepared.n_features
     width = job.settings.get("expansion_size", prepared.recipe.expansion_size)
     return width if isinstance(width, int) else prepared.n_features
 
@@ -85,22 +91,29 @@ def check_memory(prepared: PreparedRun, jobs: Sequence[Job]) -> None:
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
     if needed <= there:
         return
-    widest = max(head_width(prepared, job) for job in jobs if head_bytes(prepared, job))
-    cures = ["a smaller --expansion-size"]
+    largest = max(jobs, key=lambda job: head_bytes(prepared, job))
+    what = f"A head of width {head_width(prepared, largest)}"
+    analytic = resolve(largest.method).analytic_heads > 0
+    if not analytic:
+        what = f"{largest.method} with {prepared.n_features} features of {prepared.n_classes} classes"
+    cures = ["a smaller --expansion-size" if analytic else "fewer features (taps, grid)"]
     cures += ["fewer --jobs"] if prepared.config.jobs > 1 else []
     cures += ["fewer processes"] if prepared.group.size > 1 else []
-    cures += ["--set joint_check=false"] if prepared.config.joint_check else []
+    cures += ["--set joint_check=false"] if prepared.config.joint_check and analytic else []
     raise MemoryTooSmallError(
-        f"A head of width {widest} needs about {needed / 2**30:.1f} GiB, but {prepared.device} has "
-        f"{there / 2**30:.1f} GiB. Choose {', '.join(cures)} or --dtype float32."
+        f"{what} needs about {needed / 2**30:.1f} GiB, but {prepared.device} has "
+        f"{there / 2**30:.1f} GiB. Choose {', '.join(cures)} or "
+        f"{'--dtype float32' if analytic else 'another method'}."
     )
 
 
 def head_seconds(prepared: PreparedRun, job: Job) -> float:
     """Return roughly how long the head of a job computes on this device."""
-    if not head_bytes(prepared, job):
+    if not resolve(job.method).analytic_heads:
         return 0.0
-    width, n = head_width(prepared, job), len(prepared.data.train)
+    width, n, features = head_width(prepared, job), len(prepared.data.train), prepared.recipe.features
+    if features.rows and prepared.data.train.has_pixels:
+        n *= len(features.views)
     # One triangle of XᵀX of all samples: n d² / 2; a Cholesky factor in each phase: d³ / 6; both once
     # more for joint learning
     phases = len(job.grouping) + prepared.config.joint_check
@@ -117,11 +130,10 @@ def base_inputs(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
     if prepared.backbone is not None or not prepared.data.train.has_pixels or not prepared.base:
         return 0
     methods = {job.method: resolve(job.method)(prepared.context(job, None)) for job in jobs}
-    if all(getattr(method, "own_base_epochs", 0) for method in methods.values()):
+    if all(getattr(method, "own_base_inputs", 0) for method in methods.values()):
         return 0
-    training = prepared.recipe.training
     images = int((prepared.data.train_labels < prepared.base).sum())
-    return training.epochs * training.auxiliary.inputs_per_image * images
+    return prepared.recipe.training.inputs_per_image * images
 
 
 def later_trained_images(prepared: PreparedRun, job: Job) -> int:
@@ -179,13 +191,20 @@ def _timed(action: Callable[[], object]) -> float:
     return min(timeit.repeat(action, repeat=_TRIALS, number=1))
 
 
-def describe_plan(config: RunConfig) -> str:
-    """Return what a run with these settings would do, need and take."""
+def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
+    """Return what a run with these settings would do, need and take.
+
+    With a folder, what is left of the run in it.
+    """
     prepared = prepare(config, None, None)
-    jobs = prepared.plan()
+    planned = prepared.plan()
+    done = finished(Records(folder / FILE_NAME).read()) if folder is not None else set()
+    jobs = [job for job in planned if not prepared.is_finished(job, done)]
+    if not jobs:
+        return f"All {len(planned)} jobs are done."
     widest = max(head_width(prepared, job) for job in jobs)
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
-    trained = base_inputs(prepared, jobs) * len(config.seeds)
+    trained = base_inputs(prepared, jobs) * len({job.seed for job in jobs})
     later = [later_trained_images(prepared, job) for job in jobs]
     pace = seconds_per_image(prepared) if trained or any(later) else 0.0
     heads = sum(head_seconds(prepared, job) for job in jobs)
@@ -210,10 +229,11 @@ def describe_plan(config: RunConfig) -> str:
     if skipped := prepared.left_out:
         lines.append(told_left_out(skipped))
     described = [
-        f"  {job.title}" + (f": trains on {images / 1e6:.3g} million images" if images else "")
+        f"  {job.title}" + (f": {images / 1e6:.3g} million network inputs" if images else "")
         for job, images in zip(jobs, later, strict=True)
     ]
-    return "\n".join([*lines, f"{len(jobs)} jobs:", *described])
+    more = f" ({len(planned) - len(jobs)} more are done)" if len(jobs) < len(planned) else ""
+    return "\n".join([*lines, f"{len(jobs)} jobs{more}:", *described])
 
 
 def _duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,12 @@ from acil.benchmark.config import METHOD_SETTINGS, RunConfig, data_options
 from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.plan import Job, families, has_column, phases, variants
+from acil.benchmark.records import key
 from acil.distributed import Group
 from acil.errors import InputError
 from acil.methods import Context, available, resolve
-from acil.methods.base_network import stored_classifier
+from acil.methods.base_network import NO_BASE, stored_classifier
+from acil.methods.frozen_features import FrozenMethod
 from acil.training.fields import changed
 from acil.training.recipes import Recipe, recipe, to_dict
 from acil.validation import resolve_device
@@ -103,6 +105,9 @@ class PreparedRun:
         methods = [name for name in config.methods if name not in skipped]
         if not methods:
             raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
+        trains_base = self.backbone is None and self.data.train.has_pixels
+        if trains_base and not self.base and not any(":" in name for name in methods):
+            raise InputError(NO_BASE)
         groupings = {k: phases(self.n_classes, self.base, k) for k in config.phases}
         each = [{k: grouping} for k, grouping in groupings.items()]
         together = families(groupings)
@@ -115,9 +120,10 @@ class PreparedRun:
             if any(has_column(config.suite, name, k) for k in covers)
         ]
         for job in jobs:
-            if resolve(job.method).analytic_heads:
+            method = resolve(job.method)
+            if method.analytic_heads or issubclass(method, FrozenMethod):
                 # Refuses what cannot be set, before hours of training.
-                resolve(job.method)(self.context(job, None))
+                method(self.context(job, None))
         return jobs
 
     @property
@@ -132,6 +138,10 @@ class PreparedRun:
             if why:
                 found[name] = why
         return found
+
+    def is_finished(self, job: Job, done: Set[tuple[Any, ...]]) -> bool:
+        """Say whether a job has a summary for each of its K; see `acil.benchmark.records.finished`."""
+        return all(key(self.labels(job, k)) in done for k in job.covers)
 
     def labels(self, job: Job, phases: int) -> dict[str, Any]:
         """Return what identifies the records of one job and one number of phases."""

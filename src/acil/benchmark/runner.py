@@ -27,7 +27,7 @@ from acil.benchmark.estimate import check_memory, longest_first
 from acil.benchmark.job import Failure, attempt, record_failure
 from acil.benchmark.plan import Job
 from acil.benchmark.prepare import PreparedRun, ProgressListener, prepare, told_left_out
-from acil.benchmark.records import finished, key
+from acil.benchmark.records import finished
 from acil.benchmark.rundir import RunDirectory, environment_record, open_run
 from acil.distributed import Group
 from acil.errors import ACILError, InputError, ModelFileError
@@ -75,11 +75,7 @@ def run(
                 processes = {"processes": group.size} if group.size > 1 else {}
                 directory.records.append({**environment_record(prepared.device), **processes})
                 done = finished(directory.records.read())
-                left = [
-                    number
-                    for number, job in enumerate(jobs)
-                    if any(key(prepared.labels(job, k)) not in done for k in job.covers)
-                ]
+                left = [i for i, job in enumerate(jobs) if not prepared.is_finished(job, done)]
                 if skipped := prepared.left_out:
                     logger.warning("%s", told_left_out(skipped))
         left = group.exchange(left)[0]

@@ -103,7 +103,7 @@ def run(
         if is_rank_zero():
             from acil.benchmark.estimate import describe_plan
 
-            typer.echo(describe_plan(settings))
+            typer.echo(describe_plan(settings, folder if resume else None))
         return
     from acil.benchmark.records import FILE_NAME, Records
     from acil.benchmark.report import write_report
@@ -251,15 +251,20 @@ def choose(
     """
     from acil.benchmark.choice import DEFAULTS, GAMMAS, Search, table
     from acil.benchmark.prepare import dataset_name
+    from acil.benchmark.runner import RunFailedError
     from acil.training.fields import convert
 
     _import_from_here()
+    tried = [_candidate(text) for text in try_ or []]
+    twice = [name for name, _ in tried if [other for other, _ in tried].count(name) > 1]
+    if twice:
+        raise InputError(f"Two candidates are called {twice[0]!r}. Give each a name of its own.")
     search = Search(
         out or Path("runs") / f"{dataset_name(dataset).replace(':', '-')}-choice",
         dataset,
         recipe=recipe,
         changes=dict(assignment(text) for text in set_ or []),
-        candidates=dict(_candidate(text) for text in try_) if try_ else DEFAULTS,
+        candidates=dict(tried) or DEFAULTS,
         splits=convert(splits, tuple[int, ...], "--splits"),
         gammas=GAMMAS if gammas is None else convert(gammas, tuple[float, ...], "--gammas"),
         order=order,
@@ -271,9 +276,13 @@ def choose(
     if dry_run:
         typer.echo(search.plan())
         return
+    failed: RunFailedError | None = None
     if not only_table:
-        with run_progress() as progress:
-            search.run(progress)
+        try:
+            with run_progress() as progress:
+                search.run(progress)
+        except RunFailedError as error:
+            failed = error
     rows = search.rows()
     if only_table and not rows:
         raise InputError(f"Nothing is recorded of these candidates in {search.folder}.")
@@ -281,6 +290,8 @@ def choose(
         echo_json(rows)
     else:
         typer.echo(table(rows))
+    if failed is not None:
+        raise failed
 
 
 def _candidate(text: str) -> tuple[str, dict[str, str]]:

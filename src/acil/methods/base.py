@@ -144,8 +144,16 @@ class Method(ABC):
         """
         return False
 
+    @classmethod
+    def kept_bytes(cls, n_classes: int, n_features: int) -> int:
+        """Return the bytes that it keeps of all classes, if they may be too many; 0 for small ones.
+
+        Closed-form heads of ``analytic_heads`` are not counted here.
+        """
+        return 0
+
     def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        """Return how many images a run trains on, each as often as it is seen.
+        """Return how many images a run trains on, each as often as it is seen, copies included.
 
         The shared base network is not counted. Of jobs that run side by side, those that train most
         begin. Phases have ``sizes`` images, and ``seen`` classes are known after each.

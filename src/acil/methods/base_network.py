@@ -38,6 +38,10 @@ from acil.vision.imageset import ImageSet
 logger = logging.getLogger(__name__)
 _METADATA_KEY = "acil_weights"
 _CLASSIFIER = "classifier.safetensors"
+NO_BASE = (
+    "There is no base phase to train a network on. Give a trained one with --backbone, or take a base "
+    "of at least one class."
+)
 
 
 def base_backbone(context: Context, phase: Phase) -> Backbone:
@@ -250,10 +254,7 @@ def _train(
 def require_base(phase: Phase) -> None:
     """Raise unless this is a base phase, on which a network can be trained."""
     if phase.index != 0:
-        raise InputError(
-            "There is no base phase to train a network on. Give a trained one with --backbone, or take "
-            "a base of at least one class."
-        )
+        raise InputError(NO_BASE)
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], owner: str) -> None:

@@ -37,6 +37,7 @@ from acil.methods.base_network import classifier_scores, network_features
 from acil.methods.incremental import IncrementalNetwork, Schedules
 from acil.training.fields import Settings
 from acil.training.objectives import Capturable, Distilling, Scored
+from acil.training.settings import check_rising
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,13 @@ class BiCSettings(Settings):
     temperature: Annotated[float, "positive"] = 2.0  # T
     held_out: Annotated[float, "above 0 and below 1"] = 0.1
     beta_decay: Annotated[float, "at least 0"] = 0.05  # of β²
-    correction_epochs: int = 200
-    correction_rate: float = 0.1  # for batches of 256, in proportion for others
+    correction_epochs: Annotated[int, "at least 0"] = 200
+    correction_rate: Annotated[float, "positive"] = 0.1  # for batches of 256, in proportion for others
     correction_milestones: tuple[int, ...] = (60, 120, 160, 180)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rising("correction_milestones", self.correction_milestones)
 
 
 class BiasCorrection(nn.Module):

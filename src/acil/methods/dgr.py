@@ -65,7 +65,7 @@ class DGRSettings(Settings):
     drawn: Annotated[int, "at least 1"] = 100  # images of each old class
     latent: Annotated[int, "at least 1"] = 100  # numbers that an image is drawn from
     generator_epochs: Annotated[int, "at least 1"] = 100
-    generator_rate: float = 0.05  # falling as a cosine
+    generator_rate: Annotated[float, "positive"] = 0.05  # falling as a cosine
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,6 +72,11 @@ class FeCAM(FrozenMethod):
             return None
         return "negative features; settings.fecam_tukey=1 takes them"
 
+    @classmethod
+    def kept_bytes(cls, n_classes: int, n_features: int) -> int:
+        """Return the bytes of one triangle of a covariance for each class."""
+        return n_classes * n_features * (n_features + 1) // 2 * 8
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.means = ClassMeans(context.device)
@@ -170,7 +175,7 @@ class FeCAM(FrozenMethod):
     def _check_room(self, d: int) -> None:
         """Raise unless the device has room for the matrices of all classes."""
         n_classes, device = self.context.n_classes, self.context.device
-        needed, free = n_classes * d * (d + 1) // 2 * 8, free_bytes(device)
+        needed, free = self.kept_bytes(n_classes, d), free_bytes(device)
         if free is not None and needed > free:
             raise InputError(
                 f"FeCAM keeps a covariance of {d} x {d} for each of {n_classes} classes: "

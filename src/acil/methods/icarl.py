@@ -155,7 +155,7 @@ class ICaRLBCE(NearestMeanOfExemplars):
         )
 
     @property
-    def own_base_epochs(self) -> int:
+    def own_base_inputs(self) -> int:
         """Epochs of the base training, which are those of an increment."""
         return self.training.epochs
 

@@ -74,6 +74,8 @@ class IncrementalNetwork(Method):
     wrapper_settings: ClassVar[type[Any]] = Settings
     #: What the method's authors train with, by recipe.
     schedules: ClassVar[Schedules] = {}
+    #: Whether increments train with the recipe's auxiliary tasks: those without an objective do.
+    assisted: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -135,8 +137,8 @@ class IncrementalNetwork(Method):
         """Return the network after a later phase."""
 
     @property
-    def own_base_epochs(self) -> int:
-        """Epochs of a base training of the method's own; 0 if it takes the shared network."""
+    def own_base_inputs(self) -> int:
+        """Network inputs of an image in a base training of the method's own; 0 with the shared one."""
         return 0
 
     @property
@@ -152,13 +154,14 @@ class IncrementalNetwork(Method):
         return self.network
 
     def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        base_epochs = self.own_base_epochs if self.context.backbone is None else 0
+        base_inputs = self.own_base_inputs if self.context.backbone is None else 0
         increments = range(1, len(sizes))
-        return base_epochs * sizes[0] + sum(self.increment_images(k, sizes, seen) for k in increments)
+        return base_inputs * sizes[0] + sum(self.increment_images(k, sizes, seen) for k in increments)
 
     def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images one increment trains on, each as often as it is seen."""
-        main = self.training.epochs * (sizes[index] + self.kept_images(index - 1, sizes, seen))
+        inputs = self.training.inputs_per_image if self.assisted else self.training.epochs
+        main = inputs * (sizes[index] + self.kept_images(index - 1, sizes, seen))
         return main + self.balanced_epochs * self.kept_images(index, sizes, seen)
 
     def kept_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:

@@ -57,7 +57,7 @@ class LUCIRSettings(Settings):
     ranking: Annotated[float, "at least 0"] = 1.0  # ρ
     #: Epochs of balanced fine-tuning after each phase; the authors use 20 on ImageNet-Full alone.
     balanced_epochs: Annotated[int, "at least 0"] = 0
-    balanced_rate: float = 0.01  # divided by 10 half-way
+    balanced_rate: Annotated[float, "positive"] = 0.01  # divided by 10 half-way
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +192,8 @@ class LUCIR(IncrementalNetwork):
         )
 
     @property
-    def own_base_epochs(self) -> int:
-        return self.context.recipe.training.epochs
+    def own_base_inputs(self) -> int:
+        return self.context.recipe.training.inputs_per_image
 
     def increment(self, phase: Phase) -> Any:
         settings, n_new = self.settings, len(phase.classes)

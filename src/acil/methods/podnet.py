@@ -72,7 +72,7 @@ class PODNetSettings(Settings):
     flat: Annotated[float | None, "at least 0"] = None  # λ_f
     gradient_limit: Annotated[float, "positive"] = 5.0  # each entry is clamped to ± this number
     balanced_epochs: Annotated[int, "at least 0"] = 20
-    balanced_rate: float | None = None
+    balanced_rate: Annotated[float | None, "positive"] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ class PODNet(IncrementalNetwork):
         )
 
     @property
-    def own_base_epochs(self) -> int:
+    def own_base_inputs(self) -> int:
         return self._base_training().epochs
 
     def increment(self, phase: Phase) -> Any:

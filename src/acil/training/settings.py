@@ -21,6 +21,12 @@ ANGLES = {1: (0,), 2: (0, 2), 4: (0, 1, 2, 3)}
 COLOURS = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0))
 
 
+def check_rising(name: str, milestones: tuple[int, ...]) -> None:
+    """Raise unless milestones are in rising order."""
+    if list(milestones) != sorted(set(milestones)):
+        raise InputError(f"{name} must be in rising order. Got {milestones}.")
+
+
 @dataclass(frozen=True)
 class Auxiliary(Settings):
     """Tasks that shape the features and are gone when training ends; by default there is none.
@@ -131,8 +137,7 @@ class Training(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if list(self.milestones) != sorted(set(self.milestones)):
-            raise InputError(f"{self.where}milestones must be in rising order. Got {self.milestones}.")
+        check_rising(f"{self.where}milestones", self.milestones)
         if self.nesterov and not self.momentum:
             raise InputError(f"{self.where}nesterov must be used with momentum. Got momentum 0.")
         check_names(self.augment)
@@ -146,6 +151,11 @@ class Training(Settings):
         fraction = (epoch - self.warmup) / max(1, self.epochs - self.warmup)
         # η_e = η_end + (η - η_end) (1 + cos(π fraction)) / 2
         return COSINE_END + (self.learning_rate - COSINE_END) * (1 + math.cos(math.pi * fraction)) / 2
+
+    @property
+    def inputs_per_image(self) -> int:
+        """Network inputs of one image in a training with the default objective."""
+        return self.epochs * self.auxiliary.inputs_per_image
 
     def steps_per_epoch(self, n_images: int) -> int:
         """Return how many batches an epoch over so many images has."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key
 from acil.benchmark.report.rows import Cell, Comparison, Row, Run, differing, label, sort_key
 from acil.errors import InputError
+from acil.methods.registry import HOSTS, WRAPPERS, available, resolve
 
 #: The table of runs that differ in the number of base classes, and the setting they differ in.
 BASE = "base"
@@ -47,7 +49,7 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     environments: list[Record] = []
     replaced = repeated = 0
     for file in [file for given in run_dirs for file in _files(Path(given))]:
-        records = Records(file).read()
+        records = [_with_own_settings(record) for record in Records(file).read()]
         environments += [r for r in records if r["kind"] == "environment" and r not in environments]
         for name, run in _runs(records).items():
             # Other classes make another run, even with the same settings.
@@ -116,6 +118,31 @@ def _files(path: Path) -> list[Path]:
             "a file of records, or a folder of such files."
         )
     return found
+
+
+def _with_own_settings(record: Record) -> Record:
+    """Return a record without settings that its method ignores: they make no row of their own."""
+    if record["kind"] not in ("phase", "summary", "failure"):
+        return record
+    ignored = _ignored(record["method"])
+    own = {k: v for k, v in record["settings"].items() if k.partition(".")[0] not in ignored}
+    return {**record, "settings": own}
+
+
+@cache
+def _ignored(method: str) -> frozenset[str]:
+    """Return the names of settings that are of other methods; none for a method that is not ours."""
+    try:
+        # A user's own may not be here, and nothing that a file names is imported.
+        found = None if ":" in method else resolve(method)
+    except InputError:
+        found = None
+    own = None if found is None else found.setting_names()
+    if found is None or own is None:
+        return frozenset()
+    others = [*available(), *(f"{HOSTS[0]}+{wrapper}" for wrapper in WRAPPERS)]
+    names = {name for other in others for name in resolve(other).setting_names() or ()}
+    return frozenset(names | (set() if found.trains_network else {"increment"})) - own
 
 
 def _results(run: Run) -> str:
