@@ -165,7 +165,10 @@ def _merged(clf: ACILClassifier, embedder: Embedder) -> bytes:
     joint = [(network.graph.output[0].name, head.graph.input[0].name)]
     whole: Any = compose.merge_models(network, head, io_map=joint)
     names = {"head/scores": "scores", "head/probabilities": "probabilities"}
-    _rename(whole.graph, {whole.graph.input[0].name: "pixels", **names})
+    # Older files list weights among the inputs.
+    weights = {tensor.name for tensor in whole.graph.initializer}
+    (pixels,) = (end.name for end in whole.graph.input if end.name not in weights)
+    _rename(whole.graph, {pixels: "pixels", **names})
     onnx.helper.set_model_props(
         whole,
         {

@@ -43,9 +43,10 @@ def keep_state(model: str | os.PathLike[str]) -> None:
     if not path.exists():
         remove_states(path)
         return
-    folder, states = _folder(path), _settled(path)
-    number = 1 + max((int(state.stem) for state in states), default=0)
+    folder = _folder(path)
     try:
+        states = _settled(path)
+        number = 1 + max((int(state.stem) for state in states), default=0)
         folder.mkdir(exist_ok=True)
         states.append(folder / f"{number:09}.acil")
         _link(path, states[-1])
