@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from sklearn.metrics import log_loss
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
@@ -165,6 +166,65 @@ def test_calibrations_add_up_and_say_when_they_are_approximate():
     assert not both.approximate
     assert halves[0].forget(X[:3], Y[:3])._state.calibration.approximate
     assert halves[1].merge(halves[0])._state.calibration.approximate
+
+
+@pytest.fixture(scope="module")
+def by_class():
+    """Digits 0 to 7, for learning and held out, and others."""
+    digits, labels = load_digits(return_X_y=True)
+    known = labels < 8
+    order = np.random.default_rng(3).permutation(np.flatnonzero(known))
+    return digits[order], labels[order], digits[~known]
+
+
+def test_growing_from_one_class_says_what_is_unknown_and_how_likely(by_class):
+    rows, labels, others = by_class
+    learnt, held_out = slice(0, 900), slice(900, None)
+    joint = discriminant(expansion_size=None, gamma="auto").fit(rows[learnt], labels[learnt])
+    grown, parts = discriminant(expansion_size=None, gamma="auto"), []
+    for c in range(8):
+        mine = rows[learnt][labels[learnt] == c]
+        grown.partial_fit(mine, [c] * len(mine))
+        parts.append(discriminant(expansion_size=None, gamma="auto").fit(mine, [c] * len(mine)))
+    for part in parts[1:]:
+        parts[0].merge(part)
+    best = log_loss(labels[held_out], joint.predict_proba(rows[held_out]))
+    found = np.mean(joint.relative_novelty(others) > 1)
+    for model in (grown, parts[0]):
+        assert np.mean(model.relative_novelty(rows[held_out]) > 1) <= 2 * FALSE_ALARMS
+        assert np.mean(model.relative_novelty(others) > 1) > found / 2
+        assert log_loss(labels[held_out], model.predict_proba(rows[held_out])) < 1.2 * best
+
+
+def test_samples_counted_among_few_classes_count_less_in_whatever_order():
+    counted = Calibration.empty().plus(
+        torch.zeros(4, 2, dtype=torch.float64),
+        torch.zeros(4, dtype=torch.int64),
+        *torch.ones(2, 4).double(),
+    )
+    few, some, many = (torch.ones(n) for n in (2, 3, 8))
+    at_once, by_steps = counted.among(few, many), counted.among(few, some).among(some, many)
+    assert at_once.samples == pytest.approx(4 / 64)
+    torch.testing.assert_close(by_steps.losses, at_once.losses)
+    torch.testing.assert_close(by_steps.novelties, at_once.novelties)
+    # Classes that are forgotten do not give weight back, and those without samples are none.
+    assert counted.among(many, few).samples == 4
+    assert counted.among(few, torch.tensor([1, 1, 0, 0])).samples == 4
+
+
+def test_automatic_gamma_is_chosen_anew_in_a_stream(by_class):
+    rows, labels, _ = by_class
+    for options in ({}, {"scores": "ridge"}):
+        stream = discriminant(expansion_size=None, gamma="auto", **options)
+        for row, label in zip(rows[:320], labels[:320], strict=True):
+            stream.partial_fit([row], [label])
+            # Measures the temperature, which needs a factor of all samples.
+            stream.predict_proba(rows[:1])
+        found = stream.gamma_
+        best = discriminant(expansion_size=None, gamma="auto", **options)
+        # Chosen when there were at least half as many samples as now
+        candidates = [best.fit(rows[:n], labels[:n]).gamma_ for n in range(160, 321, 8)]
+        assert min(candidates) / 1.01 <= found <= max(candidates) * 1.01
 
 
 def test_few_samples_hardly_move_the_typical_temperature():

@@ -127,6 +127,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Threads may predict while another one learns: they see the model before or after, never in between.
 
+    Parameters that are set on a model that has learnt take effect at the next ``fit``; for γ there are
+    ``set_gamma`` and ``select_gamma``.
+
     The head can forget samples exactly. A backbone that was trained on them does not.
 
     Examples
@@ -513,7 +516,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if state.calibration is not None:
                 # Count how these samples score when they are left out.
                 with self._locked() as after:
-                    seen = state.calibration.merged(after.measured(samples))
+                    counts = state.model.head.counts, after.model.head.counts
+                    seen = state.calibration.among(*counts).merged(after.measured(samples))
                     self._state = replace(after, calibration=seen)
         return self
 

@@ -24,6 +24,8 @@ _FIRST, _WIDTH, _BINS = -5.0, 1 / 16, 160
 _COLDEST, _HOTTEST, _LEFT_OVER = 1e-3, 1e3, 1e-8
 #: Samples of the learnt classes that may be called unknown.
 FALSE_ALARMS = 0.05
+#: Power of (classes known when samples were counted) / (classes known now) by which they count.
+_AGEING = 3
 #: Temperature and log-novelty of a typical data set, which count as this many samples.
 _TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.5, 10.0
 
@@ -221,6 +223,16 @@ class Calibration:
             self.approximate or other.approximate,
         )
 
+    def among(self, before: Tensor, now: Tensor) -> Calibration:
+        """Return it for a model that knows more classes than when samples were counted.
+
+        How samples score among few classes says little about scores among many, so they count less.
+        Given are the numbers of samples of each class, before and now.
+        """
+        share = min(1.0, int((before > 0).sum()) / max(int((now > 0).sum()), 1)) ** _AGEING
+        counted = share * self.samples, share * self.losses, share * self.novelties
+        return Calibration(*counted, self.approximate)
+
     def to_dict(self, summary: bool) -> dict[str, Any]:
         """Return the values as JSON has them; a summary leaves out the lists."""
         losses, novelties = ([], []) if summary else (self.losses.tolist(), self.novelties.tolist())
@@ -241,6 +253,9 @@ class Calibration:
         """Return the temperature of the least loss; few samples hardly move the typical one."""
         best = int(self.losses.argmin())
         place = float(best)
+        if self.losses[best] == self.losses.max():
+            # Nothing was counted, or one class, which has no loss at any temperature.
+            return _TYPICAL_TEMPERATURE
         if 0 < best < len(_TEMPERATURES) - 1:
             before, here, after = self.losses[best - 1 : best + 2].tolist()
             # The vertex of the parabola through three points

@@ -120,8 +120,8 @@ class State:
         classes, n = union(self.classes, declared), len(samples.rows)
         blocks, places = self.blocks(samples, classes), columns_of(self.classes, classes)
         model = self.model.with_head(self.model.learner.learn(blocks, n, places, len(classes)))
-        calibration = self.calibration and self.calibration.merged(None)
-        changes = self.changes + n
+        before, now, changes = self.model.head.counts, model.head.counts, self.changes + n
+        calibration = self.calibration and self.calibration.among(before, now).merged(None)
         return replace(self, classes=classes, model=model, calibration=calibration, changes=changes)
 
     def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
@@ -129,7 +129,9 @@ class State:
         classes = union(self.classes, labels)
         places, positions = columns_of(self.classes, classes), columns_of(labels, classes)
         head = self.model.ridge.merge(sums, positions, places, len(classes))
-        both = self.calibration and self.calibration.merged(calibration)
+        theirs = calibration and calibration.among(sums.counts, head.counts)
+        mine = self.calibration and self.calibration.among(self.model.head.counts, head.counts)
+        both = mine and mine.merged(theirs)
         model, changes = self.model.with_head(head), self.changes + sums.n_samples
         return replace(self, classes=classes, model=model, calibration=both, changes=changes)
 

@@ -33,7 +33,7 @@ class Solution:
     gamma: float
     #: Of shape (d, n_classes), or (d + 1, n_classes) with the intercepts first.
     coef: Tensor
-    #: Samples behind the last factorization.
+    #: Samples behind the choice of γ.
     n_samples: int
     #: None if it was given back.
     factor: Factor | None = None
@@ -253,7 +253,9 @@ class Ridge:
         """Return the factor, made again if it was given back or, if a fresh one is needed, corrected."""
         solution = self.solved()
         if solution.factor is None or (fresh and solution.factor.rank):
-            solution = self.solve(solution.gamma)
+            # The same γ: it is due for another choice when it was before.
+            solution = replace(self.solve(solution.gamma), n_samples=solution.n_samples)
+            self.solution = solution
         return cast(Factor, solution.factor)
 
     def _can_correct(self, n_rows: int) -> bool:

@@ -104,7 +104,8 @@ def partial_fit(
         with suppress(ProcessLostError), group.together():
             own = Calibration.empty() if samples is None else new._state.measured(samples)
             seen = reduce(Calibration.merged, group.exchange(own))
-            calibration = state.calibration.merged(seen)
+            counts = state.model.head.counts, new._state.model.head.counts
+            calibration = state.calibration.among(*counts).merged(seen)
             classifier._state = replace(new._state, calibration=calibration)
     return classifier
 
