@@ -269,12 +269,17 @@ def test_image_that_was_learnt_is_left_out_and_told(place, model):
     before = model.read_bytes()
     result = acil("learn", place / "train" / "red", "--class", "red", "--model", model)
     assert "left out: 5 images learnt already" in result.stderr
+    assert "another class" not in result.stderr
     assert result.stdout == f"nothing new: {model} is unchanged\n"
     other = acil("learn", place / "train" / "red", "--class", "pink", "--model", model)
     assert "nothing learnt of pink: all its images were learnt under another class" in other.stderr
     assert model.read_bytes() == before
     assert json.loads(acil("inspect", model, "--json").stdout)["images"]["tracked"] == 20
     image = next((place / "train" / "red").iterdir())
+    moved = acil("learn", image, "--class", "blue", "--model", model, "--json")
+    hint = f"1 of them was learnt as another class: to correct that, acil forget {model} IMAGE"
+    assert hint in moved.stderr
+    assert json.loads(moved.stdout)["misplaced"] == [str(image)]
     refused = acil("forget", model, image, "--class", "blue", code=1)
     assert "learnt as another class than 'blue'" in refused.stderr
     assert model.read_bytes() == before

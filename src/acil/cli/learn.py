@@ -124,6 +124,14 @@ def learn(
     if report.repeated:
         some = counted(len(report.repeated), "image")
         typer.echo(f"left out: {some} learnt already ({plain(first_of(report.repeated))})", err=True)
+        if report.misplaced:
+            some = counted(len(report.misplaced), "of them was", "of them were")
+            again = "it" if len(report.misplaced) == 1 else "them"
+            typer.echo(
+                f"{some} learnt as another class: to correct that, acil forget {model} IMAGE "
+                f"--class OLD first, then learn {again} again",
+                err=True,
+            )
         missing = sorted({*samples.names} - {*report.totals})
         if missing:
             typer.echo(
