@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -164,6 +164,12 @@ class ImageClassifier:
         network = "features" if snapshot.identity is None else snapshot.identity["name"]
         n = sum(snapshot.totals.values())
         return f"<ImageClassifier of {network}: {len(snapshot.totals)} classes from {n} samples>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: networks cannot be."""
+        raise TypeError(
+            "An ImageClassifier cannot be pickled or copied. Use save and ImageClassifier.load."
+        )
 
     def prepare(
         self,
