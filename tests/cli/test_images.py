@@ -286,6 +286,22 @@ def test_image_that_was_learnt_is_left_out_and_told(place, model):
     assert "This holds if" not in acil("forget", model, image, "--class", "red").stderr
 
 
+def test_commands_to_copy_quote_paths(place, model):
+    spaced = model.with_name("my model.acil")
+    shutil.copy(model, spaced)
+    learnt = acil("learn", place / "test" / "red", "--class", "red", "--model", spaced)
+    assert f"acil undo '{spaced}' takes" in learnt.stderr
+    image = next((place / "test" / "red").iterdir())
+    moved = acil("learn", image, "--class", "blue", "--model", spaced)
+    assert f"acil forget '{spaced}' IMAGE" in moved.stderr
+    forgot = acil("forget", spaced, image, "--class", "red")
+    assert f"acil undo '{spaced}' takes" in forgot.stderr
+    assert f"acil undo '{spaced}' --remove" in forgot.stderr
+    private = ("--private", model.with_name("my release.acil"), "--epsilon", 1)
+    refused = acil("export", spaced, *private, "--onnx", model.with_name("x.onnx"), code=1)
+    assert f"acil export '{private[1]}' --onnx FILE" in refused.stderr
+
+
 def test_a_new_model_says_what_it_stores_of_images_and_may_store_nothing(place, tmp_path, network):
     learn = ["learn", place / "train", "--backbone", network, "--model"]
     assert "salted hash of each image" in acil(*learn, tmp_path / "a.acil").stderr
