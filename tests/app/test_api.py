@@ -107,6 +107,8 @@ def test_image_is_learnt_once_unless_it_is_not_tracked(taught, settings):
     before = taught.get("/model").json()
     again = taught.teach("red", images_of("red", 5)).json()
     assert (again["images"], again["repeated"], again["totals"]) == (0, 5, {"blue": 5, "red": 5})
+    wrong = taught.teach("blue", images_of("red", 2)).json()
+    assert (wrong["images"], wrong["repeated"], wrong["misplaced"], again["misplaced"]) == (0, 2, 2, 0)
     assert taught.get("/model").json() == before
     more = taught.teach("red", images_of("red", 6)).json()
     assert (more["images"], more["repeated"], more["totals"]["red"]) == (1, 5, 6)

@@ -203,6 +203,9 @@ def test_wrong_answer_is_corrected_in_one_click(opened):
     second.get_by_role("button", name="Teach").click()
     playwright.expect(second.locator(".status")).to_contain_text("Learnt as “carmine”")
     assert totals(page)["carmine"] == 1
+    # It has been learnt now: one click does not move it to another class.
+    second.get_by_role("button", name="blue", exact=True).click()
+    playwright.expect(second.locator(".status.bad")).to_contain_text("before as another class; correct")
     second.get_by_label("Right name").fill("a/b")
     second.get_by_role("button", name="Teach").click()
     playwright.expect(second.locator(".status.bad")).to_be_visible()
@@ -221,7 +224,9 @@ def test_last_change_is_undone_by_a_button(opened):
     # What is taught again is left out, and said.
     send(page, "red", files("red", 16))
     says(page, "teach", "Learnt 1 image of “red”")
-    says(page, "teach", "15 were taught before")
+    says(page, "teach", "15 were taught before and left out")
+    send(page, "blue", files("red", 1))
+    says(page, "teach", "1 was taught before as another class; correct that by forgetting it")
 
 
 def test_more_images_than_a_request_may_have_are_sent_in_parts(opened):

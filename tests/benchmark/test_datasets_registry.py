@@ -114,6 +114,8 @@ def test_root_is_the_given_one_else_that_of_the_environment(monkeypatch, tmp_pat
     assert data_root("other").name == "other"
     with pytest.raises(InputError, match=f"acil data prepare cifar100 --root {tmp_path}"):
         load("cifar100")
+    with pytest.raises(InputError, match="cifar100 --root 'my data'"):
+        load("cifar100", root="my data")
 
 
 def test_file_that_cannot_be_read_is_an_input_error(monkeypatch):

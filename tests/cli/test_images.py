@@ -269,16 +269,37 @@ def test_image_that_was_learnt_is_left_out_and_told(place, model):
     before = model.read_bytes()
     result = acil("learn", place / "train" / "red", "--class", "red", "--model", model)
     assert "left out: 5 images learnt already" in result.stderr
+    assert "another class" not in result.stderr
     assert result.stdout == f"nothing new: {model} is unchanged\n"
     other = acil("learn", place / "train" / "red", "--class", "pink", "--model", model)
     assert "nothing learnt of pink: all its images were learnt under another class" in other.stderr
     assert model.read_bytes() == before
     assert json.loads(acil("inspect", model, "--json").stdout)["images"]["tracked"] == 20
     image = next((place / "train" / "red").iterdir())
+    moved = acil("learn", image, "--class", "blue", "--model", model, "--json")
+    hint = f"1 of them was learnt as another class: to correct that, acil forget {model} IMAGE"
+    assert hint in moved.stderr
+    assert json.loads(moved.stdout)["misplaced"] == [str(image)]
     refused = acil("forget", model, image, "--class", "blue", code=1)
     assert "learnt as another class than 'blue'" in refused.stderr
     assert model.read_bytes() == before
     assert "This holds if" not in acil("forget", model, image, "--class", "red").stderr
+
+
+def test_commands_to_copy_quote_paths(place, model):
+    spaced = model.with_name("my model.acil")
+    shutil.copy(model, spaced)
+    learnt = acil("learn", place / "test" / "red", "--class", "red", "--model", spaced)
+    assert f"acil undo '{spaced}' takes" in learnt.stderr
+    image = next((place / "test" / "red").iterdir())
+    moved = acil("learn", image, "--class", "blue", "--model", spaced)
+    assert f"acil forget '{spaced}' IMAGE" in moved.stderr
+    forgot = acil("forget", spaced, image, "--class", "red")
+    assert f"acil undo '{spaced}' takes" in forgot.stderr
+    assert f"acil undo '{spaced}' --remove" in forgot.stderr
+    private = ("--private", model.with_name("my release.acil"), "--epsilon", 1)
+    refused = acil("export", spaced, *private, "--onnx", model.with_name("x.onnx"), code=1)
+    assert f"acil export '{private[1]}' --onnx FILE" in refused.stderr
 
 
 def test_a_new_model_says_what_it_stores_of_images_and_may_store_nothing(place, tmp_path, network):

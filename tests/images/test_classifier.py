@@ -1,5 +1,7 @@
 """ImageClassifier: grows, forgets, merges and saves exactly, and never changes on bad input."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -326,3 +328,9 @@ def test_file_of_a_network_is_stored_without_its_folder_and_found_again(
     )
     with pytest.raises(InputError, match="another network"):
         ImageClassifier.load(path).predict(images)
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.deepcopy])
+def test_pickling_says_how_to_save(way):
+    with pytest.raises(TypeError, match=r"Use save and ImageClassifier\.load"):
+        way(ImageClassifier(network()))

@@ -29,12 +29,17 @@ def test_image_that_comes_again_is_left_out_under_any_name_and_class(model, pict
     copy.write_bytes((pictures / "red" / "0-0.png").read_bytes())
     for name in ("red", "blue"):
         report = model.learn([copy], name)
+        assert report.to_dict()["misplaced"] == (() if name == "red" else (str(copy),))
         assert (report.counts, report.repeated) == ({}, (str(copy),))
         assert report.totals["red"] == 4
     assert model.snapshot is before
     new = ImageClassifier(network())
     assert new.learn([copy, pictures / "red" / "0-1.png", copy], "red").repeated == (str(copy),)
     assert new.counts_ == {"red": 2}
+    # Learnt before, and within one call
+    others = [copy, pictures / "red" / "0-2.png", pictures / "red" / "0-2.png"]
+    report = new.learn(others, ["red", "red", "blue"])
+    assert (report.counts, report.misplaced) == ({"red": 1}, (str(others[2]),))
 
 
 def test_left_out_images_leave_the_sums_of_the_others(model, pictures):

@@ -48,6 +48,27 @@ def test_membership_is_reported_where_other_images_are_given(place):
     assert "area under the ROC curve" in acil(*arguments).stdout
 
 
+def test_images_without_class_folders_have_no_labels(place):
+    pair = ("audit", place / "new.acil", "--images", place / "train", "--others", place / "more")
+    labelled = json.loads(acil(*pair, "--json").stdout)["membership"]
+    flat = place / "flat.d"
+    for part in ("train", "more"):
+        (flat / part).mkdir(parents=True)
+        for image in (place / part).glob("*/*"):
+            (flat / part / f"{image.parent.name}-{image.name}").write_bytes(image.read_bytes())
+    arguments = ("audit", place / "new.acil", "--images", flat / "train", "--others", flat / "more")
+    found = json.loads(acil(*arguments, "--json").stdout)["membership"]
+    assert found["leverage"]["area"] == pytest.approx(labelled["leverage"]["area"])
+    one = next((flat / "more").iterdir())
+    between = ("audit", place / "new.acil", "--previous", place / "old.acil", "--images", one, "--json")
+    assert min(json.loads(acil(*between).stdout)["cosines"]) > 0.999
+    empty = flat / "empty"
+    empty.mkdir()
+    refused = acil("audit", place / "new.acil", "--images", empty, code=1)
+    assert "holds no images" in refused.stderr
+    assert "--class" not in refused.stderr
+
+
 def test_a_model_of_features_is_attacked_with_files_of_features(tmp_path):
     X = np.random.default_rng(0).random((40, 6)).astype(np.float32)
     for name, part in (("old", slice(30)), ("new", slice(30, 31)), ("others", slice(31, 40))):

@@ -127,6 +127,9 @@ class Changed(Entry):
 
     totals: dict[str, int] = Field(description="Images of each class in the model now.")
     repeated: int = Field(description="Images left out, because they were learnt before.")
+    misplaced: int = Field(
+        description="Those of them that were learnt as another class: forget them there first."
+    )
     seconds: float
 
 

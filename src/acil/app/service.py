@@ -211,8 +211,8 @@ class Service:
         done = "learnt" if action == "learn" else "forgot"
         what = "1 image" if images == 1 else f"{images} images"
         logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
-        repeated = len(report.repeated)
-        return {**entry, "totals": report.totals, "repeated": repeated, "seconds": seconds}
+        left_out = {"repeated": len(report.repeated), "misplaced": len(report.misplaced)}
+        return {**entry, "totals": report.totals, **left_out, "seconds": seconds}
 
     def _measure(self, published: Served | None) -> Measured | None:
         """Return how a state does on the held-out images, if there are any; the last is remembered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -124,6 +125,14 @@ def learn(
     if report.repeated:
         some = counted(len(report.repeated), "image")
         typer.echo(f"left out: {some} learnt already ({plain(first_of(report.repeated))})", err=True)
+        if report.misplaced:
+            some = counted(len(report.misplaced), "of them was", "of them were")
+            again = "it" if len(report.misplaced) == 1 else "them"
+            typer.echo(
+                f"{some} learnt as another class: to correct that, acil forget "
+                f"{shlex.quote(str(model))} IMAGE --class OLD first, then learn {again} again",
+                err=True,
+            )
         missing = sorted({*samples.names} - {*report.totals})
         if missing:
             typer.echo(
@@ -150,7 +159,9 @@ def learn(
     )
     if kept_states(model):
         typer.echo(
-            f"acil undo {model} takes this back; the state before is kept for it (--no-undo)", err=True
+            f"acil undo {shlex.quote(str(model))} takes this back; the state before is kept for it "
+            "(--no-undo)",
+            err=True,
         )
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         typer.echo(
@@ -242,10 +253,10 @@ def forget(
             err=True,
         )
     if kept_states(model):
+        undone = f"acil undo {shlex.quote(str(model))}"
         typer.echo(
-            f"acil undo {model} takes this back: the states before this change are kept, and they still "
-            f"have {'this image' if number == 1 else 'these images'}. To delete them: acil undo {model} "
-            "--remove",
+            f"{undone} takes this back: the states before this change are kept, and they still have "
+            f"{'this image' if number == 1 else 'these images'}. To delete them: {undone} --remove",
             err=True,
         )
 

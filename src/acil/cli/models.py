@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -256,7 +257,8 @@ def export(
     if private is not None and len(files) > 1:
         raise InputError(
             "Only the file of --private is private; the others would have the model as it is. Write the "
-            f"release alone, and then export it: acil export {private} --onnx FILE."
+            f"release alone, and then export it: acil export {shlex.quote(str(private))} "
+            "--onnx FILE."
         )
     for path in files:
         require_free(path, force)

@@ -14,6 +14,7 @@ from acil.cli.shared import (
     counted,
     echo_json,
     given_features,
+    has_folders,
     plain,
     shown_progress,
 )
@@ -35,13 +36,15 @@ def audit(
     images: Annotated[
         Path | None,
         typer.Option(
-            help="Images that were learnt (between the states), to compare with the attack; or a file "
-            "of features."
+            help="Images that were learnt (between the states), to compare with the attack: one folder "
+            "for each class, CSV of path,label, or images without labels. Or a file of features."
         ),
     ] = None,
     others: Annotated[
         Path | None,
-        typer.Option(help="Images that were not learnt: with --images, can the two be told apart?"),
+        typer.Option(
+            help="Images that were not learnt, given like --images: can the two be told apart?"
+        ),
     ] = None,
     as_json: AsJson = False,
     backbone: Backbone = None,
@@ -62,9 +65,12 @@ def audit(
                 samples = given_features([place])
                 if samples is None:
                     from acil.images import ImageClassifier, network_of
+                    from acil.vision.listing import list_files
 
                     network = ImageClassifier(network_of(model, backbone))
-                    samples = network.prepare(place, progress=progress)
+                    labelled = has_folders(place) or place.suffix.lower() in (".csv", ".tsv")
+                    source = place if labelled else list_files([place])
+                    samples = network.prepare(source, progress=progress)
                 given |= {rows: samples.features, labels: samples.labels}
         found = attack(load(model), None if previous is None else load(previous), **given)
     if as_json:

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -165,6 +165,12 @@ class ImageClassifier:
         n = sum(snapshot.totals.values())
         return f"<ImageClassifier of {network}: {len(snapshot.totals)} classes from {n} samples>"
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: networks cannot be."""
+        raise TypeError(
+            "An ImageClassifier cannot be pickled or copied. Use save and ImageClassifier.load."
+        )
+
     def prepare(
         self,
         source: Given,
@@ -213,7 +219,7 @@ class ImageClassifier:
         """Learn images of new or known classes, or raise and change nothing.
 
         Takes what `prepare` takes, or samples that it returned. A model that tracks its images leaves
-        out those that it has learnt already, under any class.
+        out those that it has learnt already, under any class: to correct a class, forget first.
         """
         samples = self._samples(source, labels, skip_bad, progress)
         with self._changing:
@@ -223,11 +229,16 @@ class ImageClassifier:
                 require_identity(samples.identity, before.identity)
             places = tracker.repeated(samples.digests)
             repeated = tuple(samples.images[i] for i in places)
+            all_given = samples
             if places:
                 samples = samples.without(places)
-            if before is not None and not samples.digests:
-                return Report({}, before.totals, samples.skipped, repeated, samples.seconds, 0.0)
             tracker = tracker.with_added(samples.digests, samples.names)
+            misplaced = tuple(
+                all_given.images[i] for i in tracker.misplaced(all_given.digests, all_given.names)
+            )
+            if before is not None and not samples.digests:
+                seconds = samples.seconds
+                return Report({}, before.totals, samples.skipped, repeated, misplaced, seconds, 0.0)
             if before is None:
                 head = ACILClassifier(**self._settings)  # type: ignore[arg-type]
                 if samples.identity is not None:
@@ -237,7 +248,7 @@ class ImageClassifier:
             head.partial_fit(samples.features, samples.labels)
             if before is None:
                 self.source = samples.source
-            return self._replace(head, tracker, samples, start, repeated)
+            return self._replace(head, tracker, samples, start, repeated, misplaced)
 
     def forget(
         self,
@@ -446,9 +457,12 @@ class ImageClassifier:
         samples: Samples,
         start: float,
         repeated: tuple[str, ...] = (),
+        misplaced: tuple[str, ...] = (),
     ) -> Report:
         before = self._snapshot
         source = before.source if before else without_folder(samples.source)
         self._snapshot = made = Snapshot.of(head, tracker, source)
-        seconds = time.perf_counter() - start
-        return Report(samples.counts, made.totals, samples.skipped, repeated, samples.seconds, seconds)
+        seconds, skipped = time.perf_counter() - start, samples.skipped
+        return Report(
+            samples.counts, made.totals, skipped, repeated, misplaced, samples.seconds, seconds
+        )

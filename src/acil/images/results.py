@@ -76,6 +76,8 @@ class Report:
     """Messages about files that could not be read."""
     repeated: tuple[str, ...]
     """Images left out, because they were learnt before. Without others, the model is unchanged."""
+    misplaced: tuple[str, ...]
+    """Those of them that were learnt as another class. Forget them there, then learn them again."""
     feature_seconds: float
     """Spent on decoding and features."""
     head_seconds: float

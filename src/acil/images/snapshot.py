@@ -75,6 +75,14 @@ class Tracker:
             if self.active and (first.setdefault(digest, i) != i or any(self._with(digest)))
         ]
 
+    def misplaced(self, digests: Sequence[str], names: Sequence[str]) -> list[int]:
+        """Return which of these images, of classes of these names, were learnt as other classes."""
+        return [
+            i
+            for i, (digest, name) in enumerate(zip(digests, names, strict=True))
+            if any(self._with(digest)) and not any(self._with(digest, name))
+        ]
+
     def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
         """Return a tracker that knows these images and their classes too."""
         if not self.active:
@@ -90,11 +98,7 @@ class Tracker:
         Unless ``complete`` says that all images of the model are tracked, one that is not known may be
         one of those learnt before.
         """
-        misplaced = [
-            i
-            for i, (digest, name) in enumerate(zip(digests, names, strict=True))
-            if any(self._with(digest)) and not any(self._with(digest, name))
-        ]
+        misplaced = self.misplaced(digests, names)
         if misplaced:
             raise InputError(
                 f"{len(misplaced)} of {len(digests)} images were learnt as another class than "

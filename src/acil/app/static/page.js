@@ -224,8 +224,8 @@ function correction(file, found, item) {
     status.textContent = `Teaching “${name}” …`;
     status.classList.remove("bad");
     try {
-      const { images } = await ask(pathOf(name), [file]);
-      if (!images) throw new Error("This image was taught before. If under a wrong name, forget it there first.");
+      const { images, misplaced } = await ask(pathOf(name), [file]);
+      if (!images) throw new Error(`This image was taught before${misplaced ? elsewhere("it") : "."}`);
       const { predictions } = await ask("/predict", [file]);
       const again = answer(file, predictions[0]);
       again.querySelector(".status").textContent = `Learnt as “${name}”, and saved.`;
@@ -287,23 +287,29 @@ async function predict(files) {
 
 const pathOf = (name) => `/classes/${encodeURIComponent(name)}`;
 
+const elsewhere = (them) => ` as another class; correct that by forgetting ${them} there first.`;
+
 // Teach or forget; `done` is called with what to say and with the files of each part that is saved.
 async function change(place, button, path, files, name, done) {
-  let [sent, images, repeated, seconds] = [0, 0, 0, 0];
+  let [sent, images, repeated, misplaced, seconds] = [0, 0, 0, 0, 0];
   try {
     if (!files.length) throw new Error("Choose at least one image.");
     button.disabled = true;
     say(place, `Sending ${counted(files.length, "image", "images")} …`);
     await send(path, files, (report, part) => {
       images += report.images;
-      repeated += report.repeated;
+      repeated += report.repeated - report.misplaced;
+      misplaced += report.misplaced;
       sent += part.length;
       seconds += report.seconds;
       const verb = report.action === "learn" ? "Learnt" : "Forgot";
       const before = repeated ? ` ${counted(repeated, "was", "were")} taught before and left out.` : "";
+      const wrong = misplaced
+        ? ` ${counted(misplaced, "was", "were")} taught before${elsewhere(misplaced === 1 ? "it" : "them")}` : "";
       const more = sent < files.length ? ` ${files.length - sent} to go …` : "";
-      done(`${verb} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s, and saved.`
-        + before + more, part, !more);
+      const saved = images ? ", and saved" : "";
+      done(`${verb} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s${saved}.`
+        + before + wrong + more, part, !more);
     });
   } catch (error) {
     say(place, sent ? `${error.message} (${sent} of ${files.length} images are done.)` : error.message, true);

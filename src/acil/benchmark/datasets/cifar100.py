@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tarfile
 import tempfile
@@ -46,7 +47,7 @@ def load(root: Path | None) -> Dataset:
     if folder is None:
         raise InputError(
             f"{root} does not hold {FOLDER} with all its files. Run: acil data prepare cifar100 --root "
-            f"{root} (without a network, copy {ARCHIVE} from {ADDRESS} there first)."
+            f"{shlex.quote(str(root))} (without a network, copy {ARCHIVE} from {ADDRESS} there first)."
         )
     names = _class_names(folder)
     train, train_labels = _read(folder, "train")
