@@ -54,6 +54,7 @@ def audit(
     from acil.modelfile import load
     from acil.privacy import audit as attack
 
+    loaded = load(model)
     given: dict[str, Any] = {}
     with shown_progress("images") as progress:
         names = (images, "features", "labels"), (others, "others", "other_labels")
@@ -65,8 +66,8 @@ def audit(
 
                     network = ImageClassifier(network_of(model, backbone))
                     samples = network.prepare(place, progress=progress)
-                given |= {rows: samples.features, labels: samples.labels}
-        found = attack(load(model), None if previous is None else load(previous), **given)
+                given |= {rows: samples.rows_for(loaded), labels: samples.labels}
+        found = attack(loaded, None if previous is None else load(previous), **given)
     if as_json:
         facts = {"model": str(model), "previous": None if previous is None else str(previous)}
         echo_json({**facts, **found.to_dict()})
