@@ -171,6 +171,7 @@ def test_missing_file_is_told(tmp_path, name):
         ({"features": ROWS, "labels": np.full(30, 0.5)}, "no whole number"),
         ('a,b,label\n1,"2,x\n', "Cannot read"),
         ("label,a,a\nx,1,2\n", "same name"),
+        ("path,label,split\na.png,x,train\n", "'split' is not of.* list .* two columns, path and label"),
         (",a,b,label\n0,1,2,x\n", "index=False"),
         ({"features": ROWS, "labels": np.array("x")}, "shape"),
         ({"features": ROWS + 1j}, "complex"),

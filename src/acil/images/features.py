@@ -173,4 +173,7 @@ def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     try:
         return column.astype(np.float32)
     except ValueError as error:
-        raise ValueError(f"column {name!r} is not of numbers ({error})") from None
+        raise ValueError(
+            f"column {name!r} is not of numbers ({error}); a list of images has exactly two columns, "
+            "path and label"
+        ) from None
