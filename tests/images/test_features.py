@@ -109,6 +109,21 @@ def test_features_and_images_are_not_mixed(photos, tmp_path):
         of_images.learn(read_features(table))
 
 
+def test_onnx_and_serving_need_a_network(tmp_path):
+    model, small = tmp_path / "m.acil", tmp_path / "small.acil"
+    acil("learn", write_table(tmp_path / "x.npz"), "--model", model)
+    for command in (
+        ("export", model, "--onnx", tmp_path / "m.onnx", "--inference", small),
+        ("export", model, "--onnx", tmp_path / "m.onnx", "--backbone", "module:pictures.Pooled"),
+        ("serve", model, "--port", 0),
+    ):
+        told = acil(*command, code=1).stderr
+        assert "ONNX and serving need a network" in " ".join(told.split())
+        assert "file of features" not in told
+    assert not small.exists()
+    acil("export", model, "--inference", small)
+
+
 def test_model_made_in_python_predicts_files_and_keeps_its_labels(tmp_path):
     numbers = np.where(LABELS == "cat", 3, 7)
     save(ACILClassifier(expansion_size=None).fit(ROWS, numbers), tmp_path / "m.acil")
