@@ -60,8 +60,9 @@ class Samples:
         names = getattr(head, "feature_names_in_", None)
         if names is None or self.columns is None:
             return Rows(self.features)
-        lacking = [name for name in names if name not in self.columns]
-        strange = [name for name in self.columns if name not in names]
+        learnt, place = set(names), {name: number for number, name in enumerate(self.columns)}
+        lacking = [name for name in names if name not in place]
+        strange = [name for name in self.columns if name not in learnt]
         if lacking or strange or len(names) != len(self.columns):
             said = [f"{name!r} is missing" for name in lacking[:1]]
             said += [f"{name!r} is not one of its columns" for name in strange[:1]]
@@ -69,7 +70,6 @@ class Samples:
                 f"This model was learnt from {len(names)} columns, and these {len(self.columns)} are "
                 f"others: {' and '.join(said)}. Give a file with the same columns, in any order."
             )
-        place = {name: number for number, name in enumerate(self.columns)}
         return Rows(self.features[:, [place[name] for name in names]])
 
     def without(self, places: Sequence[int]) -> Samples:
