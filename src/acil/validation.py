@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    _check_n_features,
+    _check_sample_weight,
+    check_array,
+    column_or_1d,
+    validate_data,
+)
 from torch import Tensor
 
 from acil.analytic import ACTIVATIONS, PRECISIONS
@@ -122,10 +128,16 @@ class Rows:
 def check_rows(estimator: Any, X: Any, reset: bool) -> Rows:
     """Check the shape and type of X (not its values) and its agreement with earlier calls.
 
-    X is an array, a DataFrame, a Tensor or anything with DLPack. The first data of a model (``reset``)
+    X is an array, a DataFrame, a Tensor, anything with DLPack, or `Rows` whose columns the caller has
+    put in the order of ``feature_names_in_``. The first data of a model (``reset``)
     set its ``n_features_in_`` and ``feature_names_in_``.
     """
     with input_errors():
+        if isinstance(X, Rows):
+            if not reset:
+                _check_n_features(estimator, X.source, reset=False)
+                return X
+            X = X.source
         if not isinstance(X, np.ndarray | Tensor) and hasattr(X, "__dlpack__"):
             X = torch.utils.dlpack.from_dlpack(X)
         if isinstance(X, Tensor):

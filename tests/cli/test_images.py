@@ -376,6 +376,28 @@ def test_bad_image_is_named_and_may_be_left_out(place, model, tmp_path):
     assert describe(model)["n_samples"] == 21
 
 
+def test_missing_files_of_a_list_are_counted_and_may_be_left_out(place, model, tmp_path):
+    folder, before = tmp_path / "listed", model.read_bytes()
+    shutil.copytree(place / "test" / "red", folder)
+    names = ["gone.png", *sorted(path.name for path in folder.iterdir()), "lost.png"]
+    (folder / "list.csv").write_text("".join(f"{name},red\n" for name in names))
+    told = acil("learn", folder / "list.csv", "--model", model, code=1).stderr
+    assert "2 of 5 images are missing; nothing was changed. The first is" in told
+    assert "gone.png" in told
+    assert "--skip-bad" in told
+    assert "2 of 5" in acil("evaluate", model, folder / "list.csv", "--strict", code=1).stderr
+    assert model.read_bytes() == before
+    for command in (
+        *(("predict", model, folder / "list.csv"), ("evaluate", model, folder / "list.csv")),
+        ("learn", folder / "list.csv", "--model", model, "--skip-bad"),
+    ):
+        told = acil(*command).stderr
+        assert told.count("left out: Cannot read the image") == 2
+        assert "gone.png" in told
+        assert "lost.png" in told
+    assert describe(model)["n_samples"] == 23
+
+
 def test_predict_and_evaluate_go_on_past_a_bad_file(place, model, tmp_path):
     folder = tmp_path / "images" / "red"
     shutil.copytree(place / "test" / "red", folder)

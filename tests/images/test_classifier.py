@@ -197,7 +197,7 @@ def test_nothing_learnt_is_told(tmp_path):
         (["x.png"], ["a", "b"], "1 images but 2 labels"),
         (["x.png"], "a/b", "reads like a path"),
         (["x.png"], "unknown", "like nothing learnt"),
-        (["x.png"], "a", "Cannot read the image"),
+        (["x.png"], "a", "images are missing"),
     ],
 )
 def test_bad_calls_change_nothing(joint, source, labels, words):

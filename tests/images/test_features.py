@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 from acil import ACILClassifier, ImageClassifier, load, save
@@ -49,7 +50,8 @@ def test_commands_learn_predict_evaluate_and_forget_features(table, tmp_path):
     acil("undo", model)
     assert describe(model)["n_samples"] == 30
     found = json.loads(acil("predict", model, table, "--json", "--unknown-above", 0).stdout)
-    assert [row["label"] for row in found] == load(model).predict(ROWS).tolist()
+    rows = ROWS if table.suffix == ".npz" else pandas.DataFrame(ROWS, columns=NAMES)
+    assert [row["label"] for row in found] == load(model).predict(rows).tolist()
     assert found[2]["image"] == "row 3"
     assert json.loads(acil("evaluate", model, table, "--json").stdout)["accuracy"] > 80
     write_table(tmp_path / "some.npz")
@@ -107,6 +109,21 @@ def test_features_and_images_are_not_mixed(photos, tmp_path):
         of_images.learn(read_features(table))
 
 
+def test_onnx_and_serving_need_a_network(tmp_path):
+    model, small = tmp_path / "m.acil", tmp_path / "small.acil"
+    acil("learn", write_table(tmp_path / "x.npz"), "--model", model)
+    for command in (
+        ("export", model, "--onnx", tmp_path / "m.onnx", "--inference", small),
+        ("export", model, "--onnx", tmp_path / "m.onnx", "--backbone", "module:pictures.Pooled"),
+        ("serve", model, "--port", 0),
+    ):
+        told = acil(*command, code=1).stderr
+        assert "ONNX and serving need a network" in " ".join(told.split())
+        assert "file of features" not in told
+    assert not small.exists()
+    acil("export", model, "--inference", small)
+
+
 def test_model_made_in_python_predicts_files_and_keeps_its_labels(tmp_path):
     numbers = np.where(LABELS == "cat", 3, 7)
     save(ACILClassifier(expansion_size=None).fit(ROWS, numbers), tmp_path / "m.acil")
@@ -116,8 +133,6 @@ def test_model_made_in_python_predicts_files_and_keeps_its_labels(tmp_path):
 
 
 def test_parquet_is_read_with_pandas_and_its_absence_told(tmp_path, monkeypatch):
-    import pandas
-
     tables = {
         "columns": pandas.DataFrame(dict(zip(NAMES, ROWS.T, strict=True)) | {"label": LABELS}),
         "lists": pandas.DataFrame({"embedding": [*ROWS], "label": LABELS, "id": range(30)}),
@@ -129,6 +144,7 @@ def test_parquet_is_read_with_pandas_and_its_absence_told(tmp_path, monkeypatch)
         found = read_features(path)
         assert np.array_equal(found.features, ROWS)
         assert found.names == LABELS.tolist()
+        assert found.columns == (tuple(NAMES) if name == "columns" else None)
 
     def missing(path):
         raise ImportError("pyarrow")
@@ -170,6 +186,8 @@ def test_missing_file_is_told(tmp_path, name):
         ({"features": ROWS, "labels": np.full(30, 0.5)}, "no whole number"),
         ('a,b,label\n1,"2,x\n', "Cannot read"),
         ("label,a,a\nx,1,2\n", "same name"),
+        ("path,label,split\na.png,x,train\n", "'split' is not of.* list .* two columns, path and label"),
+        (",a,b,label\n0,1,2,x\n", "index=False"),
         ({"features": ROWS, "labels": np.array("x")}, "shape"),
         ({"features": ROWS + 1j}, "complex"),
     ],
@@ -201,3 +219,70 @@ def test_rows_of_no_network_are_not_tracked(tmp_path):
     told = acil("forget", model, tmp_path / "some.npz").stderr
     assert "a model of features cannot always tell" in told
     assert "--track" not in told
+
+
+def write_columns(path, order, rows=ROWS):
+    """Write columns of these names, of which those in NAMES are the rows' own."""
+    columns = [rows[:, NAMES.index(name)] if name in NAMES else rows[:, 0] for name in order]
+    lines = [",".join([*order, "label"])]
+    lines += [
+        ",".join([*map(str, row), label])
+        for row, label in zip(np.stack(columns, axis=1).tolist(), LABELS, strict=False)
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_columns_are_put_in_the_order_of_the_model_by_their_names(tmp_path):
+    table, model = write_columns(tmp_path / "x.csv", NAMES), tmp_path / "m.acil"
+    swapped = write_columns(tmp_path / "swapped.csv", ["b", "a", "d", "c"])
+    acil("learn", table, "--model", model)
+    assert describe(model)["feature_names"] == NAMES
+    assert load(model).feature_names_in_.tolist() == NAMES
+    assert "with names" in acil("inspect", model).stdout
+    for command in (("predict", model), ("evaluate", model), ("audit", model, "--images")):
+        found = [acil(*command, path, "--json") for path in (table, swapped)]
+        assert found[0].stdout == found[1].stdout
+        assert "Warning" not in found[1].stderr
+    acil("learn", swapped, "--model", model)
+    twice = tmp_path / "twice.acil"
+    for _ in range(2):
+        acil("learn", table, "--model", twice)
+    assert np.array_equal(load(model).coef_, load(twice).coef_)
+    acil("forget", model, write_columns(tmp_path / "some.csv", NAMES[::-1], ROWS[:5]))
+    acil("forget", twice, write_columns(tmp_path / "some.csv", NAMES, ROWS[:5]))
+    assert np.array_equal(load(model).coef_, load(twice).coef_)
+
+
+def test_other_columns_are_refused(tmp_path):
+    table, model = write_columns(tmp_path / "x.csv", NAMES), tmp_path / "m.acil"
+    acil("learn", table, "--model", model)
+    before = model.read_bytes()
+    for order, words in (
+        (["a", "e", "c", "d"], "'b' is missing and 'e' is not one of its columns"),
+        (["a", "b", "c"], "'d' is missing"),
+        ([*NAMES, "e"], "'e' is not one of its columns"),
+    ):
+        other = write_columns(tmp_path / "other.csv", order)
+        for command in (
+            ("learn", other, "--model", model),
+            *(("predict", model, other), ("evaluate", model, other), ("forget", model, other)),
+            ("audit", model, "--images", other),
+        ):
+            if command[0] == "forget":
+                other.write_text("\n".join(other.read_text().split("\n")[:4]))
+            assert words in acil(*command, code=1).stderr
+    assert model.read_bytes() == before
+
+
+def test_files_and_models_without_names_go_together_with_others(tmp_path):
+    table, plain = write_table(tmp_path / "x.csv"), write_table(tmp_path / "x.npz")
+    models = tmp_path / "csv.acil", tmp_path / "npz.acil"
+    for model, first in zip(models, (table, plain), strict=True):
+        acil("learn", first, "--model", model)
+        assert acil("predict", model, table).stdout == acil("predict", model, plain).stdout
+        assert "Warning" not in acil("learn", plain, "--model", model).stderr
+        acil("learn", table, "--model", model)
+    assert [describe(model)["feature_names"] for model in models] == [NAMES, None]
+    np.savez(tmp_path / "narrow.npz", features=ROWS[:, :3], labels=LABELS)
+    assert "3 features" in acil("learn", tmp_path / "narrow.npz", "--model", models[0], code=1).stderr

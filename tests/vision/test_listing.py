@@ -52,6 +52,21 @@ def test_list_with_and_without_a_head(tree, name, separator):
         assert [path.name for path in found.paths] == ["1.jpg", "2.PNG"]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("filename,class\na/1.jpg,x\n", "line 1: .*first line must be path,label, or be left out"),
+        ("path;label\na/1.jpg;x\n", "line 1: .*two columns.*separated by ';': write it with commas"),
+        ("path,label,split\na/1.jpg,x,train\n", "line 1: a list has exactly two columns, path and"),
+        ("path,label\n../1.jpg,x\n", "line 2: .*leaves the folder"),
+    ],
+)
+def test_lists_of_other_kinds_are_told(tree, text, words):
+    (tree / "l.csv").write_text(text)
+    with pytest.raises(InputError, match=words):
+        list_images(tree / "l.csv")
+
+
 def test_what_is_neither_is_told(tree, tmp_path):
     for source, words in (
         (tree / "a" / "1.jpg", "which class"),
@@ -72,6 +87,8 @@ def test_files_of_folders_at_any_depth_and_links_in_circles(tree):
     assert [str(path.relative_to(tree)) for path in found] == [
         *("a/1.jpg", "a/2.PNG", "b/1.jpg", "b/2.PNG", "a/1.jpg")
     ]
+    (tree / "l.csv").write_text("path,label\nb/1.jpg,x\nb/missing.jpg,y\n")
+    assert list_files([tree / "l.csv"]) == [tree / "b" / "1.jpg", tree / "b" / "missing.jpg"]
     (tree / "none").mkdir()
     with pytest.raises(InputError, match="holds no images"):
         list_files([tree / "none"])

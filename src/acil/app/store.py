@@ -12,6 +12,7 @@ from typing import Literal
 from acil.app.settings import Settings
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.images import ImageClassifier, Report, Samples
+from acil.images.network import require_network
 from acil.images.snapshot import Snapshot
 from acil.images.undo import kept_states, undo
 from acil.modelfile import locked
@@ -72,6 +73,7 @@ class Store:
         if signature is None:
             self.reader = self._new()
         else:
+            require_network(self.path)
             self.reader = ImageClassifier.load(self.path, backbone=settings.backbone)
             self.published = Served.of(self.reader, signature)
         self.embedder = self.reader.embedder

@@ -268,6 +268,10 @@ def export(
         require_free(Path(f"{onnx}.py"), force)
     from acil.export import export_onnx
     from acil.images import ImageClassifier
+    from acil.images.network import require_network
+
+    if onnx is not None:
+        require_network(model)
 
     written: dict[str, Any] = {}
     with shown_progress("exporting"):

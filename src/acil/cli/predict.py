@@ -50,7 +50,8 @@ def predict(
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Images, folders of images, or a file of features (npz, parquet, csv).",
+            help="Images, folders of images, CSV of path,label; or a file of features (npz, parquet, "
+            "csv).",
             metavar="IMAGES…",
         ),
     ],
@@ -230,10 +231,10 @@ def embed(
         raise typer.BadParameter("Give a name that ends with .npz.", param_hint="--out")
     from acil.images import ImageClassifier
     from acil.images.features import write_features
-    from acil.vision.listing import list_files
+    from acil.vision.listing import LISTS, list_files
     from acil.vision.networks import DEFAULT
 
-    labelled = class_name is not None or any(has_folders(p) or p.suffix == ".csv" for p in images)
+    labelled = class_name is not None or any(has_folders(p) or p.suffix.lower() in LISTS for p in images)
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
     with shown_progress("images") as progress:
         reader = ImageClassifier(DEFAULT if backbone is None else backbone)

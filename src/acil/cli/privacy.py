@@ -57,6 +57,7 @@ def audit(
     from acil.modelfile import load
     from acil.privacy import audit as attack
 
+    loaded = load(model)
     given: dict[str, Any] = {}
     with shown_progress("images") as progress:
         names = (images, "features", "labels"), (others, "others", "other_labels")
@@ -65,14 +66,14 @@ def audit(
                 samples = given_features([place])
                 if samples is None:
                     from acil.images import ImageClassifier, network_of
-                    from acil.vision.listing import list_files
+                    from acil.vision.listing import LISTS, list_files
 
                     network = ImageClassifier(network_of(model, backbone))
-                    labelled = has_folders(place) or place.suffix.lower() in (".csv", ".tsv")
+                    labelled = has_folders(place) or place.suffix.lower() in LISTS
                     source = place if labelled else list_files([place])
                     samples = network.prepare(source, progress=progress)
-                given |= {rows: samples.features, labels: samples.labels}
-        found = attack(load(model), None if previous is None else load(previous), **given)
+                given |= {rows: samples.rows_for(loaded), labels: samples.labels}
+        found = attack(loaded, None if previous is None else load(previous), **given)
     if as_json:
         facts = {"model": str(model), "previous": None if previous is None else str(previous)}
         echo_json({**facts, **found.to_dict()})

@@ -245,8 +245,10 @@ class ImageClassifier:
                     head.backbone_ = samples.identity
             else:
                 head = before.copy_head()
-            head.partial_fit(samples.features, samples.labels)
+            head.partial_fit(samples.rows_for(head), samples.labels)
             if before is None:
+                if samples.columns is not None:
+                    head.feature_names_in_ = np.array(samples.columns, dtype=object)
                 self.source = samples.source
             return self._replace(head, tracker, samples, start, repeated, misplaced)
 
@@ -275,7 +277,7 @@ class ImageClassifier:
             tracker, complete = before.tracker, len(before.tracker) == before.head.n_samples_
             tracker.require_learnt(samples.digests, samples.names, complete)
             head = before.copy_head()
-            head.forget(samples.features, samples.labels)
+            head.forget(samples.rows_for(head), samples.labels)
             after = tracker.without(samples.digests, samples.names)
             left = after.repeated(list(dict.fromkeys(samples.digests)))
             if left:
@@ -336,7 +338,8 @@ class ImageClassifier:
         snapshot = self.snapshot
         if isinstance(sources, Samples):
             require_identity(sources.identity, snapshot.identity)
-            return snapshot.classify(sources.features, sources.images, top, unknown_above)
+            rows = sources.rows_for(snapshot.head)
+            return snapshot.classify(rows, sources.images, top, unknown_above)
         found = embed_files(sources, self.embedder, skip_bad, progress)
         names = [name_of(sources[i], i) for i in found.kept]
         answers = snapshot.classify(found.features.numpy(), names, top, unknown_above)

@@ -31,6 +31,8 @@ _UNREADABLE = (
 )
 #: A column of a table whose cells are whole rows of features.
 _LISTS = ("features", "embedding")
+#: Arrays by the names that npz files have for them, and the names of the features, if they have any.
+_Read = tuple[dict[str, Any], tuple[str, ...] | None]
 
 
 def write_features(path: str | os.PathLike[str], samples: Samples) -> None:
@@ -60,7 +62,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     place = existing(Path(path))
     read = {".npz": _read_npz, ".parquet": _read_parquet}.get(place.suffix.lower(), _read_csv)
     try:
-        arrays = read(place)
+        arrays, columns = read(place)
         if "features" not in arrays:
             raise ValueError(f"it has no array 'features' among {sorted(arrays)[:10]}")
         if np.iscomplexobj(arrays["features"]):
@@ -103,7 +105,8 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
         for label in set(labels):
             check_class_name(label)
     digests, names = tuple(texts["digests"]), tuple(texts["paths"])
-    return Samples(features, np.array(labels, dtype=np.str_), digests, names, (), identity, source, 0.0)
+    classes = np.array(labels, dtype=np.str_)
+    return Samples(features, classes, digests, names, (), identity, source, 0.0, columns)
 
 
 def _texts(name: str, values: npt.NDArray[Any]) -> list[str]:
@@ -118,16 +121,16 @@ def _texts(name: str, values: npt.NDArray[Any]) -> list[str]:
     return [str(value) for value in values.tolist()]
 
 
-def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _read_npz(path: Path) -> _Read:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return dict(file)
+            return dict(file), None
     except ValueError as error:
         # NumPy advises to unpickle it.
         raise ValueError("it is no npz file of plain arrays, or has arrays of Python objects") from error
 
 
-def _read_parquet(path: Path) -> dict[str, Any]:
+def _read_parquet(path: Path) -> _Read:
     try:
         import pandas
 
@@ -140,7 +143,7 @@ def _read_parquet(path: Path) -> dict[str, Any]:
     return _arrays({str(name): table[name].to_numpy() for name in table.columns})
 
 
-def _read_csv(path: Path) -> dict[str, Any]:
+def _read_csv(path: Path) -> _Read:
     with path.open(encoding="utf-8-sig", newline="") as file:
         names, *rows = csv.reader(file, delimiter=delimiter_of(path), strict=True)
     if not rows:
@@ -154,17 +157,23 @@ def _read_csv(path: Path) -> dict[str, Any]:
     return _arrays({name: np.array(column) for name, column in zip(names, columns, strict=True)})
 
 
-def _arrays(columns: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+def _arrays(columns: dict[str, npt.NDArray[Any]]) -> _Read:
     """Return the arrays of a table by the names that npz files have for them."""
     found = {f"{name}s": columns.pop(name) for name in ("label", "path") if name in columns}
     lists = [name for name in _LISTS if name in columns]
     if lists:
-        return {"features": np.stack([*columns[lists[0]]]), **found}
-    return {"features": np.stack([_numbers(*pair) for pair in columns.items()], axis=1), **found}
+        return {"features": np.stack([*columns[lists[0]]]), **found}, None
+    if not all(map(str.strip, columns)):
+        raise ValueError("a column has no name; write a table of pandas with index=False")
+    features = np.stack([_numbers(*pair) for pair in columns.items()], axis=1)
+    return {"features": features, **found}, tuple(columns)
 
 
 def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     try:
         return column.astype(np.float32)
     except ValueError as error:
-        raise ValueError(f"column {name!r} is not of numbers ({error})") from None
+        raise ValueError(
+            f"column {name!r} is not of numbers ({error}); a list of images has exactly two columns, "
+            "path and label"
+        ) from None

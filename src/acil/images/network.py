@@ -61,6 +61,15 @@ def network_of(path: str | os.PathLike[str], backbone: str | None = None) -> Emb
     return embedder
 
 
+def require_network(path: str | os.PathLike[str]) -> None:
+    """Raise unless a model file names a network, as ONNX and serving need it."""
+    if describe(path)["backbone"] is None:
+        raise InputError(
+            f"ONNX and serving need a network, and {os.fspath(path)} was learnt from features. "
+            "acil export --inference works."
+        )
+
+
 class FromFeaturesError(InputError):
     """Images are given to a model that was learnt from features."""
 

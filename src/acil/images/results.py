@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from acil.classifier import ACILClassifier
 from acil.errors import InputError
+from acil.validation import Rows
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Samples:
     """The name that the network was opened by."""
     seconds: float
     """Spent on decoding and features."""
+    columns: tuple[str, ...] | None = None
+    """Names of the features; None if they have none."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -50,6 +54,23 @@ class Samples:
         if "" in self.names:
             raise InputError("These features have no labels. Give a file with labels, or a class.")
         return self
+
+    def rows_for(self, head: ACILClassifier) -> Rows:
+        """Return the features as a head takes them: if both have names of columns, in its order."""
+        names = getattr(head, "feature_names_in_", None)
+        if names is None or self.columns is None:
+            return Rows(self.features)
+        learnt, place = set(names), {name: number for number, name in enumerate(self.columns)}
+        lacking = [name for name in names if name not in place]
+        strange = [name for name in self.columns if name not in learnt]
+        if lacking or strange or len(names) != len(self.columns):
+            said = [f"{name!r} is missing" for name in lacking[:1]]
+            said += [f"{name!r} is not one of its columns" for name in strange[:1]]
+            raise InputError(
+                f"This model was learnt from {len(names)} columns, and these {len(self.columns)} are "
+                f"others: {' and '.join(said)}. Give a file with the same columns, in any order."
+            )
+        return Rows(self.features[:, [place[name] for name in names]])
 
     def without(self, places: Sequence[int]) -> Samples:
         """Return the other samples."""

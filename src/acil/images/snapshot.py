@@ -18,6 +18,7 @@ from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.images.results import Prediction
 from acil.scores import expected_leverage
+from acil.validation import Rows
 from acil.vision.listing import UNKNOWN
 
 logger = logging.getLogger(__name__)
@@ -248,7 +249,7 @@ class Snapshot:
 
     def classify(
         self,
-        features: npt.NDArray[np.float32],
+        features: npt.NDArray[np.float32] | Rows,
         images: Sequence[str],
         top: int,
         unknown_above: float | None,

@@ -185,6 +185,16 @@ def embed_files(
     features, digests, kept, bad = [], [], [], {}
     waiting: list[Tensor] = []
     n = len(sources)
+    if not skip_bad:
+        # Told before the others are read, which can take long.
+        paths = [source for source in sources if isinstance(source, str | os.PathLike)]
+        missing = [path for path in paths if not os.path.lexists(path)]
+        if missing:
+            raise UnreadableError(
+                f"{len(missing)} of {n} images are missing; nothing was changed. The first is "
+                f"{os.fspath(missing[0])}. Check the paths.",
+                n - len(missing),
+            )
     for index, result in enumerate(decode_all(sources, embedder.decode, embedder.batch_size)):
         if isinstance(result, InputError):
             path = isinstance(sources[index], str | os.PathLike)

@@ -20,6 +20,7 @@ Given = str | os.PathLike[str] | Sequence[Source]
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 ) | {".jp2", ".avif", ".heic", ".heif"}
+LISTS = (".csv", ".tsv")
 #: What a prediction says of an image that is like nothing learnt; so no class may be called that.
 UNKNOWN = "unknown"
 _MAX_NAME = 200
@@ -81,7 +82,7 @@ def list_images(source: str | os.PathLike[str], label: str | None = None) -> Lis
         return listing
     if path.is_dir():
         return _class_folders(path)
-    if path.suffix.lower() in (".csv", ".tsv"):
+    if path.suffix.lower() in LISTS:
         return _read_csv(existing(path))
     if path.suffix.lower() in SUFFIXES:
         raise InputError(f"{path} is one image: say which class it belongs to (--class NAME).")
@@ -93,10 +94,13 @@ def list_images(source: str | os.PathLike[str], label: str | None = None) -> Lis
 
 
 def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return image files for prediction: files as they are, of folders all images, at any depth."""
+    """Return image files for prediction: files, those of CSV lists, all of folders, at any depth."""
     found: list[Path] = []
     for source in sources:
         path = Path(source)
+        if path.suffix.lower() in LISTS and not path.is_dir():
+            found += _read_csv(existing(path)).paths
+            continue
         if not path.is_dir():
             found.append(existing(path))
             continue
@@ -119,7 +123,7 @@ def holds_features(path: str | os.PathLike[str]) -> bool:
     A CSV file of two columns is a list of images and labels.
     """
     place = Path(path)
-    if place.suffix.lower() not in (".csv", ".tsv") or not place.is_file():
+    if place.suffix.lower() not in LISTS or not place.is_file():
         return place.suffix.lower() in (".npz", ".parquet")
     with place.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         try:
@@ -203,7 +207,10 @@ def _is_image(name: str) -> bool:
 
 
 def _read_csv(path: Path) -> Listing:
-    """Read lines of path and label; paths are relative to the file's folder and stay inside it."""
+    """Read lines of path and label; paths are relative to the file's folder and stay inside it.
+
+    Files that are missing are told when they are read, like those that cannot be read.
+    """
     listing = Listing()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -214,11 +221,21 @@ def _read_csv(path: Path) -> Listing:
         if not row or (number == 1 and [cell.strip().lower() for cell in row] == ["path", "label"]):
             continue
         if len(row) != 2:
-            raise InputError(f"{path}, line {number}: expected path and label, got {len(row)} cells.")
+            hint = " It is separated by ';': write it with commas." if ";" in row[0] else ""
+            raise InputError(
+                f"{path}, line {number}: a list has exactly two columns, path and label; found "
+                f"{len(row)}.{hint}"
+            )
         name, label = row[0].strip(), row[1].strip()
         try:
             check_class_name(label)
-            listing.add([_inside(path.parent, name)], label)
+            image = _inside(path.parent, name)
+            if number == 1 and image.suffix.lower() not in SUFFIXES and not os.path.lexists(image):
+                raise InputError(
+                    f"there is no file {name[:_MAX_NAME]}. The first line must be path,label, or be "
+                    "left out."
+                )
+            listing.add([image], label)
         except InputError as error:
             raise InputError(f"{path}, line {number}: {error}") from None
     if not listing.paths:
@@ -233,7 +250,7 @@ def _inside(folder: Path, name: str) -> Path:
             f"the path {name[:_MAX_NAME]!r} leaves the folder of the list. Put the list beside or above "
             "the images."
         )
-    return existing(folder / relative)
+    return folder / relative
 
 
 def existing(path: Path) -> Path:
