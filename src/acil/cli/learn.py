@@ -234,7 +234,7 @@ def forget(
     number = len(samples.labels)
     them = "it" if number == 1 else "them"
     now = f"the head of {model} is now the one that never learnt {them}"
-    if latest.snapshot.tracker.repeated(list(dict.fromkeys(samples.digests))):
+    if latest.snapshot.tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     typer.echo(f"forgot {counted(number, 'image')}: {now}. The network never saw {them}.")
     typer.echo(

@@ -279,12 +279,11 @@ class ImageClassifier:
             head = before.copy_head()
             head.forget(samples.rows_for(head), samples.labels)
             after = tracker.without(samples.digests, samples.names)
-            left = after.repeated(list(dict.fromkeys(samples.digests)))
-            if left:
+            if left := after.known(samples.digests):
                 logger.warning(
                     "%d of these images had been learnt twice, by models that were merged: one copy of "
                     "each is left. Forget them once more.",
-                    len(left),
+                    left,
                 )
             return self._replace(head, after, samples, start)
 

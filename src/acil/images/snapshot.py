@@ -76,6 +76,10 @@ class Tracker:
             if self.active and (first.setdefault(digest, i) != i or any(self._with(digest)))
         ]
 
+    def known(self, digests: Sequence[str]) -> int:
+        """Return how many of these images it knows."""
+        return sum(any(self._with(digest)) for digest in {*digests})
+
     def misplaced(self, digests: Sequence[str], names: Sequence[str]) -> list[int]:
         """Return which of these images, of classes of these names, were learnt as other classes."""
         return [

@@ -22,7 +22,7 @@ class Finetune(IncrementalNetwork):
     """Train on, without anything against forgetting."""
 
     name = "finetune"
-    assisted = True
+    with_auxiliary_tasks = True
 
     def increment(self, phase: Phase) -> Any:
         return self.fit(self.grown_student(phase), self.data(phase), phase)
@@ -32,7 +32,7 @@ class Joint(IncrementalNetwork):
     """Train from scratch on everything seen so far."""
 
     name = "joint"
-    assisted = True
+    with_auxiliary_tasks = True
 
     @classmethod
     def memory_rule(cls, settings: Any) -> MemoryRule:

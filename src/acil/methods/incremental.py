@@ -75,7 +75,7 @@ class IncrementalNetwork(Method):
     #: What the method's authors train with, by recipe.
     schedules: ClassVar[Schedules] = {}
     #: Whether increments train with the recipe's auxiliary tasks: those without an objective do.
-    assisted: ClassVar[bool] = False
+    with_auxiliary_tasks: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -160,7 +160,7 @@ class IncrementalNetwork(Method):
 
     def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images one increment trains on, each as often as it is seen."""
-        inputs = self.training.inputs_per_image if self.assisted else self.training.epochs
+        inputs = self.training.inputs_per_image if self.with_auxiliary_tasks else self.training.epochs
         main = inputs * (sizes[index] + self.kept_images(index - 1, sizes, seen))
         return main + self.balanced_epochs * self.kept_images(index, sizes, seen)
 
