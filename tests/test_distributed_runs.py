@@ -21,7 +21,7 @@ SETTINGS = {
     "device": "cpu",
 }
 #: What runs may differ in: times, and numbers that show the rounding of sums.
-VARYING = ("seconds", "peak_rss", "joint_difference", "condition", "gamma_relative")
+VARYING = ("ended", "seconds", "peak_rss", "joint_difference", "condition", "gamma_relative")
 
 
 def comparable(folder):

@@ -11,7 +11,7 @@ from acil.benchmark.records import Records
 from acil.cli import app
 
 #: What two runs of the same thing may differ in.
-TIMES = ("seconds", "peak_rss")
+TIMES = ("job", "ended", "seconds", "peak_rss")
 #: A whole run with a network in about two seconds.
 DIGITS = ("--dataset", "digits", "--seeds", "0,1", "--phases", "5", "--set", "recipe.training.epochs=1")
 

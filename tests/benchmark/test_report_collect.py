@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from acil.benchmark.report import write_report
 from acil.benchmark.report.collect import collect
-from acil.benchmark.report.page import commands
+from acil.benchmark.report.page import commands, seconds_taken
 from acil.benchmark.report.plots import base_plot, styled
 from acil.benchmark.report.render import to_csv, to_markdown
 from acil.benchmark.report.rows import Stat, stat
@@ -66,6 +66,29 @@ def test_settings_of_other_methods_make_no_rows(tmp_path, method, given, rows):
     plain = run_records(seed=0, method=method, settings={"gamma": 1})
     other = run_records(seed=1, method=method, settings={"gamma": 1, **given})
     assert len(compared(tmp_path, [*plain, *other]).rows) == rows
+
+
+def test_seconds_of_jobs_side_by_side_are_divided_among_them(tmp_path):
+    def of_job(method, k, seconds, *ends):
+        at = {"method": method, "phases": k}
+        return [
+            *(
+                phase_record(i, seconds=seconds, **at) | {"job": method, "ended": e}
+                for i, e in enumerate(ends)
+            ),
+            summary_record(**at),
+        ]
+
+    # ncm works from 0 to 8, lda from 4 to 10; one pass of it has phases of K = 2 and of K = 1.
+    records = [*of_job("ncm", 1, 4.0, 4.0, 8.0), *of_job("lda", 2, 2.0, 6.0, 8.0, 10.0)]
+    records += of_job("lda", 1, 3.0, 7.0, 10.0)
+    comparison = compared(tmp_path, records)
+    found = {
+        (row.method, k): cell.seconds(lambda phase: True).mean for k, row, cell in comparison.cells()
+    }
+    # Half of the time from 4 to 8 is ncm's.
+    assert found == {("ncm", 1): 6.0, ("lda", 2): 4.0, ("lda", 1): 4.0}
+    assert seconds_taken(comparison) == 10.0
 
 
 def test_curve_is_the_mean_of_the_phases(tmp_path):

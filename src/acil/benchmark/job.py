@@ -187,8 +187,8 @@ class Recorder:
         self.records = directory.records
         self.covers = {k: (grouping, ends(grouping)) for k, grouping in job.covers.items()}
         self.labels = {k: prepared.labels(job, k) for k in job.covers}
-        name = digest({"labels": list(self.labels.values())})
-        self.state = StateFile(directory.checkpoint() / f"state-{name}.safetensors")
+        self.name = digest({"labels": list(self.labels.values())})
+        self.state = StateFile(directory.checkpoint() / f"state-{self.name}.safetensors")
         before = self.records.read()
         self.written = {(key(r), r["phase"]): r for r in before if r["kind"] == "phase"}
         self.finished = finished(before)
@@ -198,7 +198,7 @@ class Recorder:
         self, n_seen: int, predictions: Tensor, labels: Tensor, memory: MemoryUse, seconds: float
     ) -> None:
         """Record what one phase gave, for each grouping that has a phase ending here."""
-        accuracy = metrics.accuracy(predictions, labels)
+        accuracy, ended = metrics.accuracy(predictions, labels), time.time()
         for k, (grouping, seen) in self.covers.items():
             self.seconds[k] += seconds
             if n_seen not in seen:
@@ -214,6 +214,9 @@ class Recorder:
                 "base_accuracy": by_origin[0],
                 "accuracy_by_origin": list(by_origin),
                 "memory": asdict(memory),
+                # With the seconds, what tells a report which jobs had the machine together
+                "job": self.name,
+                "ended": ended,
                 "seconds": self.seconds[k],
                 "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             }

@@ -256,7 +256,11 @@ REQUIRED: dict[str, dict[str, Rule]] = {
     },
 }
 #: Of any kind of record that has them.
-OPTIONAL: dict[str, Rule] = dict.fromkeys(("joint_difference", "condition"), _or_none(_AMOUNT))
+OPTIONAL: dict[str, Rule] = {
+    **dict.fromkeys(("joint_difference", "condition"), _or_none(_AMOUNT)),
+    "job": _TEXT,
+    "ended": _AMOUNT,  # seconds since 1970
+}
 
 
 def check_record(record: Mapping[str, Any]) -> None:

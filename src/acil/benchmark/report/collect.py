@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key
 from acil.benchmark.report.rows import Cell, Comparison, Row, Run, differing, label, sort_key
 from acil.errors import InputError
@@ -23,7 +25,7 @@ LEAST_SIZES = 3
 #: A setting that may differ between the seeds of a row: the file of each seed's network.
 _NETWORK = "backbone"
 _NETWORK_FILE = ".safetensors"
-_TIMES = ("seconds", "peak_rss")
+_TIMES = ("job", "ended", "seconds", "peak_rss")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     environments: list[Record] = []
     replaced = repeated = 0
     for file in [file for given in run_dirs for file in _files(Path(given))]:
-        records = [_with_own_settings(record) for record in Records(file).read()]
+        records = _shared_out([_with_own_settings(record) for record in Records(file).read()])
         environments += [r for r in records if r["kind"] == "environment" and r not in environments]
         for name, run in _runs(records).items():
             # Other classes make another run, even with the same settings.
@@ -143,6 +145,36 @@ def _ignored(method: str) -> frozenset[str]:
     others = [*available(), *(f"{HOSTS[0]}+{wrapper}" for wrapper in WRAPPERS)]
     names = {name for other in others for name in resolve(other).setting_names() or ()}
     return frozenset(names | (set() if found.trains_network else {"increment"})) - own
+
+
+def _shared_out(records: list[Record]) -> list[Record]:
+    """Return records in which seconds that several jobs of a run had together are divided among them.
+
+    Those of all jobs then add up to the time that the machine was busy. Earlier records do not say when
+    a phase ended: they keep their seconds.
+    """
+    timed = [record for record in records if "ended" in record]
+    if not timed:
+        return records
+    # Phases of coarser K that the same pass served are no jobs of their own.
+    finest: dict[str, int] = {}
+    for record in timed:
+        finest[record["job"]] = max(record["phases"], finest.get(record["job"], 0))
+    passes = [record for record in timed if record["phases"] == finest[record["job"]]]
+    starts = np.sort([record["ended"] - record["seconds"] for record in passes])
+    ends = np.sort([record["ended"] for record in passes])
+    edges = np.unique(np.concatenate([starts, ends]))
+    # share(t) = ∫ 1 / (jobs at work) up to t
+    working = [np.searchsorted(times, edges[:-1], side="right") for times in (starts, ends)]
+    share = np.cumsum([0.0, *np.diff(edges) / np.maximum(1, working[0] - working[1])])
+
+    def own(record: Record) -> Record:
+        if "ended" not in record:
+            return record
+        begun, ended = np.interp([record["ended"] - record["seconds"], record["ended"]], edges, share)
+        return {**record, "seconds": float(ended - begun)}
+
+    return [own(record) for record in records]
 
 
 def _results(run: Run) -> str:

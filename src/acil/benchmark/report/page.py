@@ -201,12 +201,14 @@ def commands(comparison: Comparison, suite: str) -> list[str]:
 
 def seconds_taken(comparison: Comparison) -> float | None:
     """Return the time of all rows, seeds and K; of K that one pass serves, which have one time, once."""
-    passes = {
-        (id(row), run.identity["seed"], round(sum(record["seconds"] for record in run.phases), 3))
-        for _, row, cell in comparison.cells()
-        for run in cell.tried
-    }
-    return sum(seconds for _, _, seconds in passes) or None
+    passes: dict[tuple[Any, ...], float] = {}
+    for _, row, cell in comparison.cells():
+        for run in cell.tried:
+            seconds = sum(record["seconds"] for record in run.phases)
+            # Earlier records do not name their job.
+            job = run.identity.get("job", round(seconds, 3))
+            passes[id(row), run.identity["seed"], job] = seconds
+    return sum(passes.values()) or None
 
 
 def _command(comparison: Comparison, rows: list[Row], suite: str, settings: tuple[str, ...]) -> str:
