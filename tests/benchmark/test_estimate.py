@@ -80,24 +80,31 @@ def image_config(images, **changes):
 
 
 @pytest.mark.parametrize(
-    ("method", "images"),
+    ("method", "epochs", "images"),
     [
-        ("acil", 0),
-        ("finetune", 3 * (10 + 12)),
-        ("lwf-exemplars", 3 * (10 + 2 * 2 + 12 + 3 * 2)),
-        ("joint", 3 * (6 + 8 + 10 + 6 + 8 + 10 + 12)),
-        ("lucir", 5 * (6 + 8) + 3 * (10 + 2 * 2 + 12 + 3 * 2)),
-        ("icarl-bce", 3 * (6 + 8) + 3 * (10 + 2 * 2 + 12 + 3 * 2)),
+        ("acil", 5, 0),
+        ("finetune", 5, 3 * (10 + 12)),
+        ("lwf-exemplars", 5, 3 * (10 + 2 * 2 + 12 + 3 * 2)),
+        ("joint", 5, 3 * (6 + 8 + 10 + 6 + 8 + 10 + 12)),
+        ("lucir", 5, 3 * (10 + 2 * 2 + 12 + 3 * 2)),
+        ("icarl-bce", 3, 3 * (10 + 2 * 2 + 12 + 3 * 2)),
     ],
 )
-def test_images_to_train_on_are_known_before(method, images, tmp_path):
+def test_images_to_train_on_are_known_before(method, epochs, images, tmp_path):
     changes = {"settings.increment.epochs": "3", "settings.memory_rule": "2 per class"}
     changes |= {"recipe.training.epochs": "5", "methods": method}
     prepared = prepare(image_config(tmp_path, **changes), None, None)
     (job,) = prepared.plan()
-    shared = method not in ("lucir", "icarl-bce")
-    assert estimate.base_inputs(prepared, [job]) == (5 * (6 + 8) if shared else 0)
+    assert estimate.base_inputs(prepared, [job]) == epochs * (6 + 8)
     assert estimate.later_trained_images(prepared, job) == images
+
+
+def test_a_base_network_that_several_jobs_share_counts_once(tmp_path):
+    methods = "acil,finetune,lucir,lucir+aanets,podnet"
+    changes = {"recipe.training.epochs": "5", "methods": methods, "phases": "1,2"}
+    prepared = prepare(image_config(tmp_path, **changes), None, None)
+    # One of acil and finetune, one of lucir with and without a wrapper, one of podnet
+    assert estimate.base_inputs(prepared, prepared.plan()) == 3 * 5 * (6 + 8)
 
 
 @pytest.mark.parametrize("method", ["finetune", "joint", "lucir", "icarl", "podnet", "icarl-bce"])

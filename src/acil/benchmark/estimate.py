@@ -19,6 +19,7 @@ from acil.benchmark.plan import Job, ends
 from acil.benchmark.prepare import PreparedRun, prepare, told_left_out
 from acil.benchmark.records import FILE_NAME, Records, finished
 from acil.errors import InputError
+from acil.methods.incremental import IncrementalNetwork
 from acil.methods.registry import resolve
 from acil.training.network import Network
 from acil.vision.backbones import build
@@ -122,22 +123,25 @@ def head_seconds(prepared: PreparedRun, job: Job) -> float:
 
 
 def base_inputs(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
-    """Return how many images training the shared base network sees, each as often as it is seen.
+    """Return how many images training base networks of one seed sees, each as often as it is seen.
 
-    That of one seed; 0 if all methods train networks of their own. Copies that an auxiliary task makes
-    count, and so does the training of teachers.
+    There is the shared one, and one of each method that trains its own: a wrapper takes its host's.
+    Copies that an auxiliary task makes count, and so does the training of teachers.
     """
     if prepared.backbone is not None or not prepared.data.train.has_pixels or not prepared.base:
         return 0
-    methods = {job.method: resolve(job.method)(prepared.context(job, None)) for job in jobs}
-    if all(getattr(method, "own_base_inputs", 0) for method in methods.values()):
-        return 0
-    images = int((prepared.data.train_labels < prepared.base).sum())
-    return prepared.recipe.training.inputs_per_image * images
+    inputs: dict[str, int] = {}
+    for job in {job.method: job for job in jobs}.values():
+        method = resolve(job.method)(prepared.context(job, None))
+        if isinstance(method, IncrementalNetwork) and method.own_base_inputs:
+            inputs[method.host()] = method.own_base_inputs
+        else:
+            inputs["shared"] = prepared.recipe.training.inputs_per_image
+    return sum(inputs.values()) * int((prepared.data.train_labels < prepared.base).sum())
 
 
 def later_trained_images(prepared: PreparedRun, job: Job) -> int:
-    """Return the same of what the method of a job trains beside the shared base network."""
+    """Return the same of what the method of a job trains beside base networks."""
     method = resolve(job.method)(prepared.context(job, None))
     return method.trained_images(prepared.phase_sizes(job), ends(job.grouping))
 

@@ -154,9 +154,7 @@ class IncrementalNetwork(Method):
         return self.network
 
     def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        base_inputs = self.own_base_inputs if self.context.backbone is None else 0
-        increments = range(1, len(sizes))
-        return base_inputs * sizes[0] + sum(self.increment_images(k, sizes, seen) for k in increments)
+        return sum(self.increment_images(k, sizes, seen) for k in range(1, len(sizes)))
 
     def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images one increment trains on, each as often as it is seen."""
