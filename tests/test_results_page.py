@@ -8,6 +8,8 @@ from statistics import mean, stdev
 
 import pytest
 
+from acil.benchmark.report.collect import collect
+
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cifar100"
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -118,6 +120,21 @@ def test_the_seconds_of_the_papers_table_add_up():
     total = sum(int(part) for cell in ours for part in cell.split(" / "))
     (said,) = re.findall(r"these shared seconds add up to ([\d,]+)", PAGE)
     assert int(said.replace(",", "")) == pytest.approx(total, abs=12)  # each is rounded
+
+
+def test_seconds_of_jobs_that_say_when_they_ended():
+    (comparison,) = collect([RECORDS / "compare" / "podnet-1.jsonl"]).suites["main"]
+    found = {
+        (row.method, k): cell.seconds(lambda phase: True).mean for k, row, cell in comparison.cells()
+    }
+    (total, *said) = re.findall(
+        r"add up to (\d+) s, at K = 5 (\d+) of `podnet`, (\d+) of `podnet\+aanets` and (\d+) of\s+"
+        r"`podnet\+aanets\+rmm`, and the (\d+)\.",
+        PAGE,
+    )[0]
+    methods = ("podnet", 5), ("podnet+aanets", 5), ("podnet+aanets+rmm", 5), ("podnet", 50)
+    assert said == [f"{found[method]:.0f}" for method in methods]
+    assert total == f"{sum(found.values()):.0f}"
 
 
 def test_the_readme_rounds_the_same_numbers():

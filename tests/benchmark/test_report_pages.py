@@ -25,6 +25,7 @@ from acil.benchmark.report.page import commands, seconds_taken
 from acil.benchmark.rundir import environment_record
 from acil.cli import app
 from acil.errors import InputError
+from acil.methods.registry import resolve
 
 
 @pytest.fixture(scope="module")
@@ -206,10 +207,11 @@ def test_page_has_title_commands_and_time(tmp_path):
     page = (tmp_path / "out" / "report.md").read_text()
     assert page.startswith("# CIFAR-100 \\| all\n")
     assert "order natural" in page
-    assert (
-        "$ acil bench run --dataset cifar100 --method acil,lwf --recipe paper --order natural "
-        "--phases 5 --seeds 0,1 --expansion-size 8192\n"
-    ) in page
+    for method, seeds in (("acil", "0,1"), ("lwf", "0")):
+        assert (
+            f"$ acil bench run --dataset cifar100 --method {method} --recipe paper --order natural "
+            f"--phases 5 --seeds {seeds} --expansion-size 8192\n"
+        ) in page
     # 3 runs of 6 phases of 2 seconds
     assert "Time recorded: 36 s" in page
 
@@ -228,6 +230,18 @@ def test_commands_rebuild_what_differs_from_the_recipe(tmp_path):
         "--base 40 --backbone natural-0.safetensors --expansion-size none --gamma 1.0 "
         "--solver recursive --set recipe.training.epochs=3 --set 'settings.memory_rule=2000 in total'"
     )
+
+
+def test_methods_as_they_are_share_a_command(tmp_path):
+    made = [
+        run_records(
+            method=name, settings={"gamma": 0.1, **resolve(name).recorded_settings({}), **change}
+        )
+        for name, change in (("lucir", {}), ("bic", {}), ("podnet+rmm", {"podnet_proxies": 3}))
+    ]
+    lines = commands(compared(tmp_path, [record for records in made for record in records]), "main")
+    assert [line.partition("--method ")[2].split()[0] for line in lines] == ["bic,lucir", "podnet+rmm"]
+    assert [line.partition("--seeds 0")[2] for line in lines] == ["", " --set settings.podnet_proxies=3"]
 
 
 def test_command_of_a_part_of_the_classes_names_their_number(tmp_path):

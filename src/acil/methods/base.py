@@ -155,8 +155,8 @@ class Method(ABC):
     def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images a run trains on, each as often as it is seen, copies included.
 
-        Base networks, which jobs share, are not counted. Of jobs that run side by side, those that train most
-        begin. Phases have ``sizes`` images, and ``seen`` classes are known after each.
+        Base networks, which jobs share, are not counted. Of jobs that run side by side, those that
+        train most begin. Phases have ``sizes`` images, and ``seen`` classes are known after each.
         """
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key
 from acil.benchmark.report.rows import Cell, Comparison, Row, Run, differing, label, sort_key
 from acil.errors import InputError
+from acil.methods.base import Method
 from acil.methods.registry import HOSTS, WRAPPERS, available, resolve
 
 #: The table of runs that differ in the number of base classes, and the setting they differ in.
@@ -134,17 +136,20 @@ def _with_own_settings(record: Record) -> Record:
 @cache
 def _ignored(method: str) -> frozenset[str]:
     """Return the names of settings that are of other methods; none for a method that is not ours."""
-    try:
-        # A user's own may not be here, and nothing that a file names is imported.
-        found = None if ":" in method else resolve(method)
-    except InputError:
-        found = None
+    found = known_method(method)
     own = None if found is None else found.setting_names()
     if found is None or own is None:
         return frozenset()
     others = [*available(), *(f"{HOSTS[0]}+{wrapper}" for wrapper in WRAPPERS)]
     names = {name for other in others for name in resolve(other).setting_names() or ()}
     return frozenset(names | (set() if found.trains_network else {"increment"})) - own
+
+
+def known_method(name: str) -> type[Method] | None:
+    """Return a method of ours; nothing else that a file of records names is imported."""
+    with suppress(InputError):
+        return None if ":" in name else resolve(name)
+    return None
 
 
 def _shared_out(records: list[Record]) -> list[Record]:

@@ -13,7 +13,7 @@ from typing import Any
 from acil.benchmark.config import METHOD_SETTINGS
 from acil.benchmark.plan import MEMORY_RULE
 from acil.benchmark.published import PAPER_NOTES
-from acil.benchmark.report.collect import BASE, Collection
+from acil.benchmark.report.collect import BASE, Collection, known_method
 from acil.benchmark.report.render import Table, escape_markdown, to_csv, to_latex, to_markdown
 from acil.benchmark.report.rows import Comparison, Row, Run, differing, label
 from acil.benchmark.report.tables import described, overview_table, suite_table
@@ -193,10 +193,12 @@ def _list(heading: str, lines: Sequence[str]) -> str:
 
 def commands(comparison: Comparison, suite: str) -> list[str]:
     """Return the commands that make these rows; rows that differ only in the method share one."""
-    grouped: dict[tuple[str, ...], list[Row]] = {}
+    grouped: dict[tuple[tuple[str, ...], ...], list[Row]] = {}
     for row in comparison.rows:
-        grouped.setdefault(tuple(_settings(comparison, row, suite)), []).append(row)
-    return [_command(comparison, rows, suite, settings) for settings, rows in grouped.items()]
+        seeds = sorted({run.identity["seed"] for run in _tried([row])})
+        lists = ("--phases", ",".join(map(str, sorted(row.cells))), "--seeds", ",".join(map(str, seeds)))
+        grouped.setdefault((lists, tuple(_settings(comparison, row, suite))), []).append(row)
+    return [_command(comparison, rows, suite, *flags) for flags, rows in grouped.items()]
 
 
 def seconds_taken(comparison: Comparison) -> float | None:
@@ -211,13 +213,16 @@ def seconds_taken(comparison: Comparison) -> float | None:
     return sum(passes.values()) or None
 
 
-def _command(comparison: Comparison, rows: list[Row], suite: str, settings: tuple[str, ...]) -> str:
-    seeds = sorted({run.identity["seed"] for run in _tried(rows)})
+def _command(
+    comparison: Comparison,
+    rows: list[Row],
+    suite: str,
+    lists: tuple[str, ...],
+    settings: tuple[str, ...],
+) -> str:
     parts = ["acil", "bench", "run", "--dataset", comparison.dataset]
     parts += ["--method", ",".join(dict.fromkeys(row.method for row in rows))]
-    parts += ["--recipe", comparison.recipe, "--order", comparison.order]
-    parts += ["--phases", ",".join(map(str, sorted({k for row in rows for k in row.cells})))]
-    parts += ["--seeds", ",".join(map(str, seeds))]
+    parts += ["--recipe", comparison.recipe, "--order", comparison.order, *lists]
     if suite != "main" and _is_of(rows, suite):
         parts += ["--suite", suite, *_steps(rows, suite)]
     return "$ " + " ".join(map(shlex.quote, [*parts, *settings]))
@@ -259,6 +264,8 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
     usual: dict[str, Any] = {"solver": "gram"}
     if recipe := RECIPES.get(comparison.recipe):
         usual |= {name: getattr(recipe, name) for name in ("expansion_size", "gamma", "dtype")}
+    if method := known_method(row.method):
+        usual |= method.recorded_settings({})
     for name, value in row.settings.items():
         if name in _FOLLOWING or name in varied or usual.get(name, ...) == value:
             continue
