@@ -93,3 +93,12 @@ def test_bad_gamma_changes_nothing(gamma):
     with pytest.raises(InputError, match="gamma must be"):
         model.set_gamma(gamma)
     assert model.gamma_ == 0.5
+
+
+@pytest.mark.parametrize("scores", ["ridge", "discriminant"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "float64"])
+def test_novelty_needs_no_gamma(dtype, scores):
+    X, y = data()
+    model = fitted(X, y, gamma=0, dtype=dtype, scores=scores)
+    strange, zero = model.relative_novelty(np.r_[X[:1], 0 * X[:1]])
+    assert strange < 100 < zero

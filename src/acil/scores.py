@@ -322,4 +322,4 @@ def relative_leverage(model: AnalyticModel, rows: Tensor, leverages: Tensor) -> 
     # Nothing is expected of samples that are all zero, or where γ leaves nothing of them.
     scale = float(sums.gram.diagonal().sum()) / sums.total_weight / (expected_leverage(model) or 1.0)
     # A row of zeros has no direction: it counts as orthogonal to everything learnt.
-    return scale * torch.where(square > 0, leverages / square, 1 / max(model.gamma(), 1e-300))
+    return scale * torch.where(square > 0, leverages / square, 1 / max(model.gamma(), 1e-30))
