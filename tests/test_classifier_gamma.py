@@ -44,6 +44,20 @@ def test_a_stream_that_starts_with_one_sample_gets_the_gamma_of_a_full_fit(digit
     assert stream.solve().gamma_ == pytest.approx(joint.gamma_, rel=1e-12)
 
 
+@pytest.mark.parametrize("reload", [False, True])
+def test_a_stream_that_is_saved_now_and_then_still_chooses_gamma_again(tmp_path, reload):
+    problem = blobs(300, 16, 5, 0)
+    stream = ACILClassifier(expansion_size=256).fit(problem.X[:30], problem.y[:30])
+    first = stream.gamma_
+    for i in range(30, 150):
+        if i % 15 == 0:
+            save(stream, tmp_path / "model.acil")
+            stream = load(tmp_path / "model.acil") if reload else stream
+            stream.novelty(problem.held_out)
+        stream.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1]).predict(problem.held_out)
+    assert stream.gamma_ != first
+
+
 def test_few_new_samples_keep_gamma_and_a_solution_chooses_it_again():
     problem = blobs(300, 8, 5, 0)
     # The later samples have random labels, which asks for more regularization.

@@ -95,7 +95,7 @@ class AnalyticModel:
     def solve_again(self) -> None:
         """Make sure that the weights come from the sums alone."""
         if isinstance(self.head, Ridge) and (self.head.solution is None or self.head.solution.corrected):
-            self.head.solve(None if self.head.solution is None else self.head.solution.gamma)
+            self.head.solve(self.head.solution)
             self.ready = self.known_mixing = None
 
     @property

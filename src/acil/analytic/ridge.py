@@ -144,10 +144,11 @@ class Ridge:
             )
         return float(min(found)[1])
 
-    def solve(self, gamma: float | None = None) -> Solution:
-        """Solve from the sums alone; γ is the one given, else the fixed one, else chosen anew."""
+    def solve(self, like: Solution | None = None) -> Solution:
+        """Solve from the sums alone; γ is that of a former solution, else fixed, else chosen anew."""
+        gamma = self.gamma if like is None else like.gamma
         if gamma is None:
-            gamma = self.best_gamma() if self.gamma is None else self.gamma
+            gamma = self.best_gamma()
         self.release()
         right, mixed = gcv.right_hand_side(self.sums, self.intercept), self.precision.name == "mixed"
         solution = self._refined(gamma, right) if mixed else None
@@ -156,8 +157,9 @@ class Ridge:
             solution = Solution(gamma, factor.solve(right), self.sums.n_samples, factor)
         if self.precision.products == torch.float32:
             self._require_float32_to_do(solution)
-        self.solution = solution
-        return solution
+        # A former γ is due for another choice when it was before.
+        self.solution = replace(solution, n_samples=like.n_samples) if like else solution
+        return self.solution
 
     def solved(self) -> Solution:
         """Return the solution; solve if there is none."""
@@ -253,9 +255,7 @@ class Ridge:
         """Return the factor, made again if it was given back or, if a fresh one is needed, corrected."""
         solution = self.solved()
         if solution.factor is None or (fresh and solution.factor.rank):
-            # The same γ: it is due for another choice when it was before.
-            solution = replace(self.solve(solution.gamma), n_samples=solution.n_samples)
-            self.solution = solution
+            solution = self.solve(solution)
         return cast(Factor, solution.factor)
 
     def _can_correct(self, n_rows: int) -> bool:

@@ -357,7 +357,8 @@ def _head(
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
-    ridge.solution = Solution(gamma, coef, sums.n_samples)
+    # How many samples γ was chosen for is not stored, so whoever learns more chooses it again.
+    ridge.solution = Solution(gamma, coef, n_samples=0)
     return ridge
 
 
