@@ -6,8 +6,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
-from acil import ACILClassifier
+from acil import ACILClassifier, save
 from acil.errors import InputError, NotFittedError
+from acil.modelfile import verify
 from strategies import (
     Unchanged,
     blobs,
@@ -150,6 +151,19 @@ def test_most_samples_can_be_forgotten():
         model.decision_function(problem.held_out), never.decision_function(problem.held_out)
     )
     assert difference <= promise(largest, c=10)
+
+
+@pytest.mark.parametrize("gamma", ["auto", 1.0])
+def test_samples_far_larger_than_the_rest_leave_sums_that_are_sound(gamma, tmp_path):
+    # Such as pixels from 0 to 255 that should have been scaled to 1
+    problem, large = blobs(100, 64, 3, 0), blobs(100, 64, 3, 1)
+    model = ACILClassifier(expansion_size=256, gamma=gamma).fit(problem.X, problem.y)
+    model.partial_fit(large.X * 255, large.y).forget(large.X * 255, large.y)
+    save(model, tmp_path / "model.acil")
+    assert all(check.ok for check in verify(tmp_path / "model.acil"))
+    with pytest.raises(InputError, match="cannot be forgotten"):
+        model.forget(large.X[:1], large.y[:1])
+    assert model.forget(problem.X[:10], problem.y[:10]).n_samples_ == 90
 
 
 def fitted(**options):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge, Sums
 from acil.analytic.cholesky import cholesky_
+from acil.analytic.gcv import GRID
 from acil.analytic.linalg import solve_lower
 from acil.analytic.sums import Block, Matrix
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
@@ -287,7 +288,10 @@ def impossible(ridge: Ridge, gone: Iterable[Block] = ()) -> str:
     bounds the rounding in G, only that in M can make one negative, by ``slack`` at most.
     """
     sums, d, eps = ridge.sums, len(ridge.sums.gram), torch.finfo(ridge.precision.products).eps
-    noise = 100 * d**0.5 * eps * float(sums.gram.diagonal().max())
+    diagonal = sums.gram.diagonal()
+    least = GRID[0] * float(diagonal.mean()) if ridge.gamma is None else ridge.gamma
+    # What rounding of larger sums, forgotten since, has left may be more; beside γ it is nothing.
+    noise = max(100 * d**0.5 * eps * float(diagonal.max()), 1e-3 * least)
     slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
     rest = sums.draft(torch.arange(len(sums.counts)), len(sums.counts))
     # A copy, in memory that is there already
