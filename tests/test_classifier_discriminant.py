@@ -145,6 +145,35 @@ def test_probabilities_are_calibrated_also_when_learnt_in_several_calls(calls):
     assert model._state.calibration.samples == 600
 
 
+@pytest.mark.parametrize("later", [0, 200])
+@pytest.mark.parametrize("n_wrong", [40, 150])
+def test_probabilities_stay_calibrated_when_samples_of_wrong_classes_are_forgotten(later, n_wrong):
+    digits, labels = load_digits(return_X_y=True)
+    wrong, before, after, held_out = np.split(
+        np.random.default_rng(0).permutation(len(labels)), [n_wrong, 650 - later, 650]
+    )
+    model = discriminant(expansion_size=64, gamma="auto").fit(digits[before], labels[before])
+    model.partial_fit(digits[wrong], (labels[wrong] + 1) % 10)
+    if later:
+        model.partial_fit(digits[after], labels[after])
+    model.forget(digits[wrong], (labels[wrong] + 1) % 10)
+    assert calibration_error(model, digits[held_out], labels[held_out]) <= 0.05
+
+
+@pytest.mark.parametrize("n_left", [400, 40])
+def test_probabilities_are_not_too_sure_when_most_samples_are_forgotten(n_left):
+    digits, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    gone, learnt, held_out = order[n_left:800], order[:800], order[800:]
+    model = discriminant(expansion_size=64, gamma="auto").fit(digits[learnt], labels[learnt])
+    model.forget(digits[gone], labels[gone])
+    never = discriminant(expansion_size=64, gamma="auto").fit(
+        digits[order[:n_left]], labels[order[:n_left]]
+    )
+    losses = [log_loss(labels[held_out], m.predict_proba(digits[held_out])) for m in (model, never)]
+    assert losses[0] <= 1.2 * losses[1]
+
+
 def test_five_percent_of_known_classes_and_most_of_a_foreign_one_are_novel():
     digits, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(1).permutation(np.flatnonzero(labels != 7))

@@ -24,7 +24,8 @@ _FIRST, _WIDTH, _BINS = -5.0, 1 / 16, 160
 _COLDEST, _HOTTEST, _LEFT_OVER = 1e-3, 1e3, 1e-8
 #: Samples of the learnt classes that may be called unknown.
 FALSE_ALARMS = 0.05
-#: Power of (classes known when samples were counted) / (classes known now) by which they count.
+#: Power of (classes known when samples were counted) / (classes known now) by which they count, and of
+#: the share of the samples that is left when others are forgotten.
 _AGEING = 3
 #: Temperature and log-novelty of a typical data set, which count as this many samples.
 _TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.5, 10.0
@@ -222,6 +223,20 @@ class Calibration:
             self.novelties + other.novelties,
             self.approximate or other.approximate,
         )
+
+    def less(self, other: Calibration) -> Calibration:
+        """Return it without samples as they score now, which is about how they were counted.
+
+        How the others scored beside many samples says little about scores beside few.
+        """
+        losses, novelties = self.losses - other.losses, (self.novelties - other.novelties).clamp(min=0)
+        # Sums of losses are convex in 1 / T: what is not is the rest of too large a difference.
+        slopes = losses.diff() / (1 / _TEMPERATURES).diff()
+        if float(losses.min()) < 0 or bool((slopes.diff() > 1e-9 * self.losses.max()).any()):
+            return Calibration.empty().merged(None)
+        left = float(novelties.sum())
+        share = (left / max(self.samples, 1e-300)) ** _AGEING
+        return Calibration(share * left, share * losses, share * novelties, approximate=True)
 
     def among(self, before: Tensor, now: Tensor) -> Calibration:
         """Return it for a model that knows more classes than when samples were counted.

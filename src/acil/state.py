@@ -142,12 +142,13 @@ class State:
         self._require_learnt(columns_of(samples.labels, self.classes), samples.weights)
         if isinstance(head, Ridge):
             require_forgettable(head, self.blocks(samples, self.classes))
+        calibration = self.calibration and self.calibration.less(self.measured(samples))
         rest, kept = head.forget(self.blocks(samples, self.classes), declared=head.counts == 0)
         return replace(
             self,
             classes=self.classes[kept.numpy()],
             model=self.model.with_head(rest),
-            calibration=self.calibration and self.calibration.merged(None),
+            calibration=calibration,
             changes=self.changes + len(samples.rows),
         )
 
