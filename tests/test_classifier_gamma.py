@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -56,6 +56,22 @@ def test_a_stream_that_is_saved_now_and_then_still_chooses_gamma_again(tmp_path,
             stream.novelty(problem.held_out)
         stream.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1]).predict(problem.held_out)
     assert stream.gamma_ != first
+
+
+@pytest.mark.parametrize("scores", ["ridge", "discriminant"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_a_stream_that_outgrows_its_gamma_in_float32_gets_a_larger_one(tmp_path, dtype, scores):
+    X, y = load_digits(return_X_y=True)
+    model = ACILClassifier(expansion_size=512, dtype=dtype, scores=scores).fit(X[:100], y[:100])
+    first = model.gamma_
+    for i in range(100, 190):
+        model.partial_fit(X[i : i + 1], y[i : i + 1])
+        if i % 20 == 0:
+            model.predict_proba(X[:10])
+    save(model, tmp_path / "model.acil")
+    assert model.gamma_ > first
+    loaded = load(tmp_path / "model.acil")
+    assert relative(model.decision_function(X), loaded.decision_function(X)) <= 1e-6
 
 
 def test_few_new_samples_keep_gamma_and_a_solution_chooses_it_again():

@@ -108,7 +108,8 @@ class Discriminant:
 
         ``draw`` says whether to draw means together.
         """
-        ridge = model.ridge
+        # First, because it may solve anew
+        ridge, freedom = model.ridge, model.degrees_of_freedom()
         weights = ridge.weights
         present = torch.nonzero(weights > 0).flatten()
         n, sums, W = weights[present], ridge.sums, ridge.coefficients()[0]
@@ -125,7 +126,7 @@ class Discriminant:
         products = K @ inverse / torch.outer(r, r)
         free = float(n.sum()) - len(n)
         # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (I − K)⁻¹ UᵀU
-        t = max(model.degrees_of_freedom() - model.gamma() * float((inverse * squares).sum()), 0.0)
+        t = max(freedom - model.gamma() * float((inverse * squares).sum()), 0.0)
         noise = draw * t / max(free - t, _LEAST_LEFT * float(n.sum())) / n
         share = n / n.sum()
         gaps = products.diagonal() - 2 * products @ share + share @ products @ share
@@ -306,13 +307,14 @@ def estimated_temperature(model: AnalyticModel) -> float:
     if isinstance(model.head, Frozen):
         return model.head.temperature
     if model.known_temperature is None:
+        freedom = model.degrees_of_freedom()  # first, because it may solve anew
         weights, squares = model.head.weights, model.head.residual_squares()
         mixed = model.mixing()
         if mixed is not None:
             factors = mixed[0] if mixed[0].ndim == 1 else mixed[0].diagonal()
             squares = squares * factors.to(squares).square()
         n, present = float(weights.sum()), (weights > 0).to(squares.device)
-        left = max(1 - model.degrees_of_freedom() / n, _LEFT_OVER)
+        left = max(1 - freedom / n, _LEFT_OVER)
         error = max(float(squares[present].mean()) / n / left**2, 0.0)
         model.known_temperature = min(max(math.sqrt(6 * error) / math.pi, _COLDEST), _HOTTEST)
     return model.known_temperature

@@ -181,4 +181,5 @@ class AnalyticModel:
         """Return tr H, which takes as long as a factorization."""
         if self._freedom is None:
             self._freedom = self.learner.degrees_of_freedom()
+            self.ready = None  # it may have solved anew
         return self._freedom

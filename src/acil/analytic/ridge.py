@@ -151,12 +151,17 @@ class Ridge:
             gamma = self.best_gamma()
         self.release()
         right, mixed = gcv.right_hand_side(self.sums, self.intercept), self.precision.name == "mixed"
-        solution = self._refined(gamma, right) if mixed else None
-        if solution is None:
-            factor = Factor(self.sums, gamma, self.intercept, right.dtype)
-            solution = Solution(gamma, factor.solve(right), self.sums.n_samples, factor)
-        if self.precision.products == torch.float32:
-            self._require_float32_to_do(solution)
+        try:
+            solution = self._refined(gamma, right) if mixed else None
+            if solution is None:
+                factor = Factor(self.sums, gamma, self.intercept, right.dtype)
+                solution = Solution(gamma, factor.solve(right), self.sums.n_samples, factor)
+            if self.precision.products == torch.float32:
+                self._require_float32_to_do(solution)
+        except SingularMatrixError:
+            if like is None or self.gamma is not None:
+                raise
+            return self.solve()  # samples that came since need a larger γ
         # A former γ is due for another choice when it was before.
         self.solution = replace(solution, n_samples=like.n_samples) if like else solution
         return self.solution
