@@ -103,6 +103,18 @@ def test_copies_carry_no_recent_rows(how):
     assert relative(model.decision_function(PROBLEM.held_out), expected) <= 1e-9
 
 
+def test_what_is_pickled_stays_as_it_is_while_another_thread_learns():
+    model = streamed()
+    expected = sums_of(model.copy())
+    content = model.__getstate__()
+    model.partial_fit(PROBLEM.X, PROBLEM.y)
+    twin = ACILClassifier()
+    twin.__setstate__(content)
+    for name, value in expected.items():
+        assert np.array_equal(sums_of(twin)[name], value), name
+    assert np.isfinite(twin.condition_)
+
+
 @pytest.mark.parametrize("use", ["predict", "decision_function", "predict_proba", "novelty"])
 def test_unfitted_models_say_so(use):
     with pytest.raises(NotFittedError, match="fit") as caught:

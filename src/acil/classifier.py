@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -410,8 +410,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._locked() as state:
             if not isinstance(state.model.head, Ridge):
                 return deepcopy(self)
-            model = state.model.with_head(state.model.ridge.clone())
-            new = self._alike()
+            new, model = self._alike(), copy(state.model)
+            model.head = state.model.ridge.clone()
             new._state = replace(state, classes=state.classes.copy(), model=model)
         return new
 
@@ -598,9 +598,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return state is not None and bool(state.model.head.counts.any())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is derived from recent rows: no copy of a model carries it."""
-        self.compact()
-        content: dict[str, Any] = super().__getstate__()
+        """Leave out what is derived from recent rows, and what another thread may be changing."""
+        keeps_sums = self.__sklearn_is_fitted__() and isinstance(self._state.model.head, Ridge)
+        content: dict[str, Any] = BaseEstimator.__getstate__(self.copy() if keeps_sums else self)
         return content
 
 
