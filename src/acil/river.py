@@ -64,7 +64,6 @@ class RiverClassifier(Classifier or object):  # type: ignore[misc]
 
     def _row(self, x: dict[Any, float]) -> npt.NDArray[np.float64]:
         names = self._features or list(x)
-        new = [name for name in x if name not in set(names)]
-        if new:
-            raise InputError(f"The feature {new[0]!r} was not in the first sample. Leave it out.")
+        if new := x.keys() - names:
+            raise InputError(f"The feature {new.pop()!r} was not in the first sample. Leave it out.")
         return np.array([[float(x.get(name, 0.0)) for name in names]])
