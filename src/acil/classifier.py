@@ -193,7 +193,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Labels to expect. Not needed: classes may appear at any time. A class without samples
             is in ``classes_``, is never predicted and has the score −inf.
         sample_weight : array-like of shape (n,), optional
-            A sample of weight 2 counts like two samples, one of weight 0 like none.
+            A sample of weight 2 counts like two samples, one of weight 0 like none. So weights should be
+            about 1 on average: if they add up to 1, everything counts as one sample, and γ and
+            probabilities are chosen for that.
         """
         with nullcontext() if self.__sklearn_is_fitted__() else _FIRST_FIT:
             return self._learn(X, y, classes, sample_weight, fresh=not self.__sklearn_is_fitted__())
