@@ -99,6 +99,13 @@ def test_image_cannot_be_forgotten_twice_as_another_class_or_without_being_learn
     assert (again.counts_["blue"], again.counts_["red"]) == (3, 3)
 
 
+def test_images_that_were_never_learnt_are_named_however_many_are_given(model, pictures, tmp_path):
+    """Who is told that all would be forgotten deletes the model."""
+    strange = draw(tmp_path, 2 * model.snapshot.head.n_samples_, ("blue",), seed=7) / "blue"
+    with pytest.raises(InputError, match=r"images were never learnt \(.*7-0\.png"):
+        model.forget(strange, "blue")
+
+
 def test_classes_are_compared_where_only_some_images_are_tracked(pictures):
     model = ImageClassifier(network(), track=False)
     model.learn(pictures / "red", "red")

@@ -269,13 +269,13 @@ class ImageClassifier:
             start = time.perf_counter()
             before = self.snapshot
             require_identity(samples.identity, before.identity)
-            if len(samples.labels) >= before.head.n_samples_:
-                raise InputError(
-                    f"Of {before.head.n_samples_} learnt, {len(samples.labels)} would be forgotten: "
-                    "nothing would be left. Delete the model instead."
-                )
             tracker, complete = before.tracker, len(before.tracker) == before.head.n_samples_
-            tracker.require_learnt(samples.digests, samples.names, complete)
+            tracker.require_learnt(samples, complete)
+            if len(samples.labels) == before.head.n_samples_:
+                raise InputError(
+                    f"All {before.head.n_samples_} would be forgotten: nothing would be left. Delete the "
+                    "model instead."
+                )
             head = before.copy_head()
             head.forget(samples.rows_for(head), samples.labels)
             after = tracker.without(samples.digests, samples.names)

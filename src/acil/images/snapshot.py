@@ -16,10 +16,10 @@ import numpy.typing as npt
 from acil.analytic import Frozen, Ridge
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
-from acil.images.results import Prediction
+from acil.images.results import Prediction, Samples
 from acil.scores import expected_leverage
 from acil.validation import Rows
-from acil.vision.listing import UNKNOWN
+from acil.vision.listing import UNKNOWN, first_of
 
 logger = logging.getLogger(__name__)
 
@@ -97,29 +97,26 @@ class Tracker:
         placed |= {_placed(*pair, salt) for pair in zip(digests, names, strict=True)}
         return Tracker((SaltedHashes(salt, hashes, placed), *others))
 
-    def require_learnt(self, digests: Sequence[str], names: Sequence[str], complete: bool) -> None:
-        """Raise unless these images, of classes of these names, may be forgotten.
+    def require_learnt(self, samples: Samples, complete: bool) -> None:
+        """Raise unless these samples may be forgotten.
 
         Unless ``complete`` says that all images of the model are tracked, one that is not known may be
         one of those learnt before.
         """
+        digests, names = samples.digests, samples.names
+        first: dict[str, int] = {}
         misplaced = self.misplaced(digests, names)
-        if misplaced:
-            raise InputError(
-                f"{len(misplaced)} of {len(digests)} images were learnt as another class than "
-                f"{names[misplaced[0]]!r}; the first is number {misplaced[0] + 1}. Give the class under "
-                "which they were learnt."
-            )
-        strange = sum(not any(self._with(digest)) for digest in digests)
-        if complete and strange:
-            raise InputError(
-                f"{strange} of {len(digests)} images were never learnt. Give the files that were learnt."
-            )
-        repeated = len(digests) - len(set(digests))
-        if complete and repeated:
-            raise InputError(
-                f"{repeated} of {len(digests)} images are given twice. Give each image once."
-            )
+        strange = [i for i, digest in enumerate(digests) if not any(self._with(digest))]
+        repeated = [i for i, digest in enumerate(digests) if first.setdefault(digest, i) != i]
+        another = f"were learnt as another class than {names[misplaced[0]]!r}" if misplaced else ""
+        for places, fault, cure in (
+            (misplaced, another, "Give the class under which they were learnt."),
+            (complete and strange, "were never learnt", "Give the files that were learnt."),
+            (complete and repeated, "are given twice", "Give each image once."),
+        ):
+            if places:
+                some = first_of([samples.images[i] for i in places])
+                raise InputError(f"{len(places)} of {len(digests)} images {fault} ({some}). {cure}")
 
     def without(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
         """Return a tracker that has never seen these images.
