@@ -207,6 +207,17 @@ def test_bad_calls_change_nothing(joint, source, labels, words):
     assert joint.snapshot is before
 
 
+def test_states_that_cannot_be_removed_stop_a_change_without_undo(joint, tmp_path, monkeypatch):
+    path = tmp_path / "m.acil"
+    joint.save(path)
+    joint.save(path, undo=True)
+    content = path.read_bytes()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(InputError, match="may not write in"):
+        joint.save(path, inference=True, undo=False)
+    assert path.read_bytes() == content
+
+
 def test_forgetting_everything_or_too_much_is_refused(pictures, joint):
     before = joint.snapshot
     with pytest.raises(InputError, match="nothing would be left"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from acil.errors import ModelFileError
+from acil.errors import InputError, ModelFileError
 from acil.images import undo
 from acil.images.undo import keep_state, kept_states, remove_states
 from acil.modelfile import describe, locked
@@ -129,3 +129,15 @@ def test_what_cannot_be_kept_is_told_and_the_change_goes_on(model, monkeypatch, 
     change(model, "1")
     assert "cannot be undone" in caplog.text
     assert model.read_text() == "1"
+
+
+def test_a_folder_of_states_that_is_not_ours_stops_changes_and_undo(model, monkeypatch):
+    """Else the next undo would take back two changes: this one, which is not kept, and one before."""
+    change(model, "1")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    for step in (keep_state, undo.undo):
+        with pytest.raises(InputError, match=r"may not write in .*undo"):
+            step(model)
+    assert model.read_text() == "1"
+    monkeypatch.undo()
+    assert [state.read_text() for state in kept_states(model)] == ["0"]

@@ -23,7 +23,7 @@ from acil.images.network import (
 )
 from acil.images.results import Evaluation, Prediction, Report, Samples
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
-from acil.images.undo import keep_state, kept_states, remove_states
+from acil.images.undo import keep_state, kept_states, remove_states, require_access
 from acil.modelfile import load as load_head
 from acil.modelfile import save as save_head
 from acil.vision.decode import Source
@@ -273,8 +273,8 @@ class ImageClassifier:
             tracker.require_learnt(samples, complete)
             if len(samples.labels) == before.head.n_samples_:
                 raise InputError(
-                    f"All {before.head.n_samples_} would be forgotten: nothing would be left. Delete the "
-                    "model instead."
+                    f"All {before.head.n_samples_} would be forgotten: nothing would be left. Delete "
+                    "the model instead."
                 )
             head = before.copy_head()
             head.forget(samples.rows_for(head), samples.labels)
@@ -390,7 +390,9 @@ class ImageClassifier:
             has to be the state before the last change.
         """
         snapshot = self.snapshot
-        if undo or (undo is None and kept_states(path)):
+        if undo is False:
+            require_access(path)
+        elif undo or kept_states(path):
             keep_state(path)
         save_head(snapshot.head, path, inference=inference)
         if undo is False:

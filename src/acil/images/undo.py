@@ -59,6 +59,16 @@ def keep_state(model: str | os.PathLike[str]) -> None:
         logger.warning("This change of %s cannot be undone: %s.", path, error.strerror or error)
 
 
+def require_access(model: str | os.PathLike[str]) -> None:
+    """Raise if states cannot be added or removed: the last would not be that before the last change."""
+    folder = _folder(Path(model).resolve())
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"You may not write in {folder}, which has earlier states of the model. Change its "
+            "permissions, or move it away. Nothing was changed."
+        )
+
+
 def undo(model: str | os.PathLike[str]) -> None:
     """Put the last state kept in the place of a model file, locked by the caller, or change nothing."""
     path = Path(model).resolve()
@@ -90,6 +100,7 @@ def _settled(path: Path) -> list[Path]:
 
     It would be taken for an earlier state as soon as the file is another one.
     """
+    require_access(path)
     states = kept_states(path)
     for state in {*_states(path)} - {*states}:
         state.unlink(missing_ok=True)
