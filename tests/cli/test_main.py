@@ -28,6 +28,8 @@ def probe(how: str):
         signal.raise_signal(signal.SIGINT)
     if how == "bug":
         raise ZeroDivisionError("our mistake")
+    if how == "file":
+        open("/dev/null/x\\x1b")
     if how == "talk":
         print("word " * 100_000)
 
@@ -83,6 +85,7 @@ def test_wrong_usage_exits_with_2_and_leaves_stdout_empty(arguments):
     ("how", "code", "told"),
     [
         ("acil", 1, r"error: The file has 3 \[legs\], but a model has none\.\n"),
+        ("file", 1, r"error: Not a directory: /dev/null/x\\x1b\. Check path and permissions\.\n"),
         ("interrupt", 130, r"interrupted\n"),
         ("bug", 1, r"Traceback \(most recent call last\):[^┃│]*ZeroDivisionError: our mistake\n"),
     ],

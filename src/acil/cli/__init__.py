@@ -32,6 +32,12 @@ class _Commands(TyperGroup):
             # Messages quote files and names of files, which must not control the terminal.
             typer.echo("error: " + "\n".join(map(plain, str(error).split("\n"))), err=True)
             raise typer.Exit(1) from error
+        except OSError as error:
+            if error.filename is None:  # not of a file, such as a reader that is gone
+                raise
+            said = f"error: {error.strerror}: {error.filename}. Check path and permissions."
+            typer.echo(plain(said), err=True)
+            raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             if is_rank_zero():
                 typer.echo("interrupted", err=True)
