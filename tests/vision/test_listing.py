@@ -1,5 +1,8 @@
 """Which images, of which classes: folders, links, lists and files."""
 
+import errno
+import os
+
 import pytest
 from PIL import Image
 
@@ -29,6 +32,18 @@ def test_files_of_every_format_that_is_decoded_are_found():
     known = Image.registered_extensions()
     found = {known[suffix] for suffix in SUFFIXES if suffix in known}
     assert found == {name for name in FORMATS if name in known.values()}
+    assert ".jfif" in SUFFIXES, "which browsers give to photographs"
+
+
+def test_a_folder_that_cannot_be_read_is_told_and_the_others_count(tree, monkeypatch, caplog):
+    def scan(folder, scandir=os.scandir):
+        if str(folder).endswith("b"):
+            raise PermissionError(errno.EACCES, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr("os.scandir", scan)
+    assert [path.parent.name for path in list_files([tree])] == ["a", "a"]
+    assert f"{tree / 'b'} cannot be read (Permission denied)" in caplog.text
 
 
 def test_linked_class_folder_counts(tree, tmp_path):

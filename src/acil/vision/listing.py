@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,13 @@ from PIL import Image
 from acil.errors import InputError
 from acil.vision.decode import Source
 
+logger = logging.getLogger(__name__)
+
 #: One place of images, or several images.
 Given = str | os.PathLike[str] | Sequence[Source]
 #: A format that this build of Pillow lacks is told when the file is read.
 SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+    (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 ) | {".jp2", ".avif", ".heic", ".heif"}
 LISTS = (".csv", ".tsv")
 #: What a prediction says of an image that is like nothing learnt; so no class may be called that.
@@ -106,7 +109,7 @@ def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
             continue
         before, seen = len(found), set()
         # Linked class folders count; a link to a folder above would lead round in circles.
-        for root, folders, files in os.walk(path, followlinks=True):
+        for root, folders, files in os.walk(path, onerror=_left_out, followlinks=True):
             real = Path(root).resolve()
             folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
             if real not in seen:
@@ -115,6 +118,10 @@ def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
         if len(found) == before:
             raise InputError(f"{path} holds no images ({', '.join(sorted(SUFFIXES))}).")
     return found
+
+
+def _left_out(error: OSError) -> None:
+    logger.warning("left out: the folder %s cannot be read (%s)", error.filename, error.strerror)
 
 
 def holds_features(path: str | os.PathLike[str]) -> bool:
