@@ -78,6 +78,8 @@ def test_learn_reports_classes_time_and_speed(place, model):
     assert report["images_per_second"] > 0
     assert report["seconds"] > 0
     assert describe(model)["n_samples"] == 23
+    again = acil("learn", place / "test" / "red", "--class", "red", "--model", model, "--json")
+    assert json.loads(again.stdout)["images_per_second"] > 0, "images left out were read, too"
 
 
 def test_csv_lists_and_single_files_are_learnt(place, tmp_path, network):
@@ -225,7 +227,7 @@ def test_forget_says_what_is_gone_and_refuses_what_was_never_learnt(place, model
     acil("forget", model, place / "test" / "red", "--class", "red")
     result = acil("forget", model, place / "train" / "red", "--class", "red")
     assert "no longer known: red" in result.stdout
-    assert "network never saw them" in result.stdout
+    assert "if the network never saw them" in result.stdout
     assert list(counts(model)) == ["blue", "green", "white"]
     again = acil("forget", model, place / "train" / "red", "--class", "red", code=1)
     assert "never learnt" in again.stderr

@@ -142,7 +142,7 @@ def learn(
             )
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())
-    rate = n_images / samples.seconds if samples.seconds else None
+    rate = len(samples.digests) / samples.seconds if samples.seconds else None
     if as_json:
         facts = {"model": str(model), "seconds": seconds, "images_per_second": rate}
         echo_json({**report.to_dict(), **facts})
@@ -236,7 +236,10 @@ def forget(
     now = f"the head of {model} is now the one that never learnt {them}"
     if latest.snapshot.tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
-    typer.echo(f"forgot {counted(number, 'image')}: {now}. The network never saw {them}.")
+    # A network that was trained on them, which only the user knows, still has something of them.
+    typer.echo(
+        f"forgot {counted(number, 'image')}: {now}. This suffices if the network never saw {them}."
+    )
     typer.echo(
         f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies.",

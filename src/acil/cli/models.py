@@ -214,7 +214,7 @@ def _merge_images(models: list[Path], out: Path) -> dict[str, int]:
     for path, model in zip(models, loaded, strict=True):
         if not model.snapshot.can_learn:
             raise InputError(
-                f"{path} can only predict: it has no sums to merge. Give the full model file."
+                f"{path} can only predict: it has no exact sums to merge. Give the full model file."
             )
     first, *others = loaded
     for other in others:
