@@ -43,7 +43,7 @@ def test_a_folder_that_cannot_be_read_is_told_and_the_others_count(tree, monkeyp
 
     monkeypatch.setattr("os.scandir", scan)
     assert [path.parent.name for path in list_files([tree])] == ["a", "a"]
-    assert f"{tree / 'b'} cannot be read (Permission denied)" in caplog.text
+    assert f"Permission denied: '{tree / 'b'}'" in caplog.text
 
 
 def test_linked_class_folder_counts(tree, tmp_path):

@@ -35,7 +35,7 @@ _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 _MAX_SCANS = 100
 #: Markers without content: restarts, a second start, and one for private use.
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
-#: Anywhere behind the end of an image, where a reader of another kind may find it.
+#: At the start of a file, or anywhere behind the end of its image, where other readers may find it.
 _FOREIGN_ANYWHERE = {
     b"%pdf-": "PDF",
     b"<script": "HTML",
@@ -203,13 +203,9 @@ def second_type(content: bytes, kind: str) -> str | None:
     What stands behind its end counts only if it says that it is something else: cameras put previews and
     short films there.
     """
-    head = content[:_HEAD].lower()
-    for signature in (b"%pdf-", b"<script", b"<html", b"<!doctype", b"<?php"):
-        if signature in head:
-            return _FOREIGN_ANYWHERE[signature]
-    tail = content[_FORMATS[kind][1](content) :].lower()
+    head, tail = content[:_HEAD].lower(), content[_FORMATS[kind][1](content) :].lower()
     for signature, name in _FOREIGN_ANYWHERE.items():
-        if signature in tail:
+        if signature in head or signature in tail:
             return name
     if _SVG.search(tail):
         return "SVG"

@@ -112,7 +112,7 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
 
     listings = [list_images(place, class_name or label(place)) for place in images]
     for listing in listings:
-        if listing.ignored and is_rank_zero():
+        if listing.ignored:
             names = plain(first_of([path.name for path in listing.ignored]))
             what = counted(len(listing.ignored), "entry that is no image", "entries that are no images")
             typer.echo(f"ignored {what}: {names}", err=True)

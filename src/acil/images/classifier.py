@@ -229,13 +229,9 @@ class ImageClassifier:
                 require_identity(samples.identity, before.identity)
             places = tracker.repeated(samples.digests)
             repeated = tuple(samples.images[i] for i in places)
-            all_given = samples
-            if places:
-                samples = samples.without(places)
+            given, samples = samples, samples.without(places)
             tracker = tracker.with_added(samples.digests, samples.names)
-            misplaced = tuple(
-                all_given.images[i] for i in tracker.misplaced(all_given.digests, all_given.names)
-            )
+            misplaced = tuple(given.images[i] for i in tracker.misplaced(given.digests, given.names))
             if before is not None and not samples.digests:
                 seconds = samples.seconds
                 return Report({}, before.totals, samples.skipped, repeated, misplaced, seconds, 0.0)

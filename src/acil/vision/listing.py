@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -107,9 +108,9 @@ def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
         if not path.is_dir():
             found.append(existing(path))
             continue
-        before, seen = len(found), set()
+        before, seen, tell = len(found), set(), partial(logger.warning, "left out: %s")
         # Linked class folders count; a link to a folder above would lead round in circles.
-        for root, folders, files in os.walk(path, onerror=_left_out, followlinks=True):
+        for root, folders, files in os.walk(path, onerror=tell, followlinks=True):
             real = Path(root).resolve()
             folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
             if real not in seen:
@@ -118,10 +119,6 @@ def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
         if len(found) == before:
             raise InputError(f"{path} holds no images ({', '.join(sorted(SUFFIXES))}).")
     return found
-
-
-def _left_out(error: OSError) -> None:
-    logger.warning("left out: the folder %s cannot be read (%s)", error.filename, error.strerror)
 
 
 def holds_features(path: str | os.PathLike[str]) -> bool:
