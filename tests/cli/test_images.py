@@ -250,6 +250,15 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, networ
     for pair in ((model, small), (small, model)):
         refused = acil("merge", *pair, "-o", tmp_path / "x.acil", code=1).stderr
         assert f"{small} can only predict" in refused
+    rows, full = tmp_path / "rows.csv", tmp_path / "rows.acil"
+    rows.write_text("f,g,label\n1,2,a\n3,4,b\n")
+    acil("learn", rows, "--model", full)
+    acil("export", full, "--inference", small, "--force")
+    assert f"{small} can only predict" in acil("merge", full, small, "-o", out, "--force", code=1).stderr
+    assert json.loads(acil("merge", full, full, "-o", rows.with_suffix(".both"), "--json").stdout) == {
+        "model": str(rows.with_suffix(".both")),
+        "totals": {"a": 2, "b": 2},
+    }
     before = counts(other)
     acil("merge", other, model, "-o", other, "--force")
     assert counts(other) != before

@@ -237,9 +237,7 @@ def forget(
     if latest.snapshot.tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     # A network that was trained on them, which only the user knows, still has something of them.
-    typer.echo(
-        f"forgot {counted(number, 'image')}: {now}. This suffices if the network never saw {them}."
-    )
+    typer.echo(f"forgot {counted(number, 'image')}: {now}. Enough if the network never saw {them}.")
     typer.echo(
         f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies.",

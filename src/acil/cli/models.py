@@ -185,42 +185,32 @@ def merge(
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
+    from acil.images import ImageClassifier
     from acil.images.undo import keep_state
     from acil.modelfile import describe, load, locked, save
 
     with locked(out):
         require_free(out, force)
-        if describe(models[0])["images"] is not None:
-            totals = _merge_images(models, out)
-        else:
-            merged = load(models[0])
-            for path in models[1:]:
-                merged.merge(load(path))
-            keep_state(out)
-            save(merged, out)
-            totals = dict(zip(merged.classes_.tolist(), merged.class_count_.tolist(), strict=True))
+        headers = [describe(path) for path in models]
+        for path, header in zip(models, headers, strict=True):
+            if header["kind"] == "inference" or (header["release"] or {}).get("private"):
+                raise InputError(
+                    f"{path} can only predict: it has no exact sums to merge. Give the full model file."
+                )
+        of_images = headers[0]["images"] is not None
+        merged, *others = [ImageClassifier.load(path) if of_images else load(path) for path in models]
+        for other in others:
+            merged.merge(other)  # type: ignore[arg-type]
+        head = merged.snapshot.head if isinstance(merged, ImageClassifier) else merged
+        keep_state(out)
+        save(head, out)
+    totals = dict(zip(map(str, head.classes_), head.class_count_.tolist(), strict=True))
     if as_json:
-        echo_json({"model": str(out), "totals": {str(name): n for name, n in totals.items()}})
+        echo_json({"model": str(out), "totals": totals})
         return
     typer.echo(table(totals.items(), right=(1,)))
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
     typer.echo(f"{out} knows {known} from {learnt}")
-
-
-def _merge_images(models: list[Path], out: Path) -> dict[str, int]:
-    from acil.images import ImageClassifier
-
-    loaded = [ImageClassifier.load(path) for path in models]
-    for path, model in zip(models, loaded, strict=True):
-        if not model.snapshot.can_learn:
-            raise InputError(
-                f"{path} can only predict: it has no exact sums to merge. Give the full model file."
-            )
-    first, *others = loaded
-    for other in others:
-        first.merge(other)
-    first.save(out, undo=True)
-    return first.counts_
 
 
 def export(
@@ -264,13 +254,12 @@ def export(
         require_free(path, force)
         if path.resolve() == model.resolve():
             raise InputError(f"{path} is the model itself. Give another name.")
-    if onnx is not None:
-        require_free(Path(f"{onnx}.py"), force)
     from acil.export import export_onnx
     from acil.images import ImageClassifier
     from acil.images.network import require_network
 
     if onnx is not None:
+        require_free(Path(f"{onnx}.py"), force)
         require_network(model)
 
     written: dict[str, Any] = {}
