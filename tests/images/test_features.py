@@ -89,7 +89,9 @@ def test_embed_writes_labels_where_there_are_folders_of_classes(photos, tmp_path
     with np.load(out) as file:
         assert "labels" not in file
     model = tmp_path / "m.acil"
-    assert "no labels" in acil("learn", out, "--model", model, code=1).stderr
+    told = acil("learn", out, "--model", model, code=1).stderr
+    assert "no labels" in told
+    assert "'label' (in npz files the array 'labels'), or give one class for all (--class" in told
     acil("learn", out, "--class", "red", "--model", model)
     assert describe(model)["images"]["source"] == "module:pictures.Pooled"
     found = acil("predict", model, photos / "red", *network, "--json").stdout
@@ -166,6 +168,8 @@ def test_missing_file_is_told(tmp_path, name):
         ("a,b,label\n", "no rows"),
         ("a,b,label\n1,2,x\n1,x\n", "line 3 has 2 cells"),
         ("a,b,label\n1,two,x\n", "column 'b' is not of numbers"),
+        ("a,b,species\n1,2,x\n", "that of labels is called 'label'"),
+        ({"X": ROWS, "y": LABELS}, r"no array 'features' \(and 'labels'\) but \['X', 'y'\]"),
         ("a,b,label\n1,nan,x\n", "finite"),
         ("a,b,label\n1,2,../x\n", "class name"),
         ({"labels": LABELS}, "features"),

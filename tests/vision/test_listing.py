@@ -83,9 +83,11 @@ def test_lists_of_other_kinds_are_told(tree, text, words):
 
 
 def test_what_is_neither_is_told(tree, tmp_path):
+    (tree / "a" / "notes.npy").touch()
     for source, words in (
         (tree / "a" / "1.jpg", "which class"),
         (tree / "a" / "notes.txt", "neither a folder"),
+        (tree / "a" / "notes.npy", r"a file of features \(.npz, .parquet, .csv\)"),
         (tree / "missing", "There is no file"),
         (tree / "a", "no class folders"),
     ):
@@ -94,6 +96,9 @@ def test_what_is_neither_is_told(tree, tmp_path):
     (tree / "empty").mkdir()
     with pytest.raises(InputError, match="holds no images"):
         list_images(tree)
+    # A folder of splits, each with the classes: the advice must not be to remove one.
+    with pytest.raises(InputError, match="give the folder whose folders are the classes"):
+        list_images(tree.parent)
 
 
 def test_files_of_folders_at_any_depth_and_links_in_circles(tree):

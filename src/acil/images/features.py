@@ -64,7 +64,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     try:
         arrays, columns = read(place)
         if "features" not in arrays:
-            raise ValueError(f"it has no array 'features' among {sorted(arrays)[:10]}")
+            raise ValueError(f"it has no array 'features' (and 'labels') but {sorted(arrays)[:10]}")
         if np.iscomplexobj(arrays["features"]):
             raise ValueError("its features are complex numbers")
         features = np.asarray(arrays["features"], dtype=np.float32)
@@ -174,6 +174,6 @@ def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return column.astype(np.float32)
     except ValueError as error:
         raise ValueError(
-            f"column {name!r} is not of numbers ({error}); a list of images has exactly two columns, "
-            "path and label"
+            f"column {name!r} is not of numbers ({error}). The first line names the columns, and that "
+            "of labels is called 'label'; a list of images has exactly two columns, path and label"
         ) from None

@@ -52,7 +52,10 @@ class Samples:
     def require_labels(self) -> Samples:
         """Return these samples, or raise if they have no labels."""
         if "" in self.names:
-            raise InputError("These features have no labels. Give a file with labels, or a class.")
+            raise InputError(
+                "These features have no labels. Call the column of labels 'label' (in npz files the "
+                "array 'labels'), or give one class for all (--class NAME)."
+            )
         return self
 
     def rows_for(self, head: ACILClassifier) -> Rows:

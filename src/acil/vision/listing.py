@@ -92,8 +92,8 @@ def list_images(source: str | os.PathLike[str], label: str | None = None) -> Lis
         raise InputError(f"{path} is one image: say which class it belongs to (--class NAME).")
     existing(path)
     raise InputError(
-        f"{path} is neither a folder with one folder for each class, nor a CSV file of path and label. "
-        "Give one of these, or images with --class NAME."
+        f"{path} is neither a folder with one folder for each class, nor a CSV file of path and label, "
+        "nor a file of features (.npz, .parquet, .csv). Give one of these, or images with --class NAME."
     )
 
 
@@ -200,7 +200,7 @@ def _add_folder(listing: Listing, folder: Path, label: str) -> None:
     if not images:
         raise InputError(
             f"The class folder {folder} holds no images ({len(entries)} other entries). Images must "
-            "lie directly in it; remove the folder if the class has none."
+            "lie directly in it: give the folder whose folders are the classes, without empty ones."
         )
     listing.add(images, label)
     listing.ignored += sorted(set(entries) - set(images))
