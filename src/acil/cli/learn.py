@@ -202,9 +202,8 @@ def forget(
     """Remove images: the model becomes the one that never learnt them.
 
     Give the same files, under the same class. A class of which all images are given disappears. This is
-    exact for the head, which is all that learns here; the network in front of it was trained on other
-    images and never saw these. Earlier states, which still have the images, stay for `acil undo` unless
-    --no-undo is given.
+    exact for the head, which is all that learns here; a network that was trained on these images still
+    knows them. Earlier states, which have the images, stay for `acil undo` unless --no-undo is given.
     """
     from acil.images import ImageClassifier, network_of
     from acil.images.undo import kept_states
@@ -236,8 +235,10 @@ def forget(
     now = f"the head of {model} is now the one that never learnt {them}"
     if latest.snapshot.tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
-    # A network that was trained on them, which only the user knows, still has something of them.
-    typer.echo(f"forgot {counted(number, 'image')}: {now}. Enough if the network never saw {them}.")
+    typer.echo(
+        f"forgot {counted(number, 'image')}: {now}. Only the head forgets: a network that was trained "
+        f"on {them} still knows {them}."
+    )
     typer.echo(
         f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies.",

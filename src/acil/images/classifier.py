@@ -73,7 +73,7 @@ class ImageClassifier:
     Scores are linear discriminants (``scores="discriminant"`` of `ACILClassifier`): classes with few
     images hold their own beside classes with many, and probabilities are calibrated.
 
-    `forget` is exact for the head. The network was trained on other images and never saw these.
+    `forget` is exact for the head; a network that was trained on the images still knows them.
 
     Examples
     --------
