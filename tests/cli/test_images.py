@@ -167,8 +167,8 @@ def test_wide_letters_keep_columns_in_line(place, tmp_path, network):
         (tmp_path / "images" / name).symlink_to(place / "train" / colour)
     model = tmp_path / "m.acil"
     lines = acil("learn", tmp_path / "images", "--model", model, "--backbone", network).stdout
-    assert "\n日本 語         5         5\n" in lines
-    assert "\ntwo words       5         5\n" in lines
+    assert "\n日本 語          5         5\n" in lines
+    assert "\ntwo words        5         5\n" in lines
     plot = tmp_path / "plot.png"
     found = acil("evaluate", model, tmp_path / "images", "--plot", plot)
     assert "\n日本 語    100.00 %\n" in found.stdout
@@ -338,7 +338,7 @@ def test_undo_takes_back_learning_and_forgetting(place, model):
     assert "nothing to undo" in acil("undo", model, code=1).stderr
     acil("forget", model, place / "train" / "blue", "--class", "blue")
     table = acil("undo", model).stdout
-    assert "blue        5         5" in table
+    assert "blue         5         5" in table
     assert "green" not in table
 
 

@@ -54,6 +54,7 @@ def test_commands_learn_predict_evaluate_and_forget_features(table, tmp_path):
     assert [row["label"] for row in found] == load(model).predict(rows).tolist()
     assert found[2]["image"] == "row 3"
     assert json.loads(acil("evaluate", model, table, "--json").stdout)["accuracy"] > 80
+    assert "% of 30 samples" in acil("evaluate", model, table).stdout
     write_table(tmp_path / "some.npz")
     np.savez(tmp_path / "some.npz", features=ROWS[:5], labels=LABELS[:5])
     acil("forget", model, tmp_path / "some.npz")

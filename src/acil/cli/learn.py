@@ -236,7 +236,7 @@ def forget(
     if latest.snapshot.tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     typer.echo(
-        f"forgot {counted(number, 'image')}: {now}. Only the head forgets: a network that was trained "
+        f"forgot {counted(number, 'sample')}: {now}. Only the head forgets: a network that was trained "
         f"on {them} still knows {them}."
     )
     typer.echo(
@@ -303,6 +303,6 @@ def _counts(header: dict[str, Any]) -> dict[str, int]:
 
 
 def _show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
-    """Print a table of classes: images of this call, and images in the model."""
+    """Print a table of classes: samples of this call, and samples in the model."""
     rows = [(name, count, totals.get(name, 0)) for name, count in counts.items()]
-    typer.echo(table([("class", "images", "in model"), *rows], right=(1, 2)))
+    typer.echo(table([("class", "samples", "in model"), *rows], right=(1, 2)))

@@ -165,7 +165,7 @@ def evaluate(
     typer.echo(table(rows, right=(1,)))
     unknown = sum(found.unknown.values())
     typer.echo(
-        f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'image')}; {unknown} called unknown"
+        f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')}; {unknown} called unknown"
     )
     if plot is not None:
         typer.echo(str(plot), err=True)
