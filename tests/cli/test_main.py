@@ -40,7 +40,7 @@ main()
 
 
 def run(*command: str, **options) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "80"}
     options = {"stdout": subprocess.PIPE, **options}
     return subprocess.run(
         [sys.executable, *command],
@@ -73,6 +73,16 @@ def test_no_arguments_shows_help():
     assert "doctor" in result.stdout + result.stderr
 
 
+def test_help_cuts_nothing_off_in_a_terminal_of_80_columns():
+    for group, command in (([], "learn"), (["bench"], "run"), (["data"], "prepare")):
+        summaries = acil_command(*group, "--help").stdout.rpartition("Commands")[2]
+        assert command in summaries
+        assert "..." not in summaries
+    told = acil_command("learn", "--help").stdout
+    assert "module:PACKAGE.MODULE.NAME" in told
+    assert "nothing learnt before is lost. The\n  images are not stored." in told
+
+
 @pytest.mark.parametrize("arguments", [["nosuch"], ["--nosuch"], ["doctor", "--nosuch"], ["inspect"]])
 def test_wrong_usage_exits_with_2_and_leaves_stdout_empty(arguments):
     result = acil_command(*arguments)
@@ -97,7 +107,7 @@ def test_errors_go_to_stderr_ours_in_one_line_and_bugs_as_a_plain_traceback(how,
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--version"], ["--help"], ["probe", "talk"]], ids=["short", "rich", "long"]
+    "arguments", [["--version"], ["--help"], ["probe", "talk"]], ids=["short", "help", "long"]
 )
 def test_closed_pipe_is_silent(arguments):
     reader, writer = os.pipe()

@@ -48,6 +48,8 @@ app = typer.Typer(
     name="acil",
     cls=_Commands,
     no_args_is_help=True,
+    epilog="To begin: acil learn FOLDER --model m.acil, with a folder for each class.",
+    rich_markup_mode=None,  # at 80 columns, rich cuts off names and breaks lines anywhere
     # A plain traceback is what a bug report needs.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

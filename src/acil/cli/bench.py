@@ -79,7 +79,7 @@ def run(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
 ) -> None:
-    """Run methods under the class-incremental protocol and record what comes out.
+    """Run methods class by class, and record what comes out.
 
     Started by torchrun, several processes share out the work of methods that can (acil).
     """

@@ -35,7 +35,7 @@ def prepare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a data set (or take the archive that is there), check it, unpack it and load it once."""
+    """Fetch a data set, or take its archive; check and unpack it."""
     from acil.benchmark.config import parse_value
     from acil.benchmark.datasets import prepare as prepare_data
 

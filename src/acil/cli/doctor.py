@@ -40,7 +40,7 @@ def doctor(
     as_json: AsJson = False,
     speed: Annotated[bool, typer.Option(help="Measure speed, which takes some 3 seconds.")] = True,
 ) -> None:
-    """Show versions, devices, what is installed and how fast this machine is."""
+    """Show versions, devices, extras, and how fast this machine is."""
     from rich.console import Console
 
     with Console(stderr=True).status("Examining this machine"):

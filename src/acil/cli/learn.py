@@ -66,9 +66,9 @@ def learn(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn images of new classes, or more of known ones; nothing learnt before is lost.
+    """Learn images of new classes, or more of known ones.
 
-    Makes the model file or extends it. The images are not stored.
+    Makes the model file or extends it; nothing learnt before is lost. The images are not stored.
     """
     from acil.distributed import launched
     from acil.images import ImageClassifier, network_of

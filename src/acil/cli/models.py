@@ -42,7 +42,7 @@ _SCALED = " It has the mean and the deviation of each feature over the samples l
 
 
 def inspect(model: Model, as_json: AsJson = False) -> None:
-    """Show what a model file knows, how it was made and what it stores."""
+    """Show what a model knows, how it was made and what it stores."""
     from acil.modelfile import describe
 
     report = describe(model)
@@ -65,7 +65,7 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
 
 
 def verify(model: Model, as_json: AsJson = False) -> None:
-    """Check that a model file is whole and that its parts belong together.
+    """Check that a model file is whole, and its parts belong together.
 
     Header, checksums, values; of a full model also whether its sums can be sums over samples, fit the
     counts of the classes, and give its weights. Exit code 1 if anything is wrong.
@@ -147,7 +147,6 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("file", report["path"]),
         ("kind", f"{report['kind']} (format version {report['format_version']})"),
         ("knows", f"{known} from {counted(report['n_samples'], 'sample')}"),
-        ("labels", report["classes_dtype"]),
         ("solver", report["solver"]),
         ("dtype", report["dtype"]),
         ("input", width + (", with names" if report["feature_names"] else "")),
@@ -174,12 +173,12 @@ def _calibrated(calibration: dict[str, Any] | None) -> str:
 
 
 def merge(
-    models: Annotated[list[Path], typer.Argument(help="Two or more model files.", metavar="MODEL…")],
+    models: Annotated[list[Path], typer.Argument(help="Two or more model files.", metavar="MODEL")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Model file to write.")],
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge models of the same network and expansion: exact, and without their images.
+    """Merge models of the same network: exact, without their images.
 
     An image that two of them have learnt counts twice. The settings of the first model stay.
     """
@@ -232,7 +231,7 @@ def export(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Write a model as ONNX, as a file for prediction alone, or as a private release.
+    """Write a model as ONNX, as a small file, or as a private release.
 
     The ONNX graph takes pixels (uint8, RGB) and gives scores and probabilities; it is compared with
     PyTorch in onnxruntime before it is written. A script beside it makes these pixels of image files.

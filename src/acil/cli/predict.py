@@ -50,9 +50,8 @@ def predict(
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Images, folders of images, CSV of path,label; or a file of features (npz, parquet, "
-            "csv).",
-            metavar="IMAGES…",
+            help="Images, folders, CSV of path,label; or a file of features (npz, parquet, csv).",
+            metavar="IMAGES",
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to name.")] = 3,
@@ -75,9 +74,7 @@ def predict(
     command fails. With --strict it fails at any such file.
     """
     if as_json and format_ is Format.csv:
-        raise typer.BadParameter(
-            "It contradicts --format csv. Give one of the two.", param_hint="--json"
-        )
+        raise typer.BadParameter("It contradicts --format csv: give one.", param_hint="--json")
     from acil.images import UNKNOWN_ABOVE, ImageClassifier
     from acil.vision.listing import list_files
 
@@ -212,9 +209,7 @@ def _draw(found: Any, path: Path) -> None:
 def embed(
     images: Annotated[
         list[Path],
-        typer.Argument(
-            help="Images, or folders: of images, or with one for each class.", metavar="IMAGES…"
-        ),
+        typer.Argument(help="Images, or folders: of images, or one for each class.", metavar="IMAGES"),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="File of features to write (.npz).")],
     class_name: ClassName = None,
@@ -222,9 +217,10 @@ def embed(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     force: Force = False,
 ) -> None:
-    """Write the features of images to a file, which `acil learn`, `predict` and `evaluate` take.
+    """Write the features of images to a file.
 
-    Labels are the names of class folders, or that of --class; other images have none.
+    `acil learn`, `predict` and `evaluate` take it instead of the images. Labels are the names of class
+    folders, or that of --class; other images have none.
     """
     require_free(out, force)
     if out.suffix.lower() != ".npz":

@@ -49,7 +49,7 @@ def audit(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Attack a model file: find samples in it, and tell samples learnt from others.
+    """Attack a model file: find samples in it that were learnt.
 
     Tries what whoever has the file can try: small classes, samples between two states, membership. That
     the attack finds nothing does not prove that nothing can be found.

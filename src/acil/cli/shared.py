@@ -31,7 +31,7 @@ LabelledImages = Annotated[
     typer.Argument(
         help="Folders with one folder for each class, or CSV of path,label; several folders of images, "
         "each a class of its name; with --class: images. Or a file of features (npz, parquet, csv).",
-        metavar="IMAGES…",
+        metavar="IMAGES",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
