@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from running import records
+from running import command, records
 from running import without_times as timeless
 
 from acil.benchmark.config import make_config
@@ -37,6 +37,14 @@ def test_run_records_every_phase_and_a_summary(embeddings, tmp_path):
     assert phases[-1]["memory"]["samples"] == 0
     # One triangle and the moment
     assert phases[-1]["memory"]["statistics"] == (64 * 65 // 2 + 64 * 12) * 8
+
+
+def test_command_says_what_the_symbols_of_its_table_mean(embeddings, tmp_path):
+    data = ("--dataset", f"features:{embeddings}", "--seeds", 0, "--phases", 2, "--expansion-size", 64)
+    told = command(*data, "--out", tmp_path / "run").stdout
+    for symbol in ("Ā", "A_K", "F"):
+        assert f" {symbol} (%) " in told
+        assert f"{symbol}: " in told
 
 
 def test_one_pass_gives_the_same_records_as_one_run_for_each_number_of_phases(embeddings, tmp_path):

@@ -58,7 +58,7 @@ def run(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="Trained network instead of base training: a file of ours, timm:NAME, onnx:FILE, "
+            help="Trained network instead of base training: a .safetensors file, timm:NAME, onnx:FILE, "
             "torchvision:NAME, efficientnet-lite0 or package.module:Class."
         ),
     ] = None,
@@ -130,6 +130,7 @@ def run(
         echo_json(summaries)
     else:
         typer.echo(report.markdown)
+        typer.echo("Ā: mean accuracy of all phases. A_K: of the last. F: loss of the base classes.")
         typer.echo(f"Report: {folder / 'report'}")
         for path in report.plots[:1]:
             typer.echo(f"Plot:   {path}")
@@ -307,7 +308,7 @@ def _candidate(text: str) -> tuple[str, dict[str, str]]:
 @app.command("report")
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run directories or files of records.", metavar="DIR…")
+        list[Path], typer.Argument(help="Run directories or files of records.", metavar="DIR")
     ],
     out: Annotated[
         Path | None, typer.Option(help="Where to write (default: report/ in the only run).")
