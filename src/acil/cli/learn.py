@@ -242,10 +242,8 @@ def forget(
         err=True,
     )
     if len(latest.snapshot.tracker) < sum(report.totals.values()):
-        if samples.identity is None:
-            which = "a model of features"
-        else:
-            which = "a model that does not track all its images (acil learn --track)"
+        which = "a model that does not track all its images (acil learn --track)"
+        which = "a model of features" if samples.identity is None else which
         typer.echo(
             f"This holds if {them if number == 1 else 'they'} had been learnt under the class given: "
             f"{which} cannot always tell.",

@@ -80,7 +80,6 @@ def serve(
         track=track,
         undo=undo,
     )
-
     made = "" if no_token or settings.token is not None else secrets.token_urlsafe(24)
     if made:
         settings = dataclasses.replace(settings, token=made)
@@ -90,10 +89,8 @@ def serve(
         typer.echo(f"serving {plain(model)} at {address}{'#token=' * bool(made)}{made}")
         if no_token:
             typer.echo("without a token: everybody on this machine can teach and forget", err=True)
-        names = ", ".join(settings.names)
-        typer.echo(
-            f"answers to {names}{' and any IP address' if settings.every_address else ''}", err=True
-        )
+        others = " and any IP address" if settings.every_address else ""
+        typer.echo(f"answers to {', '.join(settings.names)}{others}", err=True)
         sys.stdout.flush()
 
     levels = {"acil": logging.INFO, "uvicorn": logging.WARNING}
