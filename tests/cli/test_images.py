@@ -228,7 +228,7 @@ def test_forget_says_what_is_gone_and_refuses_what_was_never_learnt(place, model
     result = acil("forget", model, place / "train" / "red", "--class", "red")
     assert "no longer known: red" in result.stdout
     # Whether the network was trained on these images is not known here.
-    assert "The network unlearns nothing" in result.stdout
+    assert "The network in front of it forgets nothing" in result.stdout
     assert list(counts(model)) == ["blue", "green", "white"]
     again = acil("forget", model, place / "train" / "red", "--class", "red", code=1)
     assert "never learnt" in again.stderr

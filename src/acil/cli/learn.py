@@ -235,7 +235,7 @@ def forget(
     now = f"the head of {model} is now the one that never learnt {them}"
     if latest.snapshot.tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
-    typer.echo(f"forgot {counted(number, 'sample')}: {now}. The network unlearns nothing.")
+    typer.echo(f"forgot {counted(number, 'sample')}: {now}. The network in front of it forgets nothing.")
     typer.echo(
         f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies.",
