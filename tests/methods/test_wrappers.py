@@ -13,6 +13,7 @@ from torch.nn import functional
 from acil.errors import InputError
 from acil.methods import resolve
 from acil.methods.aanets import TwoBranches, scale_kernels_
+from acil.methods.base_network import network_features
 from acil.methods.exemplars import MemoryRule, mean_features
 from acil.methods.lucir import LUCIR
 from acil.methods.mnemonics import trained_exemplars
@@ -20,6 +21,7 @@ from acil.methods.podnet import PODNet
 from acil.methods.rmm import ACTIONS, IMAGENET_ACTIONS, split
 from acil.training.batches import Batches
 from acil.training.convolution import FastScaledConv2d, ScaledConv2d, eligible
+from acil.training.recipes import RECIPES
 from acil.training.settings import Training
 from acil.training.step import halved
 from acil.vision.backbones import build, normalise
@@ -44,6 +46,7 @@ def test_wrapped_method_is_the_host_with_its_settings():
     recorded = found.recorded_settings({"podnet_flat": 2, "aanets_share": 0.25})
     assert (recorded["podnet_flat"], recorded["aanets_share"]) == (2.0, 0.25)
     assert recorded["rmm_actions"] == []
+    assert found.recorded_settings({})["aanets_share"] == 0.5
     assert issubclass(resolve("lucir+mnemonics"), LUCIR)
 
 
@@ -103,7 +106,7 @@ def test_branches_are_mixed_after_each_stage():
 def test_kernels_of_the_base_stay_and_their_scales_are_trained(name):
     """In the stable branch of AANets, whose plastic one is free; in the whole network of Mnemonics."""
     phases = make_phases((3, 2, 1))
-    method = learnt(name, phases[:1])
+    method = learnt(name, phases[:1], aanets_share=0.25)
     base = copy.deepcopy(method.network.backbone)
     kernels = {name: module.weight for name, module in base.named_modules() if type(module) is nn.Conv2d}
     assert len(kernels) == 2
@@ -119,6 +122,7 @@ def test_kernels_of_the_base_stay_and_their_scales_are_trained(name):
             if isinstance(found, TwoBranches):
                 assert not torch.equal(found.plastic.get_submodule(place).weight, kernel)
     assert isinstance(found, TwoBranches) == ("aanets" in name)
+    assert "aanets" not in name or found.share == 0.25
     # Beside the scales, only normalisation is trained.
     parts = [(type(part).__name__, p) for part in stable.modules() for p in part.parameters(False)]
     assert {kind for kind, p in parts if p.requires_grad} == {"ScaledConv2d", "BatchNorm2d"}
@@ -127,40 +131,65 @@ def test_kernels_of_the_base_stay_and_their_scales_are_trained(name):
 def test_exemplars_move_along_the_gradient_before_rounding():
     backbone = build("smallcnn", torch.Generator().manual_seed(3)).eval()
     pixels, labels = images_of((0, 1, 2), per_class=8)
-    plan = Training(epochs=1, batch_size=24)
+    plan = Training(epochs=1, batch_size=12)
     batches = Batches(pixels, labels, plan, backbone.preprocessing, 0, CPU)
     chosen = torch.tensor([8, 9, 16, 17])
     start = normalise(pixels[chosen], backbone.preprocessing)
     old = backbone(normalise(pixels[:4], backbone.preprocessing)).detach().mean(0, keepdim=True)
 
-    def loss(exemplars):
-        ((x, y, _),) = batches.epoch(0)
+    def loss(exemplars, x, y, _):
         means = torch.cat([old, mean_features(backbone(exemplars), labels[chosen])])
         cosines = functional.normalize(backbone(x)) @ functional.normalize(means).T
         return functional.cross_entropy(cosines, y)
 
-    free = start.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(loss(free), free)
+    expected, velocity = start.clone(), 0.0
+    for one in batches.epoch(0):
+        free = expected.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(free, *one), free)
+        velocity = 0.9 * velocity + gradient + 5e-4 * expected
+        expected -= 0.5 * velocity
     moved = trained_exemplars(backbone, start, labels[chosen], old, batches, 0.5)
-    torch.testing.assert_close(start - moved, 0.5 * (gradient + 5e-4 * start), atol=1e-7, rtol=1e-4)
-    assert loss(moved) < loss(start)
+    torch.testing.assert_close(moved - start, expected - start, atol=1e-7, rtol=1e-4)
+    assert all(loss(moved, *one) < loss(start, *one) for one in batches.epoch(0))
     assert all(parameter.grad is None for parameter in backbone.parameters())
 
 
 def test_trained_exemplars_stay_images_of_their_classes():
     phases = make_phases((3, 2))
     plain = learnt("lucir+mnemonics", phases, mnemonics_rate=0)
-    strong = learnt("lucir+mnemonics", phases, mnemonics_rate=100.0)
+    strong = learnt("lucir+mnemonics", phases[:1], mnemonics_rate=100.0)
     found, before = strong.exemplars, plain.exemplars
+    old = found.pixels
+    assert not torch.equal(old, before.pixels[: len(old)])
+    strong.learn(phases[1])
+    # Those of old classes have been trained once.
+    assert torch.equal(found.pixels[: len(old)], old)
     assert found.pixels.dtype == torch.uint8
     assert found.pixels.shape == before.pixels.shape
     assert torch.equal(found.labels, before.labels)
-    assert not torch.equal(found.pixels, before.pixels)
+    assert not torch.equal(found.pixels[len(old) :], before.pixels[len(old) :])
     assert strong.memory().samples == plain.memory().samples
     # At the authors' rate what moves is far below a grey level.
     usual = learnt("lucir+mnemonics", phases[:1])
     untouched = learnt("lucir", phases[:1])
     assert torch.equal(usual.exemplars.pixels, untouched.exemplars.pixels)
+
+
+def test_exemplars_are_trained_on_the_phase_and_the_exemplars_before_it(monkeypatch):
+    asked = []
+
+    def collect(backbone, exemplars, labels, old_means, batches, rate):
+        seen = torch.cat([y for _, y, _ in batches.epoch(0)])
+        asked.append((torch.bincount(seen).tolist(), labels.unique().tolist(), old_means, rate))
+        return exemplars
+
+    monkeypatch.setattr("acil.methods.mnemonics.trained_exemplars", collect)
+    method = learnt("lucir+mnemonics", make_phases((3, 2)))
+    old_means = asked[1][2]
+    assert asked[0] == ([16] * 3, [0, 1, 2], None, 1e-5)
+    assert asked[1][:2] == ([4, 4, 4, 16, 16], [3, 4])
+    found = network_features(method.network.backbone, method.exemplars.pixels, CPU)
+    torch.testing.assert_close(old_means, mean_features(found, method.exemplars.labels)[:3])
 
 
 def test_rounding_and_clamping_give_valid_pixels():
@@ -171,11 +200,20 @@ def test_rounding_and_clamping_give_valid_pixels():
     assert far.flatten().tolist() == [0, 255]
 
 
-@pytest.mark.parametrize(("actions", "per_class"), [(ACTIONS, 500), (IMAGENET_ACTIONS, 1300)])
-@pytest.mark.parametrize("k", [5, 10, 25])
-def test_published_budgets_add_up_to_the_strict_memory(actions, per_class, k):
+@pytest.mark.parametrize(
+    ("actions", "per_class", "k", "tenths"),
+    [
+        (ACTIONS, 500, 5, "886666"),
+        (ACTIONS, 500, 10, "77777666677"),
+        (ACTIONS, 500, 25, 10 * "7" + 5 * "8" + 11 * "9"),
+        (IMAGENET_ACTIONS, 1300, 5, "887867"),
+        (IMAGENET_ACTIONS, 1300, 10, "77788667777"),
+        (IMAGENET_ACTIONS, 1300, 25, 10 * "7" + 5 * "8" + 11 * "9"),
+    ],
+)
+def test_published_budgets_add_up_to_the_strict_memory(actions, per_class, k, tenths):
     n_new = 50 // k * per_class
-    assert len(actions[k]) == k + 1
+    assert actions[k] == tuple(int(digit) / 10 for digit in tenths)
     for action in actions[k]:
         old, new = split(action, n_new, 2000)
         assert old + new == 2000 + n_new
@@ -203,6 +241,9 @@ def test_memory_and_new_images_follow_the_actions(fits):
     assert [torch.bincount(labels).tolist() for labels in trained] == expected
     assert counts == [[20, 20], [8, 8, 8, 8], [5] * 6]
     assert all(len(labels) <= 24 + 40 for labels in trained)
+    # Drawn, not the first ten of class 2.
+    kept = {image.numpy().tobytes() for image in method.exemplars.pixels[10:15]}
+    assert not kept <= {image.numpy().tobytes() for image in phases[1].images.pixels()[:10]}
     # Two trainings of two epochs
     assert method.trained_images([40, 40, 40], [2, 4, 6]) == 2 * (60 + 62)
 
@@ -215,6 +256,9 @@ def test_actions_that_do_not_fit_are_refused():
         make(rmm_context((10, 10, 10), [0.5]))
     found = make(dataclasses.replace(make_context(), phase_sizes=(25_000, *[5000] * 5)))
     assert found.actions == ACTIONS[5]
+    context = paper_context(n_classes=100, phase_sizes=(65_000, *[13_000] * 5))
+    found = make(dataclasses.replace(context, recipe=RECIPES["imagenet"]))
+    assert found.actions == IMAGENET_ACTIONS[5]
 
 
 def test_budget_of_the_paper_is_two_thousand_images():
