@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from replay_problem import learnt, make_context, make_phases
 from torch.nn import functional
 
-from acil.methods import lucir
 from acil.methods.base_network import network_features
 from acil.methods.lucir import CosineClassifier, Rebalancing, imprinted, margin_ranking
 from acil.training.network import FeatureNetwork
@@ -70,13 +70,12 @@ def test_training_starts_from_imprinted_weights(fits):
     torch.testing.assert_close(fits[0][0].classifier.new.detach(), expected)
 
 
-def test_base_network_has_no_last_relu_where_the_backbone_allows_it(monkeypatch):
-    asked = {}
-    monkeypatch.setattr(
-        lucir, "own_base_network", lambda *arguments: asked.update(options=arguments[4]) or "network"
-    )
-    assert lucir.LUCIR(make_context()).base(make_phases()[0]) == "network"
-    assert asked["options"] == {"option": "B", "last_relu": False}
+@pytest.mark.parametrize(("recipe", "strength"), [("test", 5.0), ("imagenet", 10.0)])
+def test_strength_of_the_distillation_is_the_authors(recipe, strength, fits):
+    context = make_context()
+    context = replace(context, recipe=replace(context.recipe, name=recipe))
+    learnt("lucir", make_phases((3, 3)), context)
+    assert fits[0][2].distillation == strength
 
 
 def test_balanced_fine_tuning_moves_old_weights_and_not_the_backbone():

@@ -19,6 +19,7 @@ from acil.methods.podnet import (
     pooled_distance,
 )
 from acil.training.network import FeatureNetwork
+from acil.training.recipes import RECIPES
 from acil.vision.backbones import build
 from small_training import CPU, batch
 
@@ -136,17 +137,27 @@ def test_all_proxies_and_nothing_else_move_in_the_balanced_stage():
     assert torch.equal(first.eta, second.eta)
     for name, value in main.network.backbone.named_parameters():
         assert torch.equal(value, both.network.backbone.get_parameter(name)), name
+    # Statistics of normalisation follow the exemplars.
+    statistics = [method.network.backbone.stage1[1].running_mean for method in (main, both)]
+    assert not torch.equal(*statistics)
     assert all(parameter.requires_grad for parameter in both.network.backbone.parameters())
     assert second.eta.requires_grad
 
 
-def test_settings_of_the_authors_for_cifar():
+def test_settings_of_the_authors():
     context = paper_context()
     found = increment_training(context, podnet.PODNet.schedules)
     assert (found.epochs, found.schedule, found.learning_rate) == (160, "cosine", 0.1)
     assert (found.weight_decay, found.augment) == (5e-4, ("crop", "flip", "jitter"))
     method = podnet.PODNet(dataclasses.replace(context, settings={"increment.epochs": 3}))
     assert (method.own_base_inputs, method.training.epochs) == (160, 3)
+    # λ_c, λ_f and the rate of the balanced stage
+    assert (method._weights(), method.settings.proxies) == ((3.0, 1.0, 0.05), 10)
+    method = podnet.PODNet(dataclasses.replace(context, recipe=RECIPES["imagenet"]))
+    found = method.training
+    assert method._weights() == (8.0, 10.0, 0.01)
+    assert (found.epochs, found.schedule, found.batch_size) == (90, "cosine", 64)
+    assert (found.learning_rate, found.weight_decay) == (0.05, 5e-4)
 
 
 def test_resnet_of_podnet_has_plain_sums_and_four_stages():

@@ -1,10 +1,11 @@
 """What each method trains an increment with: its objective, its teacher and its data."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
-from replay_problem import learnt, make_context, make_phases
+from replay_problem import TRAINING, learnt, make_context, make_phases
 
 from acil.methods import resolve
 from acil.methods.ewc import fisher_information, merged
@@ -41,6 +42,7 @@ def test_second_phase_has_its_data_its_loss_and_the_network_before(name, setting
     assert {field: getattr(objective, field) for field in values} == values
     if name not in ("finetune", "joint", "ewc"):
         assert objective.teacher is (teacher.backbone if name == "lucir" else teacher)
+        assert not any(part.training for part in objective.teacher.modules())
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,49 @@ def test_losses_are_weighed_by_the_share_of_old_classes(name, settings, values, 
     learnt(name, podnet_balanced_epochs=0, **settings)
     for field, expected in values.items():
         assert [getattr(objective, field) for _, _, objective in fits] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "objective"),
+    [
+        ("lucir", {"option": "B", "last_relu": False}, "NoneType"),
+        ("podnet", {"option": "A", "last_relu": False, "plain_sums": True}, "PooledOutputs"),
+        ("icarl-bce", {"last_relu": False}, "SigmoidDistilling"),
+    ],
+)
+def test_own_base_network_has_the_form_and_the_loss_of_its_method(name, options, objective, monkeypatch):
+    asked = []
+    module = resolve(name).__module__
+    monkeypatch.setattr(f"{module}.own_base_network", lambda *given: asked.extend([*given, None]))
+    resolve(name)(make_context()).base(make_phases()[0])
+    assert (asked[4], type(asked[6]).__name__) == (options, objective)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "values"),
+    [
+        ("podnet", {}, {"learning_rate": 0.05, "schedule": "step", "milestones": (), "warmup": 0}),
+        ("eeil", {"eeil_balanced_epochs": 9}, {"learning_rate": 0.01, "milestones": (3, 6)}),
+        ("lucir", {"lucir_balanced_epochs": 4}, {"learning_rate": 0.01, "milestones": (2,)}),
+        # 0.1 for batches of 256
+        ("bic", {}, {"learning_rate": 0.1 / 16, "milestones": (60, 120, 160, 180), "weight_decay": 0.0}),
+        ("dgr", {}, {"learning_rate": 0.05, "schedule": "cosine", "augment": ("flip",)}),
+    ],
+)
+def test_second_stage_has_its_own_training(name, settings, values, monkeypatch):
+    base, phase = make_phases((3, 2))
+    training = dataclasses.replace(TRAINING, learning_rate=0.2, augment=("crop", "flip"))
+    method = learnt(name, [base], make_context(training=training, settings=settings))
+    calls = []
+    for module in ("incremental", "base_network"):
+        collect = lambda *given, objective=None, **_: calls.append((given[3], objective))  # noqa: E731
+        monkeypatch.setattr(f"acil.methods.{module}.train", collect)
+    method.learn(phase)
+    (main, loss), (second, second_loss) = calls
+    assert main == training
+    assert {field: getattr(second, field) for field in values} == values
+    if name == "podnet":
+        assert (loss.gradient_limit, second_loss.gradient_limit) == (5.0, 5.0)
 
 
 def test_ewc_anchors_the_weights_before_and_merges_what_mattered(fits):
