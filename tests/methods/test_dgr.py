@@ -1,5 +1,7 @@
 """Deep generative replay: what is drawn, how it is labelled, what is kept."""
 
+import math
+
 import pytest
 import torch
 from replay_problem import learnt, make_phases
@@ -43,12 +45,20 @@ def test_samples_of_the_generator_enter_training(monkeypatch):
         return fit(self, network, data, phase, objective)
 
     monkeypatch.setattr(dgr.DGR, "fit", collect)
+    started, old_generator = [], method.generator_network
+    collect_further = lambda self, *given, **_: started.append(given)  # noqa: E731
+    monkeypatch.setattr(dgr.DGR, "train_further", collect_further)
     method.learn(phases[1])
     (((images, found), objective),) = trained
     assert torch.equal(images[-15:], drawn)
     assert torch.equal(images[:-15], phases[1].images.pixels())
     assert torch.bincount(found).tolist() == [5, 5, 5, 16, 16]
     assert (objective.n_old, objective.share) == (3, 0.4)
+    # Then the generator of before goes on with the same images, and learns where codes of classes lie.
+    ((generator, (seen, _), *_),) = started
+    assert torch.equal(seen, images)
+    assert torch.equal(generator.start.weight, old_generator.start.weight)
+    assert (generator.spread != 1).any(1).tolist() == [True] * 5 + [False]
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +92,14 @@ def test_generator_depends_on_its_seed_alone():
     assert drawn[0].shape == (2, 3, 32, 32)
     assert torch.equal(drawn[0], drawn[1])
     assert not {"noise", "steps"} & state.keys()
+    # Each step has other noise.
+    x, indices = torch.zeros(2, 3, 32, 32), torch.arange(2)
+    assert not torch.equal(first(x, labels, indices)[0], first(x, labels, indices)[0])
+
+
+def test_evidence_bound_is_the_one_computed_by_hand():
+    x = torch.zeros(1, 1, 2, 2)
+    # Squared error 4; ½ (1 + 3 − log 3 − 1) for each of two codes, times 2 · 0.1, for each of 4 pixels.
+    found = x + 2, torch.ones(1, 2), torch.full((1, 2), math.log(3.0))
+    loss = EvidenceBound()(lambda *_: found, x, None, None)
+    assert loss.item() == pytest.approx(4 + 0.2 * (3 - math.log(3)) / 4)

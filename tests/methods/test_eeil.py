@@ -8,7 +8,7 @@ from torch.nn import functional
 from acil.methods import eeil
 from acil.methods.eeil import GroupDistilling, TwoTeachers
 from acil.training.objectives import distillation
-from small_training import batch, make_network
+from small_training import batch, make_network, same_state
 
 
 def test_each_group_has_a_softmax_of_its_own():
@@ -44,8 +44,14 @@ def test_groups_are_the_phases(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(eeil, "GroupDistilling", collect)
-    learnt("eeil")
+    phases = make_phases()
+    method = learnt("eeil", phases[:2])
+    before = method.network
+    method.learn(phases[2])
     assert [objective.ends for objective in made] == [(3,), (3, 5), (3, 5), (3, 5, 6)]
+    assert made[3].teacher.old is before
+    # What the balanced stage returns is not the network that teaches it.
+    assert not same_state(made[3].teacher.new, method.network)
     kinds = [isinstance(objective.teacher, TwoTeachers) for objective in made]
     assert kinds == [False, True, False, True]
 

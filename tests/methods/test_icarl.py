@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from replay_problem import TwoPixels, upper_rows
+from replay_problem import TwoPixels, learnt, make_phases, upper_rows
 from torch import nn
 from torch.nn import functional
 
@@ -40,6 +40,17 @@ def test_nearest_mean_is_the_nearest_by_distance_of_directions():
     distances = torch.cdist(functional.normalize(features), means)
     assert found.tolist() == [4, 9, 5]
     assert distances.argmin(1).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["icarl", "icarl-bce"])
+def test_classifier_does_not_decide(name):
+    phases = make_phases((3, 2))
+    method = learnt(name, phases)
+    before = method.predict(phases[1].images)
+    for parameter in method.network.classifier.parameters():
+        parameter.detach().zero_()
+    assert len(before.unique()) > 1
+    assert torch.equal(method.predict(phases[1].images), before)
 
 
 def test_sigmoid_targets_are_the_teachers_for_old_classes_and_labels_for_new_ones():

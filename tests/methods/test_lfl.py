@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 import torch
-from replay_problem import TRAINING, make_context, make_phases
+from replay_problem import TRAINING, learnt, make_context, make_phases
 from torch.nn import functional
 
 from acil.methods import resolve
 from acil.methods.base_network import network_features
-from acil.methods.lfl import HeldFeatures
+from acil.methods.lfl import LFL, HeldFeatures
 from small_training import CPU, batch, make_network
 
 
@@ -23,6 +23,16 @@ def test_loss_is_cross_entropy_over_all_classes_and_half_the_squared_distance():
     expected = functional.cross_entropy(everything, y + 3) + 0.1 * sum(distances) / 6
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
     assert scores.shape == (6, 2)
+
+
+def test_new_class_weights_are_those_of_the_training(monkeypatch):
+    phases = make_phases((3, 2))
+    method = learnt("lfl", phases[:1])
+    monkeypatch.setattr(
+        LFL, "fit", lambda self, network, *_: network.classifier.weight.detach().fill_(7.0)
+    )
+    method.learn(phases[1])
+    assert (method.network.classifier.weight == 7.0).all(1).tolist() == [False] * 3 + [True] * 2
 
 
 def test_distance_holds_features():

@@ -42,10 +42,12 @@ def test_margin_is_the_one_computed_by_hand():
 
 def test_loss_is_the_sum_of_its_three_parts():
     network = cosine_network(n_old=3, n_new=2).eval()
+    network.classifier.eta.data.fill_(4.0)
     teacher = build("smallcnn", torch.Generator().manual_seed(1)).eval()
     x, y, indices = batch(10, 5)
     objective = Rebalancing(teacher, 3, distillation=7.0, margin=0.5, candidates=2, ranking=1.5)
     loss, scores = objective(network, x, y, indices)
+    torch.testing.assert_close(scores, network(x))
     features, before = network.features(x), teacher(x)
     directions = (functional.normalize(features) * functional.normalize(before)).sum(1)
     cosines = network.classifier.similarities(features)

@@ -12,6 +12,7 @@ from acil.errors import InputError, NotFittedError
 from acil.methods import resolve
 from acil.methods.base import Phase
 from acil.methods.base_network import network_features
+from acil.methods.exemplars import herd
 from acil.methods.incremental import increment_training
 from acil.training.fields import changed
 from acil.training.recipes import RECIPES
@@ -61,6 +62,9 @@ def test_total_rule_shrinks_the_sets_of_old_classes():
         method.learn(phase)
         counts.append(torch.bincount(method.exemplars.labels).tolist())
     assert counts == [[4] * 3, [2] * 5, [2] * 6]
+    # Chosen by the network after the phase
+    chosen = herd(network_features(method.network.backbone, phase.images, CPU), 2)
+    assert torch.equal(method.exemplars.pixels[-2:], phase.images.pixels()[chosen])
 
 
 def test_exemplars_against_forgetting():

@@ -28,6 +28,10 @@ LWF = {"n_old": 3, "temperature": 2.0, "cross_entropy": 1.0}
         ("ewc", {}, NEW, {"n_old": 3, "penalty": 1000.0}),
         ("ewc", {"ewc_new_only": False}, NEW, {"n_old": 0}),
         ("lucir", {}, WITH_EXEMPLARS, {"n_old": 3, "margin": 0.5, "ranking": 1.0}),
+        ("eeil", {}, WITH_EXEMPLARS, {"ends": (3,), "temperature": 2.0, "weight": 1.0}),
+        ("eeil", {"eeil_temperature": 3.0}, WITH_EXEMPLARS, {"temperature": 3.0}),
+        ("lfl", {}, [16, 16], {"distance": 3.9e-4}),
+        ("bic", {"bic_temperature": 3.0}, [3, 3, 3, 15, 15], {"temperature": 3.0}),
     ],
 )
 def test_second_phase_has_its_data_its_loss_and_the_network_before(name, settings, counts, values, fits):
@@ -40,7 +44,7 @@ def test_second_phase_has_its_data_its_loss_and_the_network_before(name, setting
     assert network.n_classes == (6 if name == "icarl-bce" else 5)
     assert network is not teacher
     assert {field: getattr(objective, field) for field in values} == values
-    if name not in ("finetune", "joint", "ewc"):
+    if name not in ("finetune", "joint", "ewc", "bic"):
         assert objective.teacher is (teacher.backbone if name == "lucir" else teacher)
         assert not any(part.training for part in objective.teacher.modules())
 

@@ -11,6 +11,7 @@ from acil.benchmark.job import StateFile
 from acil.benchmark.records import Records
 from acil.benchmark.runner import run
 from acil.methods import resolve
+from acil.methods.base_network import network_features
 from acil.training.checkpoint import Checkpoint
 from acil.training.settings import Training
 from small_training import same_state
@@ -64,6 +65,10 @@ def test_phase_goes_on_from_where_it_was_killed(name, tmp_path, often):
     assert resumed.memory() == whole.memory()
     assert torch.equal(resumed.predict(phases[1].images), whole.predict(phases[1].images))
     assert not left.parent.exists()
+    again = resolve(name)(make_context(training=TRAINING))
+    again.load_state_dict(resumed.state_dict())
+    features = network_features(resumed.network.backbone, phases[1].images, torch.device("cpu"))
+    assert torch.equal(again.scores(features), resumed.scores(features))
 
 
 def test_checkpoints_of_other_groupings_and_settings_do_not_meet(tmp_path, often):
