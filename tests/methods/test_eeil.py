@@ -50,7 +50,6 @@ def test_groups_are_the_phases(monkeypatch):
     method.learn(phases[2])
     assert [objective.ends for objective in made] == [(3,), (3, 5), (3, 5), (3, 5, 6)]
     assert made[3].teacher.old is before
-    # What the balanced stage returns is not the network that teaches it.
     assert not same_state(made[3].teacher.new, method.network)
     kinds = [isinstance(objective.teacher, TwoTeachers) for objective in made]
     assert kinds == [False, True, False, True]

@@ -28,9 +28,8 @@ def test_loss_is_cross_entropy_over_all_classes_and_half_the_squared_distance():
 def test_new_class_weights_are_those_of_the_training(monkeypatch):
     phases = make_phases((3, 2))
     method = learnt("lfl", phases[:1])
-    monkeypatch.setattr(
-        LFL, "fit", lambda self, network, *_: network.classifier.weight.detach().fill_(7.0)
-    )
+    fit = lambda self, network, *_: network.classifier.weight.detach().fill_(7.0)  # noqa: E731
+    monkeypatch.setattr(LFL, "fit", fit)
     method.learn(phases[1])
     assert (method.network.classifier.weight == 7.0).all(1).tolist() == [False] * 3 + [True] * 2
 

@@ -138,8 +138,7 @@ def test_all_proxies_and_nothing_else_move_in_the_balanced_stage():
     for name, value in main.network.backbone.named_parameters():
         assert torch.equal(value, both.network.backbone.get_parameter(name)), name
     # Statistics of normalisation follow the exemplars.
-    statistics = [method.network.backbone.stage1[1].running_mean for method in (main, both)]
-    assert not torch.equal(*statistics)
+    assert not torch.equal(*(one.network.backbone.stage1[1].running_mean for one in (main, both)))
     assert all(parameter.requires_grad for parameter in both.network.backbone.parameters())
     assert second.eta.requires_grad
 
