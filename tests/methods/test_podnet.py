@@ -150,7 +150,6 @@ def test_settings_of_the_authors():
     assert (found.weight_decay, found.augment) == (5e-4, ("crop", "flip", "jitter"))
     method = podnet.PODNet(dataclasses.replace(context, settings={"increment.epochs": 3}))
     assert (method.own_base_inputs, method.training.epochs) == (160, 3)
-    # λ_c, λ_f and the rate of the balanced stage
     assert (method._weights(), method.settings.proxies) == ((3.0, 1.0, 0.05), 10)
     method = podnet.PODNet(dataclasses.replace(context, recipe=RECIPES["imagenet"]))
     found = method.training

@@ -168,6 +168,13 @@ def test_schedules_for_cifar_are_the_published_ones(name, epochs, milestones, we
     assert increment_training(make_context(), resolve(name).schedules) == make_context().recipe.training
 
 
+def test_schedules_for_imagenet_are_the_published_ones():
+    context = dataclasses.replace(paper_context(), recipe=RECIPES["imagenet"])
+    bce, bic = (increment_training(context, resolve(name).schedules) for name in ("icarl-bce", "bic"))
+    assert (bce.epochs, bce.milestones, bce.learning_rate, bce.decay) == (60, (20, 30, 40, 50), 2.0, 0.2)
+    assert (bic.epochs, bic.milestones, bic.batch_size) == (100, (30, 60, 80, 90), 256)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -203,6 +210,7 @@ def test_records_name_the_memory_rule():
     assert icarl.recorded_settings({"memory_rule": "5 per class"})["memory_rule"] == "5 per class"
     assert resolve("eeil").recorded_settings({})["memory_rule"] == "2000 in total"
     assert resolve("finetune").recorded_settings({"gamma": 1}) == {}
+    assert resolve("ewc").recorded_settings({})["ewc_clip"] == 1e-4
 
 
 def test_seeds_derived_for_different_purposes_differ():

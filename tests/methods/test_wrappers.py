@@ -250,9 +250,8 @@ def test_actions_that_do_not_fit_are_refused():
         make(rmm_context((10, 10, 10), [0.5]))
     found = make(dataclasses.replace(make_context(), phase_sizes=(25_000, *[5000] * 5)))
     assert found.actions == ACTIONS[5]
-    context = paper_context(n_classes=100, phase_sizes=(65_000, *[13_000] * 5))
-    found = make(dataclasses.replace(context, recipe=RECIPES["imagenet"]))
-    assert found.actions == IMAGENET_ACTIONS[5]
+    context = dataclasses.replace(paper_context(phase_sizes=(13_000,) * 6), recipe=RECIPES["imagenet"])
+    assert make(context).actions == IMAGENET_ACTIONS[5]
 
 
 def test_budget_of_the_paper_is_two_thousand_images():
