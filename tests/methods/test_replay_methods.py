@@ -194,6 +194,8 @@ def test_what_the_user_sets_stays_even_if_it_is_what_the_recipe_has():
     asked = dataclasses.replace(paper_context(), recipe_changes=frozenset({"training.epochs"}))
     assert increment_training(asked, resolve("lwf").schedules).epochs == 160
     assert increment_training(paper_context(), resolve("lwf").schedules).epochs == 250
+    asked = dataclasses.replace(paper_context(), settings={"increment.epochs": 7})
+    assert increment_training(asked, resolve("lwf").schedules).epochs == 7
 
 
 def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
