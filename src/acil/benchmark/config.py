@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from acil.benchmark.orders import canonical_order
 from acil.benchmark.plan import DEFAULTS
 from acil.errors import InputError
-from acil.training.fields import convert
+from acil.training.fields import convert, parse_value
 
 #: Method settings that have flags of their own.
 METHOD_SETTINGS = ("expansion_size", "gamma", "solver", "dtype")
@@ -176,18 +176,6 @@ def check_resumable(
                 f"The run was started with {name} = {earlier!r}, now it is {later!r}. Resume with the "
                 "same settings, or write into another directory."
             )
-
-
-def parse_value(value: Any) -> Any:
-    """Return the number, truth value, list or None that a text stands for, else the text."""
-    if not isinstance(value, str):
-        return value
-    if value.lower() in ("none", "null"):
-        return None
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value
 
 
 def _converted(name: str, value: Any) -> Any:

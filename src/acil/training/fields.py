@@ -120,7 +120,7 @@ def _changed(settings: Any, changes: Mapping[str, Any], where: str) -> Any:
             value = convert(changes[name], hints[name], where + name)
         inner = {key[len(name) + 1 :]: v for key, v in changes.items() if key.startswith(f"{name}.")}
         if inner and isinstance(value, Mapping):
-            value = {**value, **{key: _guess(entry) for key, entry in inner.items()}}
+            value = {**value, **{key: parse_value(entry) for key, entry in inner.items()}}
         elif inner:
             value = _changed(value, inner, f"{where}{name}.")
         new[name] = value
@@ -155,7 +155,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _mismatch(where, "a table of values", value)
-        return {str(name): _guess(entry) for name, entry in value.items()}
+        return {str(name): parse_value(entry) for name, entry in value.items()}
     return _convert_scalar(value, kind, where)
 
 
@@ -188,8 +188,10 @@ def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
     raise _mismatch(where, _NAMES.get(kind, kind.__name__), value)
 
 
-def _guess(value: Any) -> Any:
-    """Return what a text means as JSON, or the text itself."""
+def parse_value(value: Any) -> Any:
+    """Return the number, truth value, list or None that a text stands for, else the text."""
+    if str(value).lower() in ("none", "null"):
+        return None
     try:
         return json.loads(value) if isinstance(value, str) else value
     except json.JSONDecodeError:
