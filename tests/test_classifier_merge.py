@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acil import ACILClassifier, load, save
+from acil import ACILClassifier
 from acil.errors import ACILError, InputError
 from strategies import (
     Unchanged,
@@ -146,18 +146,3 @@ def test_models_of_other_feature_names_do_not_merge():
         first.merge(turned)
     nameless = ACILClassifier(expansion_size=8, gamma=1.0).fit(table.to_numpy(), y)
     assert first.merge(nameless).n_samples_ == 40
-
-
-@pytest.mark.parametrize("solver", ["gram", "recursive", "frozen"])
-def test_every_model_can_be_copied(solver, tmp_path):
-    X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
-    options = {"solver": "recursive"} if solver == "recursive" else {}
-    clf = ACILClassifier(expansion_size=8, gamma=1.0, **options).fit(X, y)
-    if solver == "frozen":
-        save(clf, tmp_path / "small.acil", inference=True)
-        clf = load(tmp_path / "small.acil")
-    scores, copied = clf.decision_function(X), clf.copy()
-    assert np.array_equal(copied.decision_function(X), scores)
-    if solver != "frozen":
-        copied.partial_fit(X[:3], y[:3])
-        assert np.array_equal(clf.decision_function(X), scores)

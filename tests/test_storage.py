@@ -135,6 +135,7 @@ def test_inference_model_refuses_to_learn_and_still_predicts():
         assert np.array_equal(small.predict(X), model.predict(X))
     with pytest.raises(UnsupportedError, match="need the sums"):
         small.merge(model)
+    assert np.array_equal(small.copy().decision_function(X), small.decision_function(X))
     assert small.fit(X[:9], y[:9]).n_samples_ == 9
 
 
