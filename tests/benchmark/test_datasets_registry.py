@@ -12,7 +12,7 @@ from acil.benchmark.datasets import DATASETS, Dataset, data_root, load, restrict
 from acil.benchmark.orders import class_order
 from acil.errors import InputError
 from acil.training.recipes import RECIPES
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
 
 DIGITS = load("digits")
 
@@ -20,12 +20,12 @@ OWN = '''
 """A user's own data set."""
 import torch
 from acil.benchmark.datasets import Dataset
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
 
 
 def load(root, n=4):
     pixels = torch.zeros(n, 1, 2, 2, dtype=torch.uint8)
-    images = ImageSet(pixels, None, content_identity(pixels))
+    images = ImageSet(pixels)
     labels = torch.arange(n) % 2
     return Dataset("own", images, labels, images, labels, ("a", "b"), "digits", 1)
 '''
@@ -34,7 +34,7 @@ def load(root, n=4):
 def dataset(labels, n_classes=2, test_labels=None, **changes):
     def images(n):
         pixels = torch.arange(n * 4, dtype=torch.uint8).reshape(n, 1, 2, 2)
-        return ImageSet(pixels, None, content_identity(pixels))
+        return ImageSet(pixels)
 
     test_labels = labels if test_labels is None else test_labels
     values = {

@@ -8,7 +8,7 @@ from acil.methods import Context, Phase, resolve
 from acil.training.recipes import RECIPES, Recipe
 from acil.training.settings import Training
 from acil.vision.backbones import Backbone, Preprocessing
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
 from small_training import images_of
 
 TRAINING = Training(epochs=2, batch_size=16, learning_rate=0.05, schedule="cosine", warmup=1)
@@ -34,17 +34,13 @@ REPLAY_METHODS = (
 )
 
 
-def image_set(pixels):
-    return ImageSet(pixels, None, content_identity(pixels))
-
-
 def make_phases(sizes=(3, 2, 1), per_class=16, first_index=0):
     phases, start = [], 0
     for index, size in enumerate(sizes):
         classes = tuple(range(start, start + size))
         pixels, labels = images_of(classes, per_class, seed=index)
         start += size
-        phases.append(Phase(first_index + index, classes, image_set(pixels), labels, start))
+        phases.append(Phase(first_index + index, classes, ImageSet(pixels), labels, start))
     return phases
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from replay_problem import image_set
 
 from acil.errors import InputError
 from acil.methods.exemplars import ExemplarMemory, MemoryRule, herd
+from acil.vision.imageset import ImageSet
 from small_training import same_state
 
 #: Directions a, b, c, d with mean μ = (0.08, 0.34).
@@ -70,7 +70,7 @@ def update(memory, labels, features, n_seen):
     pixels = torch.arange(len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1).repeat(1, 1, 2, 2)
     if features is None and memory.rule.count:
         features = torch.rand(len(labels), 3)
-    memory.update(image_set(pixels), labels, features, n_seen)
+    memory.update(ImageSet(pixels), labels, features, n_seen)
 
 
 def numbers(memory, label):

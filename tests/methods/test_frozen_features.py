@@ -21,7 +21,7 @@ from acil.training.recipes import recipe
 from acil.vision.backbones import build, save_backbone
 from acil.vision.cache import FeatureCache
 from acil.vision.extract import FeatureExtractor, FeatureSettings
-from acil.vision.imageset import ImageSet, content_identity
+from acil.vision.imageset import ImageSet
 
 
 def test_base_features_are_centred_with_equal_deviations_and_the_same_mean_squared_length():
@@ -71,7 +71,7 @@ def test_without_a_base_phase_it_is_refused(tmp_path):
 def images():
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (23, 1, 8, 8), generator=generator, dtype=torch.uint8)
-    return ImageSet(pixels, None, content_identity(pixels))
+    return ImageSet(pixels)
 
 
 def test_a_share_is_extracted_once_and_has_the_features_of_the_whole(images, monkeypatch):

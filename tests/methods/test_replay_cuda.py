@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from replay_problem import REPLAY_METHODS, image_set, make_context, make_phases
+from replay_problem import REPLAY_METHODS, make_context, make_phases
 
 from acil.methods import resolve
 from acil.methods.aanets import TwoBranches
@@ -20,6 +20,7 @@ from acil.training.network import FeatureNetwork
 from acil.training.objectives import Distilling
 from acil.training.settings import Training
 from acil.vision.backbones import build
+from acil.vision.imageset import ImageSet
 from small_training import Plain, fit, images_of, make_network
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -124,6 +125,6 @@ def test_method_learns_all_phases_on_the_gpu(name, tmp_path):
     again = resolve(name)(context)
     again.load_state_dict(method.state_dict())
     again.learn(phases[2])
-    found = again.predict(image_set(images_of(range(6))[0]))
+    found = again.predict(ImageSet(images_of(range(6))[0]))
     assert found.device.type == "cpu"
     assert set(found.tolist()) <= set(range(6))

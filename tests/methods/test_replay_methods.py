@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from replay_problem import REPLAY_METHODS, image_set, learnt, make_context, make_phases, paper_context
+from replay_problem import REPLAY_METHODS, learnt, make_context, make_phases, paper_context
 
 from acil.errors import InputError, NotFittedError
 from acil.methods import resolve
@@ -26,7 +26,7 @@ LONGER = Training(epochs=6, batch_size=16, learning_rate=0.1, schedule="cosine",
 
 def accuracy(method, classes):
     pixels, labels = images_of(classes, per_class=10, seed=99)
-    return float((method.predict(image_set(pixels)) == labels).float().mean())
+    return float((method.predict(ImageSet(pixels)) == labels).float().mean())
 
 
 @pytest.mark.parametrize("name", REPLAY_METHODS)
@@ -34,7 +34,7 @@ def test_learning_depends_on_the_seed_and_labels_are_of_classes_seen(name):
     # One new class in a phase is the smallest increment.
     first, other = (learnt(name, make_phases((3, 1)), make_context(seed=seed)) for seed in (0, 1))
     assert not same_state(first, other)
-    found = first.predict(image_set(images_of(range(6))[0]))
+    found = first.predict(ImageSet(images_of(range(6))[0]))
     assert (found.shape, found.dtype) == ((96,), torch.int64)
     assert set(found.tolist()) <= set(range(4))
     assert not first.network.training
@@ -98,7 +98,7 @@ def test_old_scores_drift_less_than_without_protection(name):
 
 def test_joint_training_is_training_from_scratch_on_all_data():
     phases = make_phases((3, 2), per_class=30)
-    pixels = image_set(torch.cat([phase.images.pixels() for phase in phases]))
+    pixels = ImageSet(torch.cat([phase.images.pixels() for phase in phases]))
     labels = torch.cat([phase.labels for phase in phases])
     everything = Phase(0, tuple(range(5)), pixels, labels, 5)
     context = make_context(training=LONGER)
@@ -112,7 +112,7 @@ def test_given_network_without_base_classes(name):
     given = build("smallcnn", torch.Generator().manual_seed(5)).eval()
     before = {key: tensor.clone() for key, tensor in given.state_dict().items()}
     method = learnt(name, make_phases((2, 1), first_index=1), make_context(backbone=given))
-    assert set(method.predict(image_set(images_of(range(3))[0])).tolist()) <= {0, 1, 2}
+    assert set(method.predict(ImageSet(images_of(range(3))[0])).tolist()) <= {0, 1, 2}
     assert all(torch.equal(tensor, before[key]) for key, tensor in given.state_dict().items())
 
 

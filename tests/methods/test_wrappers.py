@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from replay_problem import image_set, learnt, make_context, make_phases, paper_context
+from replay_problem import learnt, make_context, make_phases, paper_context
 from torch import nn
 from torch.nn import functional
 
@@ -26,6 +26,7 @@ from acil.training.settings import Training
 from acil.training.step import halved
 from acil.vision.backbones import build, normalise
 from acil.vision.decode import to_pixels
+from acil.vision.imageset import ImageSet
 from small_training import CPU, batch, images_of, same_state
 
 
@@ -274,5 +275,5 @@ def test_wrappers_together_go_on_exactly():
     again.learn(phases[2])
     assert same_state(method, again)
     assert method.memory() == again.memory()
-    found = again.predict(image_set(images_of(range(6))[0]))
+    found = again.predict(ImageSet(images_of(range(6))[0]))
     assert set(found.tolist()) <= set(range(6))

@@ -18,7 +18,7 @@ DEEP = FeatureSettings(taps=("stem", "stage2.2", "stage3.4"), grid=2, mirror=Tru
 def random_images(n: int, shape: tuple[int, ...], seed: int = 0) -> ImageSet:
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(0, 256, (n, *shape), generator=generator, dtype=torch.uint8)
-    return ImageSet(pixels, None, content_identity(pixels))
+    return ImageSet(pixels)
 
 
 class Corner(Backbone):
@@ -45,7 +45,7 @@ def ramp() -> ImageSet:
     """Three 4 x 4 images: the values 0 … 15, 16 … 31, and zeros."""
     pixels = torch.zeros(3, 1, 4, 4, dtype=torch.uint8)
     pixels[:2] = torch.arange(32, dtype=torch.uint8).reshape(2, 1, 4, 4)
-    return ImageSet(pixels, None, content_identity(pixels))
+    return ImageSet(pixels)
 
 
 @pytest.mark.parametrize(
