@@ -219,13 +219,15 @@ def test_the_largest_noise_is_finite(monkeypatch):
 
 
 def test_nothing_of_the_model_but_public_settings_is_in_a_release():
-    clf = plain(gamma="auto").fit(X, y)
+    clf = plain(gamma="auto", scores="discriminant").fit(X, y)
     clf.backbone_, clf.images_ = {"name": "n"}, {"source": "n", "tracked": [{"salt": "0" * 32}]}
-    made = privatize(clf, 1.0, DELTA)
-    assert made.images_ == {"source": "n", "tracked": []}
-    assert made.gamma_ != clf.gamma_
     known = {"_state", "n_features_in_", "backbone_", "images_", *clf.get_params()}
-    assert set(made.__dict__) <= known
+    made = privatize(clf, 1.0, DELTA)
+    assert made.gamma_ != clf.gamma_
+    for one in (made, private_softmax(clf, X, y, 1.0, DELTA)):
+        assert one.images_ == {"source": "n", "tracked": []}
+        assert one._state.calibration.samples == 0
+        assert set(one.__dict__) <= known
 
 
 @pytest.mark.parametrize(("epsilon", "bound"), [(1.0, 0.58), (0.63, 0.55)])
@@ -326,13 +328,6 @@ def test_a_release_of_discriminants_does_not_draw_its_means_together_twice(tmp_p
         assert scale > 0
         torch.testing.assert_close(found, scale * expected, rtol=1e-6, atol=1e-9)
         assert model.predict_proba(rows).max() > 0.5
-
-
-def test_a_release_of_weights_alone_cannot_be_combined_and_says_so():
-    clf = plain().fit(X, y)
-    made = private_softmax(clf, X, y, 8.0, DELTA)
-    with pytest.raises(InputError, match="private_softmax does not have"):
-        combine([made], disjoint=True)
 
 
 def test_the_label_set_is_of_the_kind_of_the_labels():
