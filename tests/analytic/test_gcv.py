@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acil.analytic import Sums, gcv
-from acil.analytic.cholesky import Factor
+from acil.analytic import gcv
 from acil.analytic.gcv import GRID, choose_gamma, criterion
 from regressions import sums_of, weights_for
 
@@ -70,19 +69,6 @@ def test_a_perfect_fit_is_a_rounding_error_and_cannot_be_judged():
     assert math.isfinite(criterion(sums, 1.0, False))
 
 
-@pytest.fixture
-def factors(monkeypatch):
-    """Collect γ of each factor that is made."""
-    made, usual = [], Factor.__init__
-
-    def counted(self, sums, gamma, *rest):
-        made.append(gamma)
-        usual(self, sums, gamma, *rest)
-
-    monkeypatch.setattr(Factor, "__init__", counted)
-    return made
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_choice_is_the_best_of_the_grid_and_takes_eight_factors(seed, intercept, factors):
@@ -105,18 +91,6 @@ def test_where_samples_tell_nothing_the_largest_candidate_is_not_taken():
     found = [criterion(sums, unit * share, False) for share in GRID]
     assert int(np.argmin(found)) == len(GRID) - 1
     assert choose_gamma(sums, False) == unit
-
-
-def test_the_choice_depends_on_the_sums_alone():
-    X, y = samples(300, 20, 3)
-    whole, parts = sums_of(X, y, 3), Sums(20, 3, torch.float64)
-    chosen = choose_gamma(whole, False)
-    for start in range(300, 0, -1):
-        parts.add([(X[start - 1 : start], y[start - 1 : start], None)])
-        if start % 50 == 0:
-            choose_gamma(parts, True)
-    assert choose_gamma(parts, False) == pytest.approx(chosen, rel=1e-12)
-    assert choose_gamma(whole, False) == chosen
 
 
 def test_candidates_below_the_least_are_left_out(factors):

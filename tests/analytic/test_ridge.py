@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from acil.analytic import PRECISIONS, ridge
-from acil.analytic.cholesky import Factor
 from acil.errors import SingularMatrixError
 from regressions import (
     condition,
@@ -33,19 +32,6 @@ def coef_of(head):
 
 def learnt(rows, columns, c=3, weights=None, **settings):
     return learn(new_ridge(rows.shape[1], c, **settings), rows, columns, weights)
-
-
-@pytest.fixture
-def factors(monkeypatch):
-    """Collect γ of each factor that is made."""
-    made, usual = [], Factor.__init__
-
-    def counted(self, sums, gamma, *rest):
-        made.append(gamma)
-        usual(self, sums, gamma, *rest)
-
-    monkeypatch.setattr(Factor, "__init__", counted)
-    return made
 
 
 def test_weights_are_solved_once_and_only_when_asked_for(factors):
