@@ -91,7 +91,7 @@ def train(
     if settings.epochs == 0:
         network.to(device).eval()
         return
-    trained = network
+    trained, views, draws = network, 1, 0
     if objective is None and settings.auxiliary.active:
         teacher = None
         if settings.auxiliary.distillation:
@@ -101,6 +101,7 @@ def train(
         generator = torch.Generator().manual_seed(own_seed)
         # The layers of auxiliary tasks live here alone: what is trained in place is the network.
         trained = Assisted(network, settings.auxiliary, generator)
+        views, draws = settings.auxiliary.views, settings.auxiliary.draws
         objective = AssistedLoss(settings.auxiliary, settings.label_smoothing, teacher)
     objective = objective or CrossEntropy(settings.label_smoothing)
     identity: dict[str, Any] = {}
@@ -109,9 +110,8 @@ def train(
     # Channels last is the faster layout on CPUs too (ResNet-32 on two cores: by a quarter).
     trained.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     trained.train()
-    parts = objective.views, objective.draws
     with _numerics(device, settings), _own_stream(device):
-        batches = Batches(images, labels, settings, preprocessing, seed, device, *parts)
+        batches = Batches(images, labels, settings, preprocessing, seed, device, views, draws)
         step = Step(trained, objective, settings, device)
         try:
             _run(step, batches, settings, checkpoint, identity, progress)

@@ -33,9 +33,6 @@ class Objective:
     #: Whether a step may be a CUDA graph: no shape and no branch depends on values, and nothing but the
     #: network keeps state.
     capturable: bool = False
-    #: See :class:`acil.training.batches.Batches`; draws come as a fifth argument.
-    views: int = 1
-    draws: int = 0
     gradient_limit: float | None = None  # each entry of a gradient is clamped to ± this number
     teacher: nn.Module | None = None  # runs as fast as the network
 
@@ -124,16 +121,6 @@ class AssistedLoss(Capturable):
     tasks: Auxiliary
     label_smoothing: float = 0.0  # of the classification of images
     teacher: nn.Module | None = field(default=None, repr=False)
-
-    @property
-    def views(self) -> int:  # type: ignore[override]
-        """Augmentations of each image that a batch holds, one after the other."""
-        return self.tasks.views
-
-    @property
-    def draws(self) -> int:  # type: ignore[override]
-        """Random numbers that a batch holds for each image."""
-        return self.tasks.draws
 
     def __call__(
         self, network: Any, x: Tensor, y: Tensor, indices: Tensor, draws: Tensor | None = None
