@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 from torch import Tensor
+from torch.nn import functional
 
 from acil.analytic import Expansion
 
@@ -185,7 +186,8 @@ def _by_projection(
     if f > outside:
         return None
     row = torch.relu(z @ W)
-    return _unit(rest @ torch.linalg.lstsq(basis @ rest, row.unsqueeze(1)).solution[:, 0])
+    q = rest @ torch.linalg.lstsq(basis @ rest, row.unsqueeze(1)).solution[:, 0]
+    return functional.normalize(q, dim=0)
 
 
 def _by_zeros(basis: Tensor, rest: Tensor, generator: torch.Generator) -> Tensor | None:
@@ -209,7 +211,7 @@ def _by_zeros(basis: Tensor, rest: Tensor, generator: torch.Generator) -> Tensor
     zeros = int((row < 1e-6 * row.max()).sum())
     if zeros < B.shape[1] + _MORE_ZEROS * len(B):
         return None
-    return _unit(rest @ torch.from_numpy(found.x))
+    return functional.normalize(rest @ torch.from_numpy(found.x), dim=0)
 
 
 def _class_of(memberships: Tensor) -> int | None:
@@ -239,7 +241,3 @@ def _complement(vector: Tensor) -> Tensor:
     """Return an orthonormal basis, of shape (m, m − 1), of what is orthogonal to a vector."""
     basis: Tensor = torch.linalg.qr(vector.unsqueeze(1), mode="complete").Q
     return basis[:, 1:]
-
-
-def _unit(vector: Tensor) -> Tensor:
-    return vector / float(vector.norm())

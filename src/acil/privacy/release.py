@@ -261,7 +261,9 @@ def noisy_sums(
     between = (moment / counts) @ moment.T
     if with_gram:
         scale = noise * norm**2 / math.sqrt(share_gram)
-        gram = mirror_(exact.gram.cpu().clone()) + scale * _symmetric(d)
+        noise_gram = gaussian(d, d)
+        # Symmetric: variance 1 on the diagonal, 1/2 beside it
+        gram = mirror_(exact.gram.cpu().clone()) + scale / 2 * (noise_gram + noise_gram.T)
         # Sums over samples have a scatter within classes that has no negative eigenvalue.
         values, vectors = torch.linalg.eigh(gram - between)
         within = (vectors * values.clamp(min=0.0)) @ vectors.T
@@ -290,14 +292,6 @@ def gaussian(*shape: int) -> Tensor:
     # 52 bits: with one more, adding 0.5 would round, and a number could be infinite.
     bits = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(12)
     return torch.from_numpy(ndtri((bits + 0.5) * 2.0**-52)).reshape(shape)
-
-
-def _symmetric(d: int) -> Tensor:
-    """Return a symmetric matrix of noise: variance 1 on the diagonal, 1/2 beside it."""
-    half = gaussian(d, d).tril()
-    noise = (half.tril(-1) + half.tril(-1).T) / math.sqrt(2)
-    noise.diagonal().copy_(half.diagonal())
-    return noise
 
 
 def _loss(entries: Sequence[dict[str, Any]]) -> float:
