@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -148,22 +149,19 @@ def _solved(equations: Tensor, target: Tensor) -> tuple[Tensor, float]:
     return solution[:-1], float((solution @ equations - target).norm())
 
 
-#: Gets a basis, of shape (d, k), the directions that are left, of shape (k, m), and a generator; returns
-#: the coordinates q, of shape (k,), of one sample, or None.
-_Find = Callable[[Tensor, Tensor, torch.Generator], Tensor | None]
+def _finder(expansion: Expansion, outside: float) -> Callable[..., Tensor | None]:
+    """Return what finds the coordinates q, of shape (k,), of one sample, or None.
 
-
-def _finder(expansion: Expansion, outside: float) -> _Find:
-    projection = expansion.projection
-    known = projection is not None and expansion.activation == "relu"
-    if known and projection is not None and 4 * len(projection) <= projection.shape[1]:
-        W = projection.double()
-        return lambda basis, rest, generator: _by_projection(basis, rest, W, outside, generator)
+    It gets a basis, of shape (d, k), the directions that are left, of shape (k, m), and a generator.
+    """
+    W = expansion.projection
+    if W is not None and expansion.activation == "relu" and 4 * len(W) <= W.shape[1]:
+        return partial(_by_projection, W.double(), outside)
     return _by_zeros
 
 
 def _by_projection(
-    basis: Tensor, rest: Tensor, W: Tensor, outside: float, generator: torch.Generator
+    W: Tensor, outside: float, basis: Tensor, rest: Tensor, generator: torch.Generator
 ) -> Tensor | None:
     """Find z such that relu(zᵀW) lies in the range.
 
