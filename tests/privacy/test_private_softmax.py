@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, UnsupportedError
-from acil.privacy import audit, combine, guarantee, private_softmax, privatize, release, softmax
+from acil.privacy import combine, guarantee, private_softmax, privatize, release, softmax
 
 dp_accounting = pytest.importorskip("dp_accounting")
 
@@ -215,22 +215,3 @@ def test_few_samples_get_more_noise_than_epsilon_asks_for(monkeypatch, n, hidden
     # The area of the best attack on a Gaussian mechanism of this σ
     assert ndtr(1 / softmax._HIDING / math.sqrt(2)) <= 0.55
     assert guarantee(made)["epsilon"] == 1.0
-
-
-def test_attacks_on_a_release_of_small_epsilon_are_no_better_than_chance():
-    # Chance itself scatters by 0.006 here: 1,000 members and others, five times.
-    labels = np.arange(1000) % 4
-    areas, recovered = [], 0
-    for _ in range(5):
-        members, others = rng.random((1000, 8)), rng.random((1000, 8))
-        clf = plain(expansion_size=64).fit(members[:-5], labels[:-5])
-        before = private_softmax(clf, members[:-5], labels[:-5], 1.0, DELTA)
-        clf.partial_fit(members[-5:], labels[-5:])
-        after = private_softmax(clf, members, labels, 1.0, DELTA)
-        recovered += audit(after, before).recovered
-        whole = audit(after, features=members, labels=labels, others=others, other_labels=labels)
-        recovered += whole.recovered
-        areas += [result.area for result in whole.membership.values()]
-    assert recovered == 0
-    assert len(areas) >= 5
-    assert np.mean(areas) < 0.55
