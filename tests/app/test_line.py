@@ -105,11 +105,19 @@ def test_images_of_a_request_keep_their_order(line, gate):
 @pytest.mark.parametrize(("client", "requests"), [("a", 1), ("b", 1), ("b", 100)])
 def test_many_images_do_not_hold_up_another_request(line, gate, client, requests):
     """Neither those of another client, in one request or many, nor those of another request."""
-    embedder = Recorder(gate)
+    embedder, decoded = Recorder(gate), threading.Event()
+
+    def read():
+        decoded.set()
+        return torch.full((1, 2, 2), 2, dtype=torch.uint8)
+
     # One thread that decodes: of two, a busy machine may stop the one that has the other image.
     made = line(embedder, max_images=4, decoders=0)
     others = [made.submit("a", [image(1)] * (100 // requests), answered) for _ in range(requests)]
-    small = made.submit(client, [image(2)], answered)
+    small = made.submit(client, [image(2, read=read)], answered)
+    # It is decoded at once, and then waits for the network beside the others.
+    assert decoded.wait(10)
+    time.sleep(0.1)
     gate.set()
     assert small.result(10) == [2.0]
     assert [row for other in others for row in other.result(10)] == [1.0] * 100
