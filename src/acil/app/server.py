@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import ctypes
 import resource
-import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -101,23 +99,11 @@ class Server(uvicorn.Server):
                     connection.check()
         return await super().on_tick(counter)
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """At the first signal, stop after the open requests; at the second, at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.force_exit = self.should_exit
-            self.should_exit = True
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        # uvicorn's own also remembers the signal, and raises it again in the end.
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def listen(host: str, port: int) -> socket.socket:
