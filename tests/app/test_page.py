@@ -390,3 +390,5 @@ def test_description_of_the_interface_is_shown(opened):
     page.get_by_role("link", name="HTTP interface").click()
     playwright.expect(page.get_by_role("heading", name="POST /predict")).to_be_visible()
     playwright.expect(page.locator("main section")).to_have_count(7)
+    undo = page.locator("section", has=page.get_by_role("heading", name="POST /undo"))
+    playwright.expect(undo).to_contain_text('curl -H "Authorization: Bearer $ACIL_TOKEN" -X POST http')

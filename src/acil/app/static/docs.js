@@ -9,9 +9,10 @@ function element(tag, attributes = {}, ...children) {
 
 function command(method, path, operation) {
   const url = `${location.origin}${path.replace("{name}", "NAME")}`;
-  if (!operation.requestBody) return `curl ${url}`;
-  const token = path.startsWith("/classes") ? ' -H "Authorization: Bearer $ACIL_TOKEN"' : "";
-  return `curl${token} -F images=@one.jpg -F images=@two.jpg ${url}`;
+  if (method === "get") return `curl ${url}`;
+  const token = path === "/predict" ? "" : ' -H "Authorization: Bearer $ACIL_TOKEN"';
+  const sent = operation.requestBody ? "-F images=@one.jpg -F images=@two.jpg" : "-X POST";
+  return `curl${token} ${sent} ${url}`;
 }
 
 // A schema as an example: its fields, and what is in each.
