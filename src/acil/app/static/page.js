@@ -377,7 +377,6 @@ $("undo").addEventListener("click", async () => {
   }
 });
 $("forget-cancel").addEventListener("click", () => $("forget-dialog").close());
-$("predict-form").addEventListener("submit", (event) => event.preventDefault());
 picker(["predict-files", "predict-camera"], predict);
 
 // A file dropped beside a field would otherwise replace the page.
