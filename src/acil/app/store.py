@@ -128,7 +128,11 @@ class Store:
         if action == "forget":
             self.require()
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
-            classifier, before = self._latest()
+            signature, before = self._present(), self.published
+            classifier = self._new() if signature is None else self._load()
+            if signature is not None and (before is None or before.signature != signature):
+                # Another process has made the file, or changed it.
+                before = Served.of(classifier, signature)
             report = classifier.learn(samples) if action == "learn" else classifier.forget(samples)
             if before is not None and not report.counts:
                 return report, before, before
@@ -154,16 +158,6 @@ class Store:
             undo(self.path)
             self.published = Served.of(self._load(), _signature(self.path))
             return served if served is not None and served.signature == signature else None
-
-    def _latest(self) -> tuple[ImageClassifier, Served | None]:
-        """Return the file as it is now, for changing, and the state that it holds."""
-        signature = self._present()
-        if signature is None:
-            return self._new(), None
-        classifier = self._load()
-        if self.published is not None and self.published.signature == signature:
-            return classifier, self.published
-        return classifier, Served.of(classifier, signature)
 
     def _present(self) -> Signature | None:
         """Return the signature of the file; None as long as none has been made."""
