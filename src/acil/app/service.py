@@ -71,7 +71,7 @@ class Service:
         self._checkers = ThreadPoolExecutor(2, thread_name_prefix="acil-check")
         # One thread: changes are made one after another.
         self._changes = ThreadPoolExecutor(1, thread_name_prefix="acil-change")
-        self._n_changes = 0
+        self._turns = asyncio.Semaphore(_MAX_CHANGES)
 
     async def predict(
         self, client: str, files: Sequence[bytes], top: int, unknown_above: float | None
@@ -98,14 +98,14 @@ class Service:
         Return the report, the new revision, and the comparison on held-out images if there are any.
         """
         check_name(name)
-        with self._turn():
+        async with self._turn():
             await self._checked(files)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._changes, self._changed, action, name, list(files))
 
     async def undo(self) -> dict[str, Any]:
         """Take the last change of the file back; return the description of the state before it."""
-        with self._turn():
+        async with self._turn():
             loop = asyncio.get_running_loop()
             undone = await loop.run_in_executor(self._changes, self.store.undo)
         # Another process may have made the change.
@@ -114,16 +114,11 @@ class Service:
         logger.info("took the last change back")
         return await asyncio.to_thread(self.describe)
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Count a change that is made or waits; refuse if there are many."""
-        if self._n_changes >= _MAX_CHANGES:
+    def _turn(self) -> asyncio.Semaphore:
+        """Return what counts a change that is made or waits; refuse if there are many."""
+        if self._turns.locked():
             raise BusyError(503)
-        self._n_changes += 1
-        try:
-            yield
-        finally:
-            self._n_changes -= 1
+        return self._turns
 
     def describe(self) -> dict[str, Any]:
         """Return what the page and other clients need to know of the model."""
