@@ -22,7 +22,7 @@ from acil.images.network import located, without_folder
 from acil.images.results import Samples
 from acil.modelfile.header import NETWORK, check_identity
 from acil.modelfile.writing import replacing
-from acil.vision.listing import check_class_name, delimiter_of, existing
+from acil.vision.listing import check_class_name, delimiter_of, existing, first_of
 
 #: What damaged files and bad cells raise.
 _UNREADABLE = (
@@ -90,8 +90,8 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
         )
     bad = np.flatnonzero(~np.isfinite(features).all(axis=1)) + 1
     if len(bad):
-        some = ", ".join(map(str, bad[:5])) + (" …" if len(bad) > 5 else "")
-        raise InputError(f"{place}: features must be finite numbers; those of row {some} are not.")
+        rows = first_of(bad.tolist())
+        raise InputError(f"{place}: features must be finite numbers; those of row {rows} are not.")
     n = len(features)
     texts.setdefault("labels", [""] * n)
     texts.setdefault("paths", [f"row {number + 1}" for number in range(n)])
