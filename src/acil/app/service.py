@@ -77,7 +77,6 @@ class Service:
         self, client: str, files: Sequence[bytes], top: int, unknown_above: float | None
     ) -> dict[str, Any]:
         """Return what the model says of images; cancelled, it takes no more time."""
-        self.store.require()
         sizes = await self._checked(files)
         waiting = [
             Waiting(
