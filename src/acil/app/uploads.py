@@ -75,8 +75,8 @@ class TooLargeError(InputError):
 class _Upload:
     """One request that is being received or worked on."""
 
+    deadline: asyncio.Timeout
     size: int = 0
-    deadline: asyncio.Timeout | None = None
 
 
 class Inbox:
@@ -98,9 +98,9 @@ class Inbox:
         """Receive the files of a request; their bytes count until the end of the context."""
         if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{FIELD}'.")
-        upload = _Upload()
+        upload = _Upload(asyncio.timeout(self._settings.read_seconds))
         try:
-            async with asyncio.timeout(self._settings.read_seconds) as upload.deadline:
+            async with upload.deadline:
                 self._receiving[upload] = None
                 files = await self._received(request, upload)
             yield files
@@ -155,7 +155,7 @@ class Inbox:
         del self._receiving[slowest]
         self._held -= slowest.size
         slowest.size = 0
-        if slowest.deadline is not None and not slowest.deadline.expired():
+        if not slowest.deadline.expired():
             slowest.deadline.reschedule(asyncio.get_running_loop().time())
 
 
