@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from acil import __version__
 from acil.cli import bench, data, doctor, learn, models, predict, privacy, serve
-from acil.cli.shared import is_rank_zero, plain
+from acil.cli.shared import is_rank_zero, plain, tell
 from acil.errors import ACILError, ProcessLostError
 
 
@@ -30,17 +30,17 @@ class _Commands(TyperGroup):
                 # Rank 0 has the same error and prints it; its exit code counts.
                 raise typer.Exit(0) from error
             # Messages quote files and names of files, which must not control the terminal.
-            typer.echo("error: " + "\n".join(map(plain, str(error).split("\n"))), err=True)
+            tell("error: " + "\n".join(map(plain, str(error).split("\n"))))
             raise typer.Exit(1) from error
         except OSError as error:
             if error.filename is None:  # not of a file, such as a reader that is gone
                 raise
             said = f"error: {error.strerror}: {error.filename}. Check path and permissions."
-            typer.echo(plain(said), err=True)
+            tell(plain(said))
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             if is_rank_zero():
-                typer.echo("interrupted", err=True)
+                tell("interrupted")
             raise typer.Exit(130) from error
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.cli.shared import assignment, echo_json, is_rank_zero, progress_bars, stop_on_sigterm
+from acil.cli.shared import assignment, echo_json, is_rank_zero, progress_bars, stop_on_sigterm, tell
 from acil.errors import InputError, ModelFileError, ProcessLostError
 
 #: Seconds between two lines about a run.
@@ -155,7 +155,7 @@ def run_progress() -> Iterator[Callable[[Any], None]]:
 
     def print_lines() -> None:
         while not ended.wait(PAUSE):
-            typer.echo(f"{time.monotonic() - started:.0f} s: {latest}", err=True)
+            tell(f"{time.monotonic() - started:.0f} s: {latest}")
 
     with progress_bars() as bars:
 
@@ -194,11 +194,11 @@ def _saying_how_to_resume(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"Stopped. {again}", err=True)
+        tell(f"Stopped. {again}")
         raise
     except (ModelFileError, ProcessLostError):
         if (folder / "config.toml").exists():
-            typer.echo(again, err=True)
+            tell(again)
         raise
 
 
@@ -334,7 +334,7 @@ def report(
     result = write_report(runs, out, kinds, title, page)
     typer.echo(result.markdown)
     for path in result.files:
-        typer.echo(str(path), err=True)
+        tell(str(path))
 
 
 @app.command("list")

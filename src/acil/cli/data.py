@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from acil.cli.shared import AsJson, assignment, echo_json, progress_bars, table
+from acil.cli.shared import AsJson, assignment, echo_json, progress_bars, table, tell
 
 app = typer.Typer(no_args_is_help=True, help="Make data sets ready for benchmarks.")
 
@@ -48,7 +48,7 @@ def prepare(
                 name, root, url=url, force=force, skip_bad=skip_bad, progress=progress, **chosen
             )
     except KeyboardInterrupt:
-        typer.echo("Stopped. Run the same command again to start over.", err=True)
+        tell("Stopped. Run the same command again to start over.")
         raise
     report = {
         "dataset": dataset.name,

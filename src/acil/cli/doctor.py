@@ -15,7 +15,7 @@ import typer
 
 from acil import __version__
 from acil.benchmark.machine import cpu_name, memory, thread_variables, usable_cores, version
-from acil.cli.shared import AsJson, echo_json, table
+from acil.cli.shared import AsJson, echo_json, table, tell
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def doctor(
     else:
         _show(report)
     if report["problem"]:
-        typer.echo(f"error: {report['problem']}", err=True)
+        tell(f"error: {report['problem']}")
         raise typer.Exit(1)
 
 

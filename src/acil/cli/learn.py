@@ -22,6 +22,7 @@ from acil.cli.shared import (
     plain,
     shown_progress,
     table,
+    tell,
     tell_skipped,
 )
 from acil.errors import InputError
@@ -124,21 +125,19 @@ def learn(
     tell_skipped(report.skipped)
     if report.repeated:
         some = counted(len(report.repeated), "image")
-        typer.echo(f"left out: {some} learnt already ({plain(first_of(report.repeated))})", err=True)
+        tell(f"left out: {some} learnt already ({plain(first_of(report.repeated))})")
         if report.misplaced:
             some = counted(len(report.misplaced), "of them was", "of them were")
             again = "it" if len(report.misplaced) == 1 else "them"
-            typer.echo(
+            tell(
                 f"{some} learnt as another class: to correct that, acil forget "
-                f"{shlex.quote(str(model))} IMAGE --class OLD first, then learn {again} again",
-                err=True,
+                f"{shlex.quote(str(model))} IMAGE --class OLD first, then learn {again} again"
             )
         missing = sorted({*samples.names} - {*report.totals})
         if missing:
-            typer.echo(
+            tell(
                 f"nothing learnt of {plain(', '.join(missing))}: all its images were learnt under "
-                "another class",
-                err=True,
+                "another class"
             )
     seconds = time.perf_counter() - start
     n_images = sum(report.counts.values())
@@ -158,16 +157,14 @@ def learn(
         f"{model} knows {known}"
     )
     if kept_states(model):
-        typer.echo(
+        tell(
             f"acil undo {shlex.quote(str(model))} takes this back; the state before is kept for it "
-            "(--no-undo)",
-            err=True,
+            "(--no-undo)"
         )
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
-        typer.echo(
+        tell(
             f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
-            "--no-track it keeps none.",
-            err=True,
+            "--no-track it keeps none."
         )
 
 
@@ -236,25 +233,22 @@ def forget(
     if latest.snapshot.tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     typer.echo(f"forgot {counted(number, 'sample')}: {now}. The network in front of it forgets nothing.")
-    typer.echo(
+    tell(
         f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
-        "all copies.",
-        err=True,
+        "all copies."
     )
     if len(latest.snapshot.tracker) < sum(report.totals.values()):
         which = "a model that does not track all its images (acil learn --track)"
         which = "a model of features" if samples.identity is None else which
-        typer.echo(
+        tell(
             f"This holds if {them if number == 1 else 'they'} had been learnt under the class given: "
-            f"{which} cannot always tell.",
-            err=True,
+            f"{which} cannot always tell."
         )
     if kept_states(model):
         undone = f"acil undo {shlex.quote(str(model))}"
-        typer.echo(
+        tell(
             f"{undone} takes this back: the states before this change are kept, and they still have "
-            f"{'this image' if number == 1 else 'these images'}. To delete them: {undone} --remove",
-            err=True,
+            f"{'this image' if number == 1 else 'these images'}. To delete them: {undone} --remove"
         )
 
 
@@ -278,7 +272,7 @@ def undo(
         if remove:
             number = len(kept_states(model))
             remove_states(model)
-            typer.echo(f"removed {counted(number, 'earlier state')} of {model}", err=True)
+            tell(f"removed {counted(number, 'earlier state')} of {model}")
             if as_json:
                 echo_json({"model": str(model), "removed": number, "undo_left": 0})
             return

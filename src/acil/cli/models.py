@@ -20,6 +20,7 @@ from acil.cli.shared import (
     require_free,
     shown_progress,
     table,
+    tell,
 )
 from acil.errors import InputError
 
@@ -279,7 +280,7 @@ def export(
         typer.echo(f"{path}  {path.stat().st_size:,} bytes")
     if private is not None:
         typer.echo(written["private"]["privacy"])
-        typer.echo("Its probabilities are not calibrated: that would tell of the samples.", err=True)
+        tell("Its probabilities are not calibrated: that would tell of the samples.")
     if onnx is not None:
         facts = written["onnx"]
         typer.echo(f"{onnx}.py  names the class of image files with it, without acil")

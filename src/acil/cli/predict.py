@@ -28,6 +28,7 @@ from acil.cli.shared import (
     require_free,
     shown_progress,
     table,
+    tell,
     tell_skipped,
 )
 
@@ -87,7 +88,7 @@ def predict(
     found = [prediction for prediction in answers if prediction.error is None]
     tell_skipped(prediction.error for prediction in answers if prediction.error is not None)
     if threshold is not None and found[0].novelty is None:
-        typer.echo("This model has no exact sums: it cannot tell what is unknown.", err=True)
+        tell("This model has no exact sums: it cannot tell what is unknown.")
     if as_json or format_ is Format.json:
         echo_json([prediction.to_dict() for prediction in answers])
     elif format_ is Format.csv:
@@ -148,10 +149,9 @@ def evaluate(
     if plot is not None:
         _draw(found, plot)
     if found.not_learnt:
-        typer.echo(
+        tell(
             f"left out: {counted(sum(found.not_learnt.values()), 'image')} of classes not learnt "
-            f"({', '.join(map(plain, found.not_learnt))}); {found.not_learnt_unknown} called unknown",
-            err=True,
+            f"({', '.join(map(plain, found.not_learnt))}); {found.not_learnt_unknown} called unknown"
         )
     if as_json:
         echo_json(found.to_dict())
@@ -165,7 +165,7 @@ def evaluate(
         f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')}; {unknown} called unknown"
     )
     if plot is not None:
-        typer.echo(str(plot), err=True)
+        tell(str(plot))
 
 
 def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> None:
@@ -200,10 +200,7 @@ def _draw(found: Any, path: Path) -> None:
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
         figure.savefig(draft, format="png", dpi=120)
     if any("missing from font" in str(warning.message) for warning in said):
-        typer.echo(
-            f"{path} shows boxes where its font lacks a letter of a class name. The table has all.",
-            err=True,
-        )
+        tell(f"{path} shows boxes where its font lacks a letter of a class name. The table has all.")
 
 
 def embed(

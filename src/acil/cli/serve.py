@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from acil.cli.shared import Backbone, Undo, plain, shown_log
+from acil.cli.shared import Backbone, Undo, plain, shown_log, tell
 from acil.errors import MissingExtraError
 
 
@@ -88,12 +88,12 @@ def serve(
         # Browsers do not send what follows '#', so it is in no log.
         typer.echo(f"serving {plain(model)} at {address}{'#token=' * bool(made)}{made}")
         if no_token:
-            typer.echo("without a token: everybody on this machine can teach and forget", err=True)
+            tell("without a token: everybody on this machine can teach and forget")
         others = " and any IP address" if settings.every_address else ""
-        typer.echo(f"answers to {', '.join(settings.names)}{others}", err=True)
+        tell(f"answers to {', '.join(settings.names)}{others}")
         sys.stdout.flush()
 
     levels = {"acil": logging.INFO, "uvicorn": logging.WARNING}
     with shown_log("%(asctime)s %(levelname)s %(message)s", levels):
         run(settings, ready)
-    typer.echo("stopped", err=True)
+    tell("stopped")

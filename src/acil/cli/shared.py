@@ -115,9 +115,14 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
         if listing.ignored:
             names = plain(first_of([path.name for path in listing.ignored]))
             what = counted(len(listing.ignored), "entry that is no image", "entries that are no images")
-            typer.echo(f"ignored {what}: {names}", err=True)
+            tell(f"ignored {what}: {names}")
     paths = [path for listing in listings for path in listing.paths]
     return paths, [label for listing in listings for label in listing.labels]
+
+
+def tell(text: str) -> None:
+    """Say something on stderr: stdout is for results."""
+    typer.echo(text, err=True)
 
 
 def echo_json(value: Any) -> None:
@@ -128,7 +133,7 @@ def echo_json(value: Any) -> None:
 def tell_skipped(messages: Iterable[str]) -> None:
     """Name on stderr the files that could not be read."""
     for message in messages:
-        typer.echo(f"left out: {plain(message)}", err=True)
+        tell(f"left out: {plain(message)}")
 
 
 @contextmanager
