@@ -139,6 +139,20 @@ def test_the_longest_jobs_begin(monkeypatch, tmp_path):
     assert begun == [("joint", 5), ("icarl", 5), ("joint", 1), ("icarl", 1), ("ncm", 5)]
 
 
+def test_stopping_does_not_wait_for_jobs_that_have_not_begun(monkeypatch, tmp_path):
+    prepared = prepare(make_config({"methods": "ncm", "seeds": "0,1,2,3"}), None, None)
+
+    def interrupted(job, *others):
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "_in_process", interrupted)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        runner._run_side_by_side(prepared, prepared.plan(), tmp_path)
+    assert time.monotonic() - started < runner._PATIENCE
+
+
 def test_job_that_cannot_be_made_does_not_keep_others_from_beginning():
     bad = {"methods": "icarl-bce,joint", "phases": "1", "settings.memory_rule": "3 in total"}
     prepared = prepare(make_config({"seeds": "0", **bad}), None, None)

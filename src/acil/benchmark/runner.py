@@ -128,7 +128,8 @@ def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> 
             for stop in ("terminate", "kill"):
                 for process in processes:
                     getattr(process, stop)()
-                futures.wait(threads, _PATIENCE)
+                # `wait` never hears of those that were cancelled before they began.
+                futures.wait([thread for thread in threads if not thread.cancelled()], _PATIENCE)
 
 
 def _in_process(
