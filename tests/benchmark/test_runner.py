@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from running import command, records
+from running import command, records, write_features
 from running import without_times as timeless
 
 from acil.benchmark.config import make_config
@@ -166,6 +166,14 @@ def test_resuming_may_add_seeds_but_not_change_the_problem(embeddings, tmp_path)
     assert [r["seed"] for r in records(folder, "summary")] == [0, 1]
     with pytest.raises(InputError, match="order"):
         run(settings(embeddings, phases=2, order="seed1993"), folder, resume=True)
+
+
+def test_resuming_with_another_file_of_features_is_refused_however_it_is_given(embeddings, tmp_path):
+    write_features(tmp_path / "other.npz", noise=2.0)
+    given = {"dataset": "features", "method": "ncm", "phases": 2}
+    run(settings(embeddings, root=embeddings, **given), tmp_path / "run")
+    with pytest.raises(InputError, match="dataset"):
+        run(settings(embeddings, root=tmp_path / "other.npz", **given), tmp_path / "run", resume=True)
 
 
 class Stop(BaseException):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from acil.benchmark.config import METHOD_SETTINGS, RunConfig, data_options
-from acil.benchmark.datasets import DATASETS, Dataset, load, restrict
+from acil.benchmark.datasets import DATASETS, WITH_PLACE, Dataset, load, restrict
 from acil.benchmark.orders import canonical_order, class_order
 from acil.benchmark.plan import Job, families, has_column, phases, variants
 from acil.benchmark.records import key
@@ -351,7 +351,8 @@ def _content(config: RunConfig, data: Dataset) -> dict[str, Any]:
 
     Data sets that ship or are fetched are the same everywhere; their name says it all.
     """
-    if ":" not in config.dataset and not data.skipped:
+    named = ":" not in config.dataset and config.dataset not in WITH_PLACE
+    if named and not data.skipped:
         return {}
     left_out = {"skipped": len(data.skipped)} if data.skipped else {}
     return {"identity": data.identity[:_SHORT], **left_out}

@@ -52,7 +52,7 @@ DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "features": ("features", {}),
 }
 #: Modules of data that lie where the user says: the name may be followed by a colon and the place.
-_WITH_PLACE = ("imagefolder", "features")
+WITH_PLACE = ("imagefolder", "features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +213,7 @@ def _resolve(name: str) -> tuple[Callable[..., Dataset], Path | None, dict[str, 
     head, colon, tail = name.partition(":")
     if head in DATASETS:
         module, options = DATASETS[head]
-        if colon and not (module in _WITH_PLACE and tail):
+        if colon and not (module in WITH_PLACE and tail):
             raise InputError(f"{name!r} names no data set: write imagefolder:DIR or features:FILE.")
         place = Path(tail).expanduser() if colon else None
         return _module(head).load, place, options
