@@ -165,7 +165,8 @@ def _shared_out(records: list[Record]) -> list[Record]:
     finest: dict[str, int] = {}
     for record in timed:
         finest[record["job"]] = max(record["phases"], finest.get(record["job"], 0))
-    passes = [record for record in timed if record["phases"] == finest[record["job"]]]
+    # A phase that is there twice, as in files put together, was learnt once.
+    passes = {(r["job"], r["phase"]): r for r in timed if r["phases"] == finest[r["job"]]}.values()
     starts = np.sort([record["ended"] - record["seconds"] for record in passes])
     ends = np.sort([record["ended"] for record in passes])
     edges = np.unique(np.concatenate([starts, ends]))
