@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, vectors
+from frozen_phases import GROUPS, gaussians, learnt, phase, phases, vectors
 
 from acil.errors import InputError, SingularMatrixError
 from acil.methods.fecam import _lengths
@@ -75,16 +75,6 @@ def test_negative_features_are_refused_and_change_nothing():
         model.predict(vectors(shifted))
     plain = learnt("fecam", [phase(shifted, labels)], fecam_tukey=1.0)
     assert (plain.predict(vectors(shifted)) == labels).double().mean() > 0.9
-
-
-def test_too_little_memory_is_said_before_anything_is_learnt(monkeypatch):
-    monkeypatch.setattr("acil.methods.fecam.free_bytes", lambda device: 1000)
-    features, labels = gaussians()
-    model = method("fecam")
-    with pytest.raises(InputError, match=r"8 x 8 for each of 6 classes.*lda"):
-        model.learn(phase(features, labels))
-    assert model.scatters == []
-    assert len(model.means.labels) == 0
 
 
 def test_without_shrinkage_few_samples_are_a_clear_error():

@@ -25,10 +25,8 @@ Differences from the original:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -45,7 +43,6 @@ from acil.vision.imageset import ImageSet
 
 #: Bytes of matrices, and of whitened rows, that are worked on together.
 _BATCH_BYTES = {"cpu": 2**22, "cuda": 2**28}
-_MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
@@ -117,8 +114,6 @@ class FeCAM(FrozenMethod):
     def _learn(self, features: Tensor, phase: Phase) -> None:
         self._check_sign(features)
         d = features.shape[1]
-        if not self.scatters:
-            self._check_room(d)
         triangle = torch.tril_indices(d, d, device=self.context.device).unbind()
         for label, rows in by_class(features, phase.labels, self.context.device):
             growth = self.means.add(label, rows.pow(self.settings.fecam_tukey))
@@ -172,17 +167,6 @@ class FeCAM(FrozenMethod):
     def _scaled(self, rows: Tensor) -> Tensor:
         return functional.normalize(rows) if self.settings.fecam_unit_length else rows
 
-    def _check_room(self, d: int) -> None:
-        """Raise unless the device has room for the matrices of all classes."""
-        n_classes, device = self.context.n_classes, self.context.device
-        needed, free = self.kept_bytes(n_classes, d), free_bytes(device)
-        if free is not None and needed > free:
-            raise InputError(
-                f"FeCAM keeps a covariance of {d} x {d} for each of {n_classes} classes: "
-                f"{needed / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free. Use fewer "
-                "features (taps, grid), or the method lda, which keeps one matrix."
-            )
-
     def _check_sign(self, features: Tensor) -> None:
         if self.settings.fecam_tukey != 1 and features.numel() and float(features.min()) < 0:
             raise InputError(
@@ -201,13 +185,3 @@ def _lengths(rows: Tensor, inverse: Tensor, offsets: Tensor) -> Tensor:
     classes, d = offsets.shape
     whitened = (rows @ inverse.reshape(classes * d, d).mT).sub_(offsets.reshape(-1))
     return whitened.square_().view(len(rows), classes, d).sum(dim=2)
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Return the bytes that can still be had on a device; None where that is not known."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type != "cpu" or not _MEMINFO.exists():
-        return None
-    found = re.search(r"^MemAvailable: +(\d+) kB", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
