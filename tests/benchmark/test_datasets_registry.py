@@ -173,6 +173,11 @@ def test_restrict_to_a_whole_order_only_renumbers():
     assert part.identity != DIGITS.identity
 
 
+@pytest.mark.parametrize(("kept", "base"), [(9, 4), (3, 1), (2, 1)])
+def test_half_of_fewer_classes_are_the_base(kept, base):
+    assert restrict(restrict(DIGITS, range(9)), range(kept)).default_base == base
+
+
 def test_restricted_images_are_a_set_of_their_own_unless_they_are_large(monkeypatch):
     own = restrict(DIGITS, [1, 2])
     assert own.train.indices is None

@@ -237,10 +237,7 @@ def prepare(
             raise InputError(f"classes must be from 1 to {len(order)}, got {config.classes}.")
         order = order[: config.classes]
     data = restrict(data, order)
-    default_base = data.default_base
-    if config.classes is not None and default_base:
-        default_base = len(order) // 2
-    base = default_base if config.base is None else config.base
+    base = data.default_base if config.base is None else config.base
     chosen = changed(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64") if group is None else group.device
     backbone = name = classifier = None

@@ -169,7 +169,8 @@ def data_root(root: str | os.PathLike[str] | None) -> Path | None:
 def restrict(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     """Keep some classes, and number them by their place in the list.
 
-    With a class order (or its beginning) the labels become positions in that order.
+    With a class order (or its beginning) the labels become positions in that order. Half of fewer
+    classes are the base phase by default, if there is one.
 
     Examples
     --------
@@ -177,6 +178,7 @@ def restrict(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     ('7', '3')
     """
     n_classes = len(dataset.class_names)
+    fewer = len(classes) < n_classes
     places = torch.full((n_classes,), -1, dtype=torch.int64)
     places[list(classes)] = torch.arange(len(classes))
     train, train_labels = _kept(dataset.train, places[dataset.train_labels])
@@ -188,7 +190,7 @@ def restrict(dataset: Dataset, classes: Sequence[int]) -> Dataset:
         test=test,
         test_labels=test_labels,
         class_names=tuple(dataset.class_names[label] for label in classes),
-        default_base=dataset.default_base * len(classes) // n_classes,
+        default_base=len(classes) // 2 if dataset.default_base and fewer else dataset.default_base,
     )
 
 
