@@ -186,7 +186,7 @@ def test_interrupted_run_resumes_to_the_same_records(
     embeddings, tmp_path, monkeypatch, moment, every_seconds
 ):
     monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", every_seconds)
-    config = settings(embeddings, phases=6, seeds="0,1")
+    config = settings(embeddings, phases="2,6", seeds="0,1")
     run(config, tmp_path / "whole")
 
     def stop(event, seen=[]):  # noqa: B006 (counts its calls)
@@ -198,6 +198,10 @@ def test_interrupted_run_resumes_to_the_same_records(
         run(config, tmp_path / "run", progress=stop)
     run(config, tmp_path / "run", resume=True)
     assert timeless(records(tmp_path / "run")) == timeless(records(tmp_path / "whole"))
+    for seed in (0, 1):
+        found = [r for r in records(tmp_path / "run", "summary") if r["seed"] == seed]
+        # One pass served both K.
+        assert found[0]["seconds"] == pytest.approx(found[1]["seconds"])
 
 
 class Majority:

@@ -192,18 +192,23 @@ class Recorder:
         before = self.records.read()
         self.written = {(key(r), r["phase"]): r for r in before if r["kind"] == "phase"}
         self.finished = finished(before)
-        self.seconds = dict.fromkeys(job.covers, 0.0)
+        finest = key(self.labels[max(job.covers, key=lambda k: len(job.covers[k]))])
+        #: Classes seen → seconds of the phase that ended there, those before an interruption too.
+        self.seconds = {
+            r["classes_seen"]: r["seconds"] for (name, _), r in self.written.items() if name == finest
+        }
 
     def phase(
         self, n_seen: int, predictions: Tensor, labels: Tensor, memory: MemoryUse, seconds: float
     ) -> None:
         """Record what one phase gave, for each grouping that has a phase ending here."""
         accuracy, ended = metrics.accuracy(predictions, labels), time.time()
+        self.seconds.setdefault(n_seen, seconds)
         for k, (grouping, seen) in self.covers.items():
-            self.seconds[k] += seconds
             if n_seen not in seen:
                 continue
             index = seen.index(n_seen)
+            begun = seen[index - 1] if index else 0
             by_origin = metrics.accuracy_by_origin(predictions, labels, grouping[: index + 1])
             record = {
                 "kind": "phase",
@@ -217,10 +222,9 @@ class Recorder:
                 # With the seconds, what tells a report which jobs had the machine together
                 "job": self.name,
                 "ended": ended,
-                "seconds": self.seconds[k],
+                "seconds": sum(t for n, t in self.seconds.items() if begun < n <= n_seen),
                 "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             }
-            self.seconds[k] = 0.0
             # A resumed job learns again what it had recorded but not saved: the same record.
             if (key(record), index) not in self.written:
                 self.records.append(record)
