@@ -22,6 +22,7 @@ from pathlib import Path
 from acil.errors import InputError
 from acil.methods import base_network
 from acil.methods.acil import ACIL
+from acil.methods.lucir import LUCIR
 
 NOTES = Path(os.environ["NOTES"])
 train = base_network.train
@@ -65,6 +66,17 @@ class Waits(ACIL):
     def learn(self, phase):
         note(f"pid {os.getpid()}")
         time.sleep(300)
+
+
+class Meets(LUCIR):
+    def base(self, phase):
+        note("here")
+        deadline = time.monotonic() + 60
+        while NOTES.read_text().count("here") < 2:
+            if time.monotonic() > deadline:
+                raise InputError("Nobody else came.")
+            time.sleep(0.1)
+        return super().base(phase)
 """
 
 
@@ -100,6 +112,12 @@ def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, 
     )
     assert sorted(twin) == sorted(other)
     assert "own_methods:Twin" in result.stdout
+
+
+def test_base_networks_of_methods_own_are_trained_side_by_side(own, tmp_path):
+    given = ("--method", "own_methods:Meets", "--seeds", "0", "--phases", "1,2", "--jobs", "2")
+    result = command(*DIGITS, *given, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
 
 
 def test_job_that_fails_is_reported_and_the_others_go_on(own, tmp_path):

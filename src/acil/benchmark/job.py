@@ -114,7 +114,7 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
         with prepared.group.together():
             started = time.perf_counter()
-            with _base_training(prepared, job, directory, index):
+            with _base_training(prepared, job, directory, method, index):
                 method.learn(phase_of(prepared, job, index, n_seen))
             tested = torch.nonzero(prepared.data.test_labels < n_seen).flatten()
             answers = prepared.data.test_labels[tested]
@@ -163,14 +163,14 @@ def _restore(
 
 @contextmanager
 def _base_training(
-    prepared: PreparedRun, job: Job, directory: RunDirectory | None, index: int
+    prepared: PreparedRun, job: Job, directory: RunDirectory | None, method: Method, index: int
 ) -> Iterator[None]:
     """Let one process at a time train the base network that all jobs of a seed share.
 
-    The others wait, and find it trained. Once it is there nobody waits: methods that train a network of
-    their own do so side by side.
+    The others wait, and find it trained. Methods that train a network of their own do so side by side.
     """
     shared = prepared.backbone is None and prepared.data.train.has_pixels
+    shared = shared and not getattr(method, "own_base_inputs", 0)
     with ExitStack() as lock:
         if directory is not None and prepared.config.jobs > 1 and index == 0 and shared:
             folder = directory.base_folder(digest(prepared.base_identity(job.seed)))
