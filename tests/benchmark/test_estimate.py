@@ -166,6 +166,18 @@ def test_dry_run_of_a_run_to_resume_leaves_out_what_is_done(embeddings, tmp_path
     )
 
 
+def test_base_network_that_a_run_to_resume_has_trained_is_not_counted_again(tmp_path):
+    arguments = ("--dataset", "digits", "--set", "recipe.training.epochs=1", "--method", "ncm,lda")
+    arguments += ("--phases", "5", "--out", tmp_path / "run")
+    assert command(*arguments, "--method", "ncm", "--seeds", "0").exit_code == 0
+    left = command(*arguments, "--seeds", "0,1", "--dry-run", "--resume").stdout
+    assert "base training: 0.000602 million network inputs" in left
+    assert "0.0012 million" in command(*arguments, "--seeds", "0,1", "--dry-run").stdout
+    none = command(*arguments, "--seeds", "0", "--dry-run", "--resume").stdout
+    assert "1 jobs (1 more are done)" in none
+    assert "base training:" not in none
+
+
 def test_needs_grow_with_the_square_of_the_width_and_with_processes(embeddings):
     def needed(**changes):
         prepared = prepare(config(embeddings, **changes), None, None)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from acil.benchmark.config import RunConfig
 from acil.benchmark.machine import memory
 from acil.benchmark.plan import Job, ends
-from acil.benchmark.prepare import PreparedRun, prepare, told_left_out
+from acil.benchmark.prepare import PreparedRun, digest, prepare, told_left_out
 from acil.benchmark.records import FILE_NAME, Records, finished
 from acil.errors import InputError
 from acil.methods.incremental import IncrementalNetwork
@@ -122,21 +122,23 @@ def head_seconds(prepared: PreparedRun, job: Job) -> float:
     return resolve(job.method).analytic_heads * work / _flops(prepared.device)
 
 
-def base_inputs(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
-    """Return how many images training base networks of one seed sees, each as often as it is seen.
+def base_inputs(prepared: PreparedRun, jobs: Sequence[Job], folder: Path | None = None) -> int:
+    """Return how many images training base networks sees, each as often as it is seen.
 
-    There is the shared one, and one of each method that trains its own: a wrapper takes its host's.
-    Copies that an auxiliary task makes count, and so does the training of teachers.
+    A seed has the shared one, unless a run in the folder has trained it, and one of each method that
+    trains its own: a wrapper takes its host's. Copies that an auxiliary task makes count, and so does
+    the training of teachers.
     """
     if prepared.backbone is not None or not prepared.data.train.has_pixels or not prepared.base:
         return 0
-    inputs: dict[str, int] = {}
-    for job in {job.method: job for job in jobs}.values():
+    inputs: dict[tuple[int, str], int] = {}
+    for job in {(job.seed, job.method): job for job in jobs}.values():
         method = resolve(job.method)(prepared.context(job, None))
+        shared = f"checkpoint/base-{digest(prepared.base_identity(job.seed))}/backbone.safetensors"
         if isinstance(method, IncrementalNetwork) and method.own_base_inputs:
-            inputs[method.host()] = method.own_base_inputs
-        else:
-            inputs["shared"] = prepared.recipe.training.inputs_per_image
+            inputs[job.seed, method.host()] = method.own_base_inputs
+        elif folder is None or not (folder / shared).exists():
+            inputs[job.seed, "shared"] = prepared.recipe.training.inputs_per_image
     return sum(inputs.values()) * int((prepared.data.train_labels < prepared.base).sum())
 
 
@@ -208,7 +210,7 @@ def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
         return f"All {len(planned)} jobs are done."
     widest = max(head_width(prepared, job) for job in jobs)
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
-    trained = base_inputs(prepared, jobs) * len({job.seed for job in jobs})
+    trained = base_inputs(prepared, jobs, folder)
     later = [later_trained_images(prepared, job) for job in jobs]
     pace = seconds_per_image(prepared) if trained or any(later) else 0.0
     heads = sum(head_seconds(prepared, job) for job in jobs)
