@@ -17,6 +17,7 @@ from acil.classifier import ACILClassifier
 from acil.cli import app
 from acil.errors import InputError, SingularMatrixError
 from acil.modelfile.writing import locked
+from pictures import COLOURS, draw
 
 SHORT = {
     "dataset": "digits",
@@ -175,6 +176,15 @@ def test_taps_that_do_not_exist_are_refused_before_anything_is_trained(tmp_path)
     result = CliRunner().invoke(app, arguments)
     assert "has no tap 'nope'" in result.stderr
     assert not (tmp_path / "choice").exists()
+
+
+def test_images_of_a_folder_are_looked_at_in_the_size_asked_for(tmp_path):
+    for split in ("train", "test"):
+        draw(tmp_path / "images" / split, 4, sorted(COLOURS))
+    sizes = {"data.size": "16", "backbone_options.size": "16"}
+    changes = {"dataset": f"imagefolder:{tmp_path / 'images'}", "changes": sizes, "base": 4}
+    search = Search(tmp_path / "search", **{**SHORT, **changes})
+    assert search.images.shape == (3, 16, 16)
 
 
 def test_head_has_the_precision_of_its_candidate(tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ from acil.errors import ACILError, InputError, ModelFileError
 from acil.methods.frozen_features import Standardize
 from acil.modelfile.writing import locked
 from acil.training.checkpoint import Checkpoint
-from acil.training.fields import changed
+from acil.training.fields import changed, parse_value
 from acil.training.loop import train
 from acil.training.network import Network
 from acil.training.recipes import Recipe, recipe, to_dict
@@ -120,7 +120,8 @@ class Search:
     dataset: str
     #: What candidates change; None is the data set's own.
     recipe: str | None = None
-    #: Values that differ from the recipe in all candidates and in the reference.
+    #: Values that differ from the recipe in all candidates and in the reference; ``data.NAME`` is an
+    #: option of the data set.
     changes: Mapping[str, Any] = field(default_factory=dict)
     #: Name to changes by dotted key, such as ``{"training.auxiliary.copies": 1}``.
     candidates: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: DEFAULTS)
@@ -146,7 +147,9 @@ class Search:
             raise InputError(f"Values of γ must differ in their first six digits. Got {self.gammas}.")
         if any("gamma" in changes for changes in (self.changes, *self.candidates.values())):
             raise InputError("γ is chosen among those of --gammas, for each candidate. Leave out gamma.")
-        data = load(self.dataset, self.root)
+        given = {name: value for name, value in self.changes.items() if name.startswith("data.")}
+        options = {name.removeprefix("data."): parse_value(value) for name, value in given.items()}
+        data = load(self.dataset, self.root, **options)
         base = data.default_base if self.base is None else self.base
         order = class_order(self.order, len(data.class_names))
         if not 1 <= base <= len(order):
@@ -157,7 +160,8 @@ class Search:
         self.class_names = kept.class_names
         if not self.images.has_pixels:
             raise InputError("A recipe is chosen by training networks, and this data set has no images.")
-        reference = changed(recipe(self.recipe or data.default_recipe), self.changes)
+        shared = {name: value for name, value in self.changes.items() if name not in given}
+        reference = changed(recipe(self.recipe or data.default_recipe), shared)
         self.recipes = {REFERENCE: reference}
         for name, changes in self.candidates.items():
             self.recipes[name] = changed(reference, changes)

@@ -224,7 +224,7 @@ def choose(
         typer.Option("--try", help="A candidate: NAME key=value …, e.g. training.auxiliary.copies=1"),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value of the recipe, for all alike.")
+        list[str] | None, typer.Option("--set", help="key=value of the recipe, or data.size=64.")
     ] = None,
     splits: Annotated[str, typer.Option(help="Splits of the base classes.")] = "0,1,2,3",
     gammas: Annotated[str | None, typer.Option(help="Values of γ, relative to trace(gram)/d.")] = None,
