@@ -164,6 +164,13 @@ def test_resuming_may_add_seeds_but_not_change_the_problem(embeddings, tmp_path)
     assert timeless(records(folder)) == before
     run(settings(embeddings, phases=2, seeds="0,1"), folder, resume=True)
     assert [r["seed"] for r in records(folder, "summary")] == [0, 1]
+    # As the report names them: what the data set chose before
+    named = {"phases": 2, "recipe": "features", "base": 6}
+    run(settings(embeddings, seeds="0,2", **named), folder, resume=True)
+    assert [r["seed"] for r in records(folder, "summary")] == [0, 1, 2]
+    for other in ({"base": 5}, {"recipe": "digits"}):
+        with pytest.raises(InputError, match=f"was started with {next(iter(other))}"):
+            run(settings(embeddings, **{**named, **other}), folder, resume=True)
     with pytest.raises(InputError, match="order"):
         run(settings(embeddings, phases=2, order="seed1993"), folder, resume=True)
 

@@ -62,8 +62,8 @@ class RunConfig:
 
 #: Fields that say where and how, not what: a resumed run may change them.
 PLACES = ("device", "root", "skip_bad", "jobs")
-#: Fields that may be paths: what counts is what is there.
-_CONTENTS = ("dataset", "backbone")
+#: Fields that may be paths, or left to the data set: what counts is what followed from them.
+_RESOLVED = ("dataset", "backbone", "base", "recipe")
 #: Options of data sets that say where, not what.
 _DATA_PLACES = ("cache",)
 #: Dotted groups → the field that holds them.
@@ -163,14 +163,16 @@ def check_resumable(
     """Raise unless a run with stored settings can be gone on with by those asked for.
 
     ``before`` and ``now`` are what followed from them: data set and backbone are compared by what is
-    behind their paths.
+    behind their paths, and a base or recipe that is the data set's own may be named.
     """
     for name in (item.name for item in dataclasses.fields(RunConfig)):
         earlier, later = getattr(stored, name), getattr(asked, name)
         if name == "data":
             earlier, later = data_options(stored), data_options(asked)
-        elif name in _CONTENTS and name in before and name in now:
+        elif name in _RESOLVED and name in before and name in now:
             earlier, later = before[name], now[name]
+            if name == "recipe":  # what is changed of it is a field of its own
+                earlier, later = earlier["name"], later["name"]
         if name not in (*PLACES, *LISTS) and earlier != later:
             raise InputError(
                 f"The run was started with {name} = {earlier!r}, now it is {later!r}. Resume with the "
