@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acil.analytic import gcv
+from acil.analytic import Sums, gcv
 from acil.analytic.gcv import GRID, choose_gamma, criterion
 from regressions import sums_of, weights_for
 
@@ -125,3 +125,15 @@ def test_sums_are_not_changed():
         choose_gamma(sums, intercept)
     assert torch.equal(sums.gram, before.gram)
     assert torch.equal(sums.moment, before.moment)
+
+
+def test_the_choice_depends_on_the_sums_alone():
+    X, y = samples(300, 20, 3)
+    whole, parts = sums_of(X, y, 3), Sums(20, 3, torch.float64)
+    chosen = choose_gamma(whole, False)
+    for start in range(300, 0, -1):
+        parts.add([(X[start - 1 : start], y[start - 1 : start], None)])
+        if start % 50 == 0:
+            choose_gamma(parts, True)
+    assert choose_gamma(parts, False) == pytest.approx(chosen, rel=1e-12)
+    assert choose_gamma(whole, False) == chosen
