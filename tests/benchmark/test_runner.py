@@ -211,6 +211,32 @@ def test_interrupted_run_resumes_to_the_same_records(
         assert found[0]["seconds"] == pytest.approx(found[1]["seconds"])
 
 
+# Of the coarser K, and of the phase after which the state was saved
+@pytest.mark.parametrize("damaged", [1, 3])
+def test_phase_whose_damaged_line_was_removed_is_learnt_again(
+    embeddings, tmp_path, monkeypatch, damaged
+):
+    monkeypatch.setattr("acil.benchmark.job.STATE_SECONDS", 0.0)
+    config = settings(embeddings, phases="2,6")
+    run(config, tmp_path / "whole")
+
+    def stop(event):
+        if event.phase == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(config, tmp_path / "run", progress=stop)
+    file = tmp_path / "run" / "records.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    recorded = [i for i, line in enumerate(lines) if '"kind": "phase"' in line]
+    assert len(recorded) == 4
+    del lines[recorded[damaged]]
+    file.write_text("".join(lines))
+    run(config, tmp_path / "run", resume=True)
+    found, expected = (timeless(records(tmp_path / name)) for name in ("run", "whole"))
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
 class Majority:
     """Predict the most frequent label seen last: a user's own method in a few lines."""
 

@@ -110,7 +110,7 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
         base_folder = None if directory is None else directory.base_folder
         method = resolve(job.method)(prepared.context(job, base_folder))
         recorder = None if directory is None else Recorder(prepared, job, directory)
-        learnt = _restore(prepared, job, method, None if recorder is None else recorder.state.load())
+        learnt = _restore(prepared, job, method, None if recorder is None else recorder.saved_state())
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
         with prepared.group.together():
             started = time.perf_counter()
@@ -192,11 +192,25 @@ class Recorder:
         before = self.records.read()
         self.written = {(key(r), r["phase"]): r for r in before if r["kind"] == "phase"}
         self.finished = finished(before)
+        self.ends = ends(job.grouping)
         finest = key(self.labels[max(job.covers, key=lambda k: len(job.covers[k]))])
         #: Classes seen → seconds of the phase that ended there, those before an interruption too.
         self.seconds = {
             r["classes_seen"]: r["seconds"] for (name, _), r in self.written.items() if name == finest
         }
+
+    def saved_state(self) -> tuple[int, dict[str, Any]] | None:
+        """Return the last phase learnt and the state after it, if all phases up to it are recorded."""
+        found = self.state.load()
+        learnt = 0 if found is None else self.ends[found[0]]
+        # A user may have removed a damaged line: what it recorded is learnt again.
+        complete = all(
+            (key(self.labels[k]), index) in self.written
+            for k, (_, seen) in self.covers.items()
+            for index, n_seen in enumerate(seen)
+            if n_seen <= learnt
+        )
+        return found if complete else None
 
     def phase(
         self, n_seen: int, predictions: Tensor, labels: Tensor, memory: MemoryUse, seconds: float
