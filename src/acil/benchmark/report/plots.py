@@ -41,7 +41,7 @@ _DARK = 45
 _AGAINST_BASE: dict[str, Callable[[Cell], Stat | None]] = {
     "average accuracy Ā (%)": lambda cell: cell.over_seeds("average_accuracy"),
     "last accuracy A_K (%)": lambda cell: cell.over_seeds("last_accuracy"),
-    "accuracy of phase 0, A_0 (%)": lambda cell: cell.at_phase(0, "accuracy"),
+    "accuracy of phase 0, A_0 (%)": lambda cell: cell.first_accuracy(),
     "forgetting F (percentage points)": lambda cell: cell.over_seeds("forgetting"),
 }
 #: Label → panel → points of a line.
@@ -69,7 +69,7 @@ def accuracy_plot(comparison: Comparison) -> Figure:
     share(axes, "y")
     lines: Lines = {row.label: {} for row in comparison.rows}
     for k, row, cell in comparison.cells():
-        lines[row.label][k] = [(classes, mean) for _, classes, mean in cell.curve("accuracy")]
+        lines[row.label][k] = cell.curve()
     handles = _draw_lines(dict(zip(comparison.phases, axes, strict=True)), lines, band=True)
     for k, panel in zip(comparison.phases, axes, strict=True):
         panel.set(title=f"K = {k}", xlabel="classes seen", ylabel="accuracy, all classes seen (%)")

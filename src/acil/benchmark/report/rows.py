@@ -81,21 +81,21 @@ class Cell:
         times = [[r["seconds"] for r in run.phases if chosen(r["phase"])] for run in self.runs]
         return stat(sum(found) for found in times if found)
 
-    def curve(self, name: str) -> list[tuple[int, int, Stat]]:
-        """Return phase, classes seen and the mean of a number in the phase records."""
+    def curve(self) -> list[tuple[int, Stat]]:
+        """Return the classes seen after each phase, and the mean accuracy."""
         by_phase: dict[int, list[Mapping[str, Any]]] = {}
         for run in self.runs:
             for record in run.phases:
                 by_phase.setdefault(record["phase"], []).append(record)
         return [
-            (phase, found[0]["classes_seen"], mean)
-            for phase, found in sorted(by_phase.items())
-            if (mean := stat(record[name] for record in found))
+            (found[0]["classes_seen"], mean)
+            for _, found in sorted(by_phase.items())
+            if (mean := stat(record["accuracy"] for record in found))
         ]
 
-    def at_phase(self, phase: int, name: str) -> Stat | None:
-        """Return the mean of a number in the records of one phase."""
-        return next((mean for found, _, mean in self.curve(name) if found == phase), None)
+    def first_accuracy(self) -> Stat | None:
+        """Return the mean accuracy after phase 0."""
+        return stat(r["accuracy"] for run in self.runs for r in run.phases if r["phase"] == 0)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _values(suite: str, comparison: Comparison, k: int, row: Row, cell: Cell) ->
         "gamma": row.settings.get("gamma"),
         "seeds": len(cell.tried),
         "failed": len(cell.failed) or None,
-        "base_phase_accuracy": cell.at_phase(0, "accuracy"),
+        "base_phase_accuracy": cell.first_accuracy(),
         "average_accuracy": average,
         "published_average_accuracy": paper.average_accuracy if paper else None,
         "difference": _difference(average, paper),
