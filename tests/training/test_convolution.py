@@ -17,7 +17,7 @@ from acil.training.convolution import FastConv2d, convolution, eligible, suits, 
 from acil.training.objectives import CrossEntropy
 from acil.training.settings import Training
 from acil.training.step import HalfPrecisionCopy, Step
-from small_training import CPU, make_network
+from small_training import make_network
 
 #: Rounding of the result to 11 bits, relative to the largest value: 2⁻¹¹ and a little for the sums.
 TOLERANCE = 1e-3
@@ -87,18 +87,8 @@ def test_what_the_kernels_cannot_hold_does_not_suit():
     assert not suits(torch.empty(2**18, 16, 16, 16, device="meta"), weight)
 
 
-def test_nothing_changes_without_a_gpu():
-    assert use_fast_convolutions(nn.Sequential(half()), CPU) == 0
-
-
-@pytest.mark.parametrize(
-    ("triton", "capability", "changed"),
-    [(object(), (9, 0), 30), (object(), (7, 0), 0), (None, (9, 0), 0)],
-)
-def test_convolutions_of_the_copy_change_where_gpu_and_triton_allow(
-    monkeypatch, triton, capability, changed
-):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: triton)
+@pytest.mark.parametrize(("capability", "changed"), [((9, 0), 30), ((7, 0), 0)])
+def test_convolutions_of_the_copy_change_where_the_gpu_allows(monkeypatch, capability, changed):
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
     network = make_network(4, backbone="resnet32")
     copy = HalfPrecisionCopy(network).network

@@ -6,7 +6,6 @@ cuDNN serves convolutions of many channels well. Those of small networks, 16 to 
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import torch
@@ -169,11 +168,9 @@ def eligible(module: nn.Module) -> bool:
 def use_fast_convolutions(network: nn.Module, device: torch.device) -> int:
     """Let the eligible convolutions of a half-precision copy run our kernels; return their number.
 
-    Modules keep their parameters, names and hooks; only their class changes, and nothing is undone.
-    Without Triton, or on a device that cannot run it, there are none.
+    Modules keep their parameters, names and hooks; only their class changes, and nothing is undone. On a
+    GPU that cannot run the kernels there are none. Triton must be there.
     """
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return 0
     if torch.cuda.get_device_capability(device) < _CAPABILITY:
         return 0
     chosen = [module for module in network.modules() if eligible(module)]
