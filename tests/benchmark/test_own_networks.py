@@ -121,7 +121,7 @@ def test_joint_training_takes_the_network_that_was_given(monkeypatch):
 
 
 def test_a_fault_of_a_method_is_recorded_and_stops_no_other(tmp_path, caplog):
-    with pytest.raises(RunFailedError):
+    with pytest.raises(RunFailedError, match="1 of 2 jobs failed"):
         run(tmp_path / "run", method="own_module:Broken,ncm")
     found = records(tmp_path / "run", "failure")
     assert [record["error"] for record in found] == ["ValueError: a fault of the method"]

@@ -137,14 +137,6 @@ def test_job_that_fails_is_reported_and_the_others_go_on(own, tmp_path):
     }
 
 
-def test_job_that_fails_in_the_only_process_does_not_stop_the_others_either(own, tmp_path):
-    methods = ("--method", "own_methods:Fails,own_methods:Twin", "--seeds", "0")
-    result = command(*DIGITS, *methods, "--out", tmp_path / "run")
-    assert result.exit_code == 1
-    assert "1 of 2 jobs failed" in result.stderr
-    assert [r["method"] for r in records(tmp_path / "run", "summary")] == ["own_methods:Twin"]
-
-
 def test_the_longest_jobs_begin(monkeypatch, tmp_path):
     config = make_config({"methods": "ncm,icarl,joint", "phases": "1,5", "seeds": "0", "jobs": "1"})
     prepared, begun = prepare(config, None, None), []
