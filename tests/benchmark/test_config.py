@@ -102,7 +102,7 @@ def test_memory_suite_varies_what_a_method_keeps():
         {"gamma": 1.0, "memory_rule": "1 per class"},
         {"gamma": 1.0, "memory_rule": "2 per class"},
     ]
-    assert variants("memory", given) == [{"gamma": 1.0, "expansion_size": 8}]
+    assert variants("memory", given, {}) == [{"gamma": 1.0, "expansion_size": 8}]
     # Nothing that a suite varies makes a difference to nearest class means.
     for suite in ("memory", "width", "ablation"):
         assert variants(suite, given, {}, expands=False) == [{"gamma": 1.0}]

@@ -202,7 +202,7 @@ def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
 
     With a folder, what is left of the run in it.
     """
-    prepared = prepare(config, None, None)
+    prepared = prepare(config)
     planned = prepared.plan()
     done = finished(Records(folder / FILE_NAME).read()) if folder is not None else set()
     jobs = [job for job in planned if not prepared.is_finished(job, done)]

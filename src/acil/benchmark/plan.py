@@ -50,7 +50,7 @@ MEMORY_RULE = "memory_rule"
 
 
 def variants(
-    suite: str, settings: Mapping[str, Any], own: Mapping[str, Any] | None = None, expands: bool = True
+    suite: str, settings: Mapping[str, Any], own: Mapping[str, Any], expands: bool = True
 ) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 
@@ -62,7 +62,7 @@ def variants(
         raise InputError(f"There is no suite {suite!r}. Known: {', '.join(SUITES)}.")
     fixed = {name: value for name, value in settings.items() if name not in ("widths", "budgets")}
     varied = _VARIANTS[suite]
-    if suite == "memory" and MEMORY_RULE in (own or {}):
+    if suite == "memory" and MEMORY_RULE in own:
         budgets = _numbers("budgets", settings.get("budgets", _BUDGETS))
         varied = [{MEMORY_RULE: f"{budget} per class"} for budget in budgets]
     elif not expands:

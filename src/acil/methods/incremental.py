@@ -284,7 +284,7 @@ class IncrementalNetwork(Method):
         network: nn.Module,
         data: tuple[Tensor, Tensor],
         purpose: str,
-        objective: Objective | None = None,
+        objective: Objective,
         **changes: Any,
     ) -> None:
         """Train in place, in a short stage without checkpoints, with changes of the settings."""

@@ -313,7 +313,7 @@ def _draw_lines(axes: Mapping[int, Axes], lines: Lines, band: bool = False) -> d
     return handles
 
 
-def _line(panel: Axes, position: int, points: list[tuple[int, Stat]], band: bool = False) -> Any:
+def _line(panel: Axes, position: int, points: list[tuple[int, Stat]], band: bool) -> Any:
     """Draw a line through means and, if there is any spread, a band around it or error bars."""
     xs, means, spread = zip(*((x, mean.mean, mean.std or 0.0) for x, mean in points), strict=True)
     style = line_style(position)
