@@ -167,6 +167,8 @@ def test_memory_plot_has_a_line_for_each_method_whatever_it_keeps(tmp_path):
     lines = [list(line.get_xdata()) for line in panel.lines]
     assert lines[0] == [4 * width * width for width in (1024, 2048, 4096)]
     assert lines[1] == [0, 1]  # keeps nothing: its level, across the panel
+    # Its colour comes again after eight lines, its marker does not.
+    assert panel.lines[1].get_marker() == line_style(1)["marker"]
     assert lines[2] == lines[3] == [budget * 307_200 for budget in (5, 10, 20, 50)]
     assert "bytes" in panel.get_xlabel()
     assert "%" in panel.get_ylabel()

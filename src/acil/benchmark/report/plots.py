@@ -295,7 +295,8 @@ def _whole_numbers() -> ticker.MaxNLocator:
 
 
 def _level_style(position: int) -> dict[str, Any]:
-    return {"color": line_style(position)["color"], "linestyle": _DOTTED}
+    # Markers at both ends tell apart levels of one colour.
+    return {**line_style(position), "linestyle": _DOTTED, "markersize": 5, "clip_on": False}
 
 
 def _draw_lines(axes: Mapping[int, Axes], lines: Lines, band: bool = False) -> dict[str, Any]:
