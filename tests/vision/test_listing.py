@@ -28,6 +28,13 @@ def test_class_folders_in_order_without_hidden_and_other_files(tree):
     assert [path.name for path in found.ignored] == ["notes.txt"] * 2
 
 
+def test_images_beside_class_folders_are_told(tree):
+    (tree / "loose.jpg").write_bytes(b"x")
+    found = list_images(tree)
+    assert found.labels == ["a", "a", "b", "b"]
+    assert tree / "loose.jpg" in found.ignored
+
+
 def test_files_of_every_format_that_is_decoded_are_found():
     known = Image.registered_extensions()
     found = {known[suffix] for suffix in SUFFIXES if suffix in known}

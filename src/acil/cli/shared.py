@@ -114,8 +114,8 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
     for listing in listings:
         if listing.ignored:
             names = plain(first_of([path.name for path in listing.ignored]))
-            what = counted(len(listing.ignored), "entry that is no image", "entries that are no images")
-            tell(f"ignored {what}: {names}")
+            what = counted(len(listing.ignored), "entry", "entries")
+            tell(f"ignored {what}, no image or in no class folder: {names}")
     paths = [path for listing in listings for path in listing.paths]
     return paths, [label for listing in listings for label in listing.labels]
 

@@ -37,7 +37,7 @@ class Listing:
 
     paths: list[Path] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    #: Entries of class folders that are no images by their name.
+    #: Entries of class folders that are no images by their name, and images beside class folders.
     ignored: list[Path] = field(default_factory=list)
 
     def add(self, paths: Iterable[Path], label: str) -> None:
@@ -191,6 +191,7 @@ def _class_folders(folder: Path) -> Listing:
         )
     for name in names:
         _add_folder(listing, folder / check_class_name(name), name)
+    listing.ignored += sorted(e for e in folder.iterdir() if _is_image(e.name) and not e.is_dir())
     return listing
 
 
