@@ -250,7 +250,7 @@ class State:
         if mine.fingerprint() != theirs.fingerprint():
             raise InputError(
                 "The models have different expansions, so their sums cannot be added. Fit both with the "
-                "same expansion_size, activation and random_state."
+                "same expansion_size, activation, random_state and clip_norm."
             )
         scales = [None if s.scaling is None else s.scaling.tolist() for s in (self, other)]
         if scales[0] != scales[1]:
