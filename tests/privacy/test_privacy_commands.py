@@ -90,6 +90,7 @@ def test_a_release_says_what_it_guarantees_and_the_model_remembers_it(place):
     shown = acil("inspect", place / "r.acil").stdout
     assert "ε = 2" in shown
     assert SCOPE in shown
+    assert "not measured" in shown, "the temperature would tell of the samples"
     more = ("--private", place / "s.acil", "--epsilon", 2, "--delta", 1e-6, "--json")
     again = acil("export", place / "new.acil", *more)
     assert json.loads(again.stdout)["private"]["epsilon"] > 2.5

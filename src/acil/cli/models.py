@@ -168,6 +168,8 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
 def _calibrated(calibration: dict[str, Any] | None) -> str:
     if calibration is None:
         return "estimated from the sums"
+    if not calibration["samples"]:
+        return "not measured"
     measured = counted(round(calibration["samples"]), "sample")
     forgot = "; approximate, because others came or went" if calibration["approximate"] else ""
     return f"measured on {measured}, each left out{forgot}"
