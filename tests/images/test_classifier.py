@@ -181,6 +181,17 @@ def test_file_does_not_decide_which_code_runs(pictures, tmp_path):
     assert named.predict([pictures[1] / "red" / "1-0.png"]) == ["red"]
 
 
+def test_a_bare_module_of_torch_is_refused_with_the_way_to_wrap_it(pictures, tmp_path):
+    model = ImageClassifier(network())
+    model.learn(pictures[0])
+    model.save(tmp_path / "m.acil")
+    module, words = torch.nn.Flatten(), r"not as Flatten\. .*WrappedBackbone"
+    with pytest.raises(InputError, match=words):
+        ImageClassifier(module)
+    with pytest.raises(InputError, match=words):
+        ImageClassifier.load(tmp_path / "m.acil", backbone=module)
+
+
 def test_nothing_learnt_is_told(tmp_path):
     model = ImageClassifier(network())
     for call in (lambda: model.classes_, lambda: model.predict([]), lambda: model.save(tmp_path / "m")):

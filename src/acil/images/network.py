@@ -22,6 +22,11 @@ def _file_of(network: str) -> tuple[str, Path]:
 
 def absolute(network: str) -> str:
     """Return the name of a network with an absolute path, so that it works from any folder."""
+    if not isinstance(network, str):
+        raise InputError(
+            f"A network is given by its name or as an Embedder, not as {type(network).__name__}. A "
+            "module of torch needs TorchEmbedder(WrappedBackbone(…)): see docs/own-images.md#networks."
+        )
     kind, path = _file_of(network)
     return f"{kind}{path.absolute()}" if names_file(network) else network
 
