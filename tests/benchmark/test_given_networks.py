@@ -152,6 +152,9 @@ def test_data_sets_of_the_pretrained_literature_start_from_zero(tmp_path, monkey
     assert f"{n_classes} classes, {n_classes} training" in result.stdout
     assert "base of 0 classes" in result.stdout
     assert "recipe pretrained" in result.stdout
+    small = command("--dataset", f"{name}:{tmp_path}", "--backbone", "pictures:Pooled", "--dry-run")
+    assert "takes images of shape (3, 8, 8)" in small.stderr
+    assert "attribute `preprocessing`" in small.stderr
     for split in ("train", "test"):
         shutil.rmtree(tmp_path / split / "000")
     refused = command("--dataset", f"{name}:{tmp_path}", "--dry-run")

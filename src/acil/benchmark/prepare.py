@@ -399,5 +399,6 @@ def _count_features(
         raise InputError(
             f"{error} Images of a folder are loaded in another size with --set data.size={needed}. A "
             "recipe's network is built for these images with --set "
-            f"recipe.backbone_options.size={side}, where it can be."
+            f"recipe.backbone_options.size={side}, where it can be. A module of your own says what it "
+            "takes by its attribute `preprocessing`."
         ) from error
