@@ -30,6 +30,13 @@ def test_saved_models_pass(tmp_path, options):
     assert not failed(write_model(tmp_path / "m.acil", **options))
 
 
+def test_model_of_tiny_features_with_intercepts_passes(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 4)) * 1e-6
+    clf = ACILClassifier(expansion_size=None, gamma=1e-3, fit_intercept=True)
+    save(clf.fit(rows, np.arange(60) % 7), tmp_path / "m.acil")
+    assert not failed(tmp_path / "m.acil")
+
+
 def changed(name, change):
     def damage(path):
         tensor = load_file(path)[name]

@@ -441,7 +441,9 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
 
 def _of_weights(ridge: Ridge) -> Check:
     solution, d = ridge.solved(), len(ridge.sums.gram)
-    size = (float(ridge.sums.gram.diagonal().sum()) + solution.gamma) * float(solution.coef.norm())
+    matrix = float(ridge.sums.gram.diagonal().sum()) + solution.gamma
+    # An intercept borders it by n.
+    size = (matrix + ridge.intercept * ridge.sums.total_weight) * float(solution.coef.norm())
     error = float(ridge.residual(solution.gamma, solution.coef).norm()) / max(size, 1e-300)
     bound = _SOLVED * d**0.5 * torch.finfo(solution.coef.dtype).eps
     bound = _SOLVED_MIXED if ridge.precision.name == "mixed" else bound
