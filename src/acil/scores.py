@@ -16,6 +16,8 @@ from acil.errors import SingularMatrixError
 #: Least share of the spread of class means that counts as real, and of samples that is left over by
 #: the degrees of freedom: both keep degenerate data away from a division by zero.
 _LEAST_SPREAD, _LEAST_LEFT = 1e-3, 1e-6
+#: What rounding may move discriminants by; how near means are the same, in ε times their squared length.
+_MOST_ROUNDING, _SAME_MEANS = 0.1, 100.0
 #: Temperatures that are tried: steps of √2 from 1/256 to 256.
 _TEMPERATURES = 2.0 ** (torch.arange(-16, 17, dtype=torch.float64) / 2)
 #: Bins of the logarithm of novelty: 160 from −5 to 5, what is beyond counts in the outermost.
@@ -118,19 +120,23 @@ class Discriminant:
         moment, U = (part[:, columns].double() / r.to(part.device) for part in (sums.moment, W))
         K, squares = (moment.T @ U).cpu(), (U.T @ U).cpu()
         inverse, singular = torch.linalg.inv_ex(torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2)
-        if singular:
+        if singular or float(inverse.norm()) * torch.finfo(W.dtype).eps > _MOST_ROUNDING:
             raise SingularMatrixError(
-                f"Samples do not differ within their classes, and γ = {model.gamma():.3g} is too small "
-                "for that. Use a larger gamma."
+                f"Samples hardly differ within their classes, and γ = {model.gamma():.3g} is too small "
+                f"for that in {str(W.dtype).removeprefix('torch.')}. Use a larger gamma."
             )
         products = K @ inverse / torch.outer(r, r)
         free = float(n.sum()) - len(n)
         # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (I − K)⁻¹ UᵀU
         t = max(freedom - model.gamma() * float((inverse * squares).sum()), 0.0)
+        # The rank of the scatter: of one sample of each class, t would be rounding, divided by 0.
+        t = min(t, int(ridge.counts.sum()) - len(n))
         noise = draw * t / max(free - t, _LEAST_LEFT * float(n.sum())) / n
         share = n / n.sum()
         gaps = products.diagonal() - 2 * products @ share + share @ products @ share
         total, q = float(share @ gaps), share * (1 - share)
+        if total <= _SAME_MEANS * torch.finfo(torch.float64).eps * float(share @ products.diagonal()):
+            total = 0.0
         # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c)
         spread = max(total - float(q @ noise), _LEAST_SPREAD * total) / max(float(q.sum()), 1e-300)
         spread = spread or 1.0  # one class, or means that are all the same
