@@ -101,8 +101,10 @@ def test_copies_carry_no_recent_rows(how):
     assert relative(model.decision_function(PROBLEM.held_out), expected) <= 1e-9
 
 
-def test_what_is_pickled_stays_as_it_is_while_another_thread_learns():
-    model = streamed()
+@pytest.mark.parametrize("solver", ["gram", "recursive"])
+def test_what_is_pickled_stays_as_it_is_while_another_thread_learns(solver):
+    options = {"expansion_size": 60, "gamma": 10.0, "solver": solver}
+    model = streamed() if solver == "gram" else ACILClassifier(**options).fit(PROBLEM.X, PROBLEM.y)
     expected = sums_of(model.copy())
     content = model.__getstate__()
     model.partial_fit(PROBLEM.X, PROBLEM.y)

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
-from acil.analytic import Ridge
+from acil.analytic import Frozen
 from acil.analytic.model import Weights
 from acil.errors import InputError, NotFittedError
 from acil.state import Samples, State, both_ledgers
@@ -410,10 +410,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def copy(self) -> Self:
         """Return an independent copy, in the time it takes to copy the sums."""
         with self._locked() as state:
-            if not isinstance(state.model.head, Ridge):
-                return deepcopy(self)
             new, model = self._alike(), copy(state.model)
-            model.head = state.model.ridge.clone()
+            if not isinstance(model.head, Frozen):
+                model.head = model.head.clone()
             new._state = replace(state, classes=state.classes.copy(), model=model)
         return new
 
@@ -601,8 +600,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is derived from recent rows, and what another thread may be changing."""
-        keeps_sums = self.__sklearn_is_fitted__() and isinstance(self._state.model.head, Ridge)
-        content: dict[str, Any] = BaseEstimator.__getstate__(self.copy() if keeps_sums else self)
+        whole = self.copy() if self.__sklearn_is_fitted__() else self
+        content: dict[str, Any] = BaseEstimator.__getstate__(whole)
         return content
 
 

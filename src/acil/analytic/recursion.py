@@ -71,6 +71,12 @@ class Recursion:
         new.counts, new.weights = new.counts[kept], new.weights[kept]
         return new, kept
 
+    def clone(self) -> Recursion:
+        """Return a regression with the same weights that shares no memory to be written."""
+        new = copy(self)
+        new.matrix, new.version = Matrix(self.R.clone()), 0
+        return new
+
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """Return W of shape (d, n_classes) and zero intercepts of shape (n_classes,)."""
         return self.coef, self.coef.new_zeros(self.coef.shape[1])
