@@ -89,6 +89,19 @@ def test_the_recursion_forgets_too(problem, size, exponent, seed):
     assert relative(scores, never.decision_function(problem.held_out)) <= RECURSIVE_SCORES
 
 
+def test_the_recursion_refuses_to_forget_what_it_cannot_forget_exactly():
+    # With fewer rows than dimensions, γ / ‖x‖² of the matrix is left where a row was.
+    problem = blobs(30, 40, 3, 0)
+    options = {"expansion_size": None, "gamma": 1e-2}
+    model = ACILClassifier(solver="recursive", **options).fit(problem.X, problem.y)
+    model.forget(problem.X[:10], problem.y[:10])
+    never = ACILClassifier(**options).fit(problem.X[10:], problem.y[10:])
+    assert relative(model.coef_, never.coef_) <= 1e-4
+    model = ACILClassifier(solver="recursive", **(options | {"gamma": 1e-6})).fit(problem.X, problem.y)
+    with Unchanged(model, problem.held_out), pytest.raises(InputError, match="solver='gram' could"):
+        model.forget(problem.X[:10], problem.y[:10])
+
+
 @pytest.mark.parametrize("solver", ["gram", "recursive"])
 def test_a_class_leaves_with_its_last_sample(solver):
     problem = blobs(120, 6, 4, 0)

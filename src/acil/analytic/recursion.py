@@ -14,6 +14,9 @@ from acil.analytic.linalg import add_gram_, mirror_, solve_lower, spread
 from acil.analytic.sums import Block, Matrix, Precision, Sums, weighted
 from acil.errors import SingularMatrixError
 
+#: What rounding may change weights by when rows are removed, relative.
+_MOST_LOST = 1e-4
+
 
 class Recursion:
     """Ridge regression on one-hot targets by the recursion of Theorem 1.
@@ -132,10 +135,13 @@ class Recursion:
         S = (X @ RXt).mul_(sign)
         S.diagonal().add_(1.0)
         C, status = torch.linalg.cholesky_ex(S)
-        if int(status):
+        # What is left of rows is known to ε ‖x‖² ‖R‖.
+        rounding = torch.finfo(R.dtype).eps * X.square().sum(1).max() * R.diagonal().max()
+        if int(status) or (sign < 0 and bool(rounding > _MOST_LOST * C.diagonal().min() ** 2)):
             raise SingularMatrixError(
-                "These rows cannot be removed: the matrix would no longer be positive definite. "
-                "They were not all learnt by this model."
+                "These rows cannot be removed: up to rounding, the matrix would no longer be positive "
+                "definite. They were not all learnt by this model, or few others were and γ = "
+                f"{self.gamma:.3g} is too small for the recursion: solver='gram' could remove them."
             )
         V: Tensor = torch.linalg.solve_triangular(C, RXt.mT, upper=False).mT
         # Eq. (10): R_k = R − R Xᵀ (I + X R Xᵀ)⁻¹ X R = R − V Vᵀ
