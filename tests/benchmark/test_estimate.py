@@ -160,7 +160,8 @@ def test_dry_run_of_a_run_to_resume_leaves_out_what_is_done(embeddings, tmp_path
     more = (*arguments, "--seeds", "0,1", "--dry-run")
     assert "4 jobs:" in command(*more).stdout
     left = command(*more, "--resume").stdout
-    assert "2 jobs (2 more are done):\n  ncm, seed 1" in left
+    assert "2 jobs (2 more done):\n  ncm, seed 1" in left
+    assert "one after the other: hardly any\n" in left, "neither networks nor heads are trained"
     assert (
         command(*arguments, "--seeds", "0", "--resume", "--dry-run").stdout == "All 2 jobs are done.\n"
     )
@@ -174,7 +175,7 @@ def test_base_network_that_a_run_to_resume_has_trained_is_not_counted_again(tmp_
     assert "base training: 0.000602 million network inputs" in left
     assert "0.0012 million" in command(*arguments, "--seeds", "0,1", "--dry-run").stdout
     none = command(*arguments, "--seeds", "0", "--dry-run", "--resume").stdout
-    assert "1 jobs (1 more are done)" in none
+    assert "1 job (1 more done)" in none
     assert "base training:" not in none
 
 
@@ -228,7 +229,7 @@ def test_dry_run_tells_memory_and_time_and_writes_nothing(embeddings, tmp_path):
     assert result.exit_code == 0
     assert "GiB for heads of width up to 500; there are" in result.stdout
     assert "s for base training (all seeds)" in result.stdout
-    assert "1 jobs:\n  acil, seed 0, K = 5" in result.stdout
+    assert "1 job:\n  acil, seed 0, K = 5" in result.stdout
     assert not (tmp_path / "run").exists()
 
 

@@ -213,16 +213,19 @@ def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
     trained = base_inputs(prepared, jobs, folder)
     later = [later_trained_images(prepared, job) for job in jobs]
     pace = seconds_per_image(prepared) if trained or any(later) else 0.0
-    heads = sum(head_seconds(prepared, job) for job in jobs)
+    spent = {
+        "base training (all seeds)": pace * trained,
+        "analytic heads": sum(head_seconds(prepared, job) for job in jobs),
+        "what other methods train": pace * sum(later),
+    }
+    times = [f"{_duration(seconds)} for {what}" for what, seconds in spent.items() if seconds]
     lines = [
         f"{prepared.dataset}: {prepared.n_classes} classes, {len(prepared.data.train)} training and "
         f"{len(prepared.data.test)} test images, order {config.order}, base of {prepared.base} classes",
         f"recipe {prepared.recipe.name}, device {prepared.device}",
         f"memory: at most {needed / 2**30:.2f} GiB for heads of width up to {widest}; there are "
         f"{there / 2**30:.1f} GiB",
-        f"time, roughly, one after the other: {_duration(pace * trained)} for base training (all "
-        f"seeds), {_duration(heads)} for analytic heads"
-        + (f", {_duration(pace * sum(later))} for what other methods train" if any(later) else ""),
+        f"time, roughly, one after the other: {', '.join(times) or 'hardly any'}",
     ]
     if trained:
         training = prepared.recipe.training
@@ -238,8 +241,8 @@ def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
         f"  {job.title}" + (f": {images / 1e6:.3g} million network inputs" if images else "")
         for job, images in zip(jobs, later, strict=True)
     ]
-    more = f" ({len(planned) - len(jobs)} more are done)" if len(jobs) < len(planned) else ""
-    return "\n".join([*lines, f"{len(jobs)} jobs{more}:", *described])
+    more = f" ({len(planned) - len(jobs)} more done)" if len(jobs) < len(planned) else ""
+    return "\n".join([*lines, f"{len(jobs)} job{'s' * (len(jobs) > 1)}{more}:", *described])
 
 
 def _duration(seconds: float) -> str:
