@@ -181,6 +181,12 @@ REQUESTS = {
         BOUNDARY,
         422,
     ),
+    "cut off in the second image": (
+        part('form-data; name="images"; filename="a"', images_of("red", 1)[0])[:-4]
+        + b'\r\nContent-Disposition: form-data; name="images"; filename="b"\r\n\r\n\x89PNG',
+        BOUNDARY,
+        422,
+    ),
     "not multipart": (b"\0" * 500, BOUNDARY, 400),
     "text instead of a file": (part('form-data; name="images"'), BOUNDARY, 422),
     "other field": (part('form-data; name="x"; filename="a.png"'), BOUNDARY, 422),

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 from PIL import Image, PngImagePlugin
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -79,6 +79,23 @@ class _Upload:
     size: int = 0
 
 
+class _Parser(MultiPartParser):
+    """Refuses a form without its end; Starlette's own parser leaves out the part that is cut off."""
+
+    _ended = False
+
+    def on_end(self) -> None:
+        self._ended = True
+
+    async def parse(self) -> FormData:
+        form = await super().parse()
+        if not self._ended:
+            for file in self._files_to_close_on_error:
+                file.close()
+            raise InputError("The request ends before its last image does. Send it again.")
+        return form
+
+
 class Inbox:
     """Uploads of all requests, in memory.
 
@@ -109,7 +126,7 @@ class Inbox:
             self._held -= upload.size
 
     async def _received(self, request: Request, upload: _Upload) -> list[bytes]:
-        parser = MultiPartParser(
+        parser = _Parser(
             request.headers,
             self._counted(request, upload),
             max_files=self._settings.max_images,
