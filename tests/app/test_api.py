@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import threading
+from concurrent.futures import Future
 from urllib.parse import quote
 
 import numpy as np
@@ -104,6 +105,35 @@ def test_undoing_the_change_of_another_process_leaves_the_history_of_the_page(ta
     other.save(path, undo=True)
     assert taught.post("/undo").json()["history"] == history
     assert taught.post("/undo").json()["history"] == history[:-1]
+
+
+def test_change_right_behind_an_undo_is_the_last_of_the_history(taught, monkeypatch):
+    service, futures = taught.service, []
+
+    class Busy:
+        def submit(self, work, *given):
+            futures.append(Future())
+            futures[0].set_result(work(*given))
+            service._changed("learn", "white", images_of("white", 2))
+            return futures[0]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "_changes", Busy())
+        assert taught.post("/undo").status_code == 200
+    assert [entry["class"] for entry in taught.get("/model").json()["history"]] == ["red", "white"]
+
+
+def test_description_is_of_one_state_whatever_is_taught_meanwhile(taught, monkeypatch):
+    store, before = taught.service.store, taught.get("/model").json()
+    samples = store.reader.prepare(images_of("green", 2), "green")
+
+    def measured(published):
+        store.change("learn", samples)
+
+    monkeypatch.setattr(taught.service, "_measure", measured)
+    found = taught.get("/model").json()
+    assert (found["revision"], found["classes"]) == (before["revision"], before["classes"])
+    assert len(store.published.snapshot.totals) == 3
 
 
 def test_image_is_learnt_once_unless_it_is_not_tracked(taught, settings):

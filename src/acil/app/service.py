@@ -106,11 +106,7 @@ class Service:
         """Take the last change of the file back; return the description of the state before it."""
         async with self._turn():
             loop = asyncio.get_running_loop()
-            undone = await loop.run_in_executor(self._changes, self.store.undo)
-        # Another process may have made the change.
-        if self._history and undone is not None and self._history[-1]["revision"] == undone.revision:
-            self._history.pop()
-        logger.info("took the last change back")
+            await loop.run_in_executor(self._changes, self._undone)
         return await asyncio.to_thread(self.describe)
 
     def _turn(self) -> asyncio.Semaphore:
@@ -123,7 +119,7 @@ class Service:
         """Return what the page and other clients need to know of the model."""
         published, settings = self.store.published, self.settings
         measured = self._measure(published)
-        totals = self._totals
+        totals = {} if published is None else published.snapshot.totals
         return {
             "name": settings.model.name,
             "revision": None if published is None else published.revision,
@@ -207,6 +203,13 @@ class Service:
         logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
         left_out = {"repeated": len(report.repeated), "misplaced": len(report.misplaced)}
         return {**entry, "totals": report.totals, **left_out, "seconds": seconds}
+
+    def _undone(self) -> None:
+        undone = self.store.undo()
+        # Another process may have made the change.
+        if self._history and undone is not None and self._history[-1]["revision"] == undone.revision:
+            self._history.pop()
+        logger.info("took the last change back")
 
     def _measure(self, published: Served | None) -> Measured | None:
         """Return how a state does on the held-out images, if there are any; the last is remembered."""
