@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from acil import ImageClassifier
 from acil.app.api import PAGES
 from acil.errors import ModelFileError
+from acil.images.undo import kept_states
 from acil.modelfile import describe, load, locked
 from acil.modelfile.writing import cannot_read
 from pictures import draw, network
@@ -288,11 +289,27 @@ def test_a_model_that_is_gone_is_not_brought_back_by_undo(taught, settings):
         assert fresh.post("/undo").status_code == 422
 
 
-def test_a_file_of_another_network_is_no_fault_of_the_request(taught, tmp_path):
+def test_a_file_of_another_network_is_no_fault_of_the_request_and_stays(taught, tmp_path):
+    path = taught.service.settings.model
     other = ImageClassifier(network(seed=1))
     other.learn(draw(tmp_path / "drawn", 2))
-    other.save(taught.service.settings.model)
+    other.save(path)
+    content = path.read_bytes()
     assert taught.teach("green", images_of("green", 2)).status_code == 503
+    assert taught.post("/undo").status_code == 503
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_state_does_not_replace_the_model(taught):
+    path, before = taught.service.settings.model, taught.get("/model").json()
+    content, state = path.read_bytes(), kept_states(path)[-1]
+    kept = state.read_bytes()
+    state.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))  # the header is whole
+    assert taught.post("/undo").status_code == 503
+    assert path.read_bytes() == content
+    state.write_bytes(kept)
+    assert taught.get("/model").json() == before
+    assert taught.post("/undo").status_code == 200
 
 
 def test_a_file_that_could_not_be_read_once_is_served_when_it_can(taught, monkeypatch):

@@ -239,7 +239,7 @@ def test_watcher_of_the_file_survives_whatever_happens_and_health_tells(taught, 
     store = taught.service.store
     real = store._load
 
-    def broken():
+    def broken(path):
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(store, "_load", broken)

@@ -112,7 +112,7 @@ class Store:
         # A change that is being made reads the file itself.
         elif signature != self._refused and self._changing.acquire(blocking=False):
             try:
-                self.published = Served.of(self._load(), signature)
+                self.published = Served.of(self._load(self.path), signature)
             except ACILError as error:
                 # What could not be read may be readable later, with no other change of the file.
                 if not isinstance(error.__cause__, OSError):
@@ -129,7 +129,7 @@ class Store:
             self.require()
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             signature, before = self._present(), self.published
-            classifier = self._new() if signature is None else self._load()
+            classifier = self._new() if signature is None else self._load(self.path)
             if signature is not None and (before is None or before.signature != signature):
                 # Another process has made the file, or changed it.
                 before = Served.of(classifier, signature)
@@ -153,11 +153,16 @@ class Store:
         """
         with self._changing, locked(self.path, timeout=LOCK_SECONDS):
             served, signature = self.published, self._present()
-            if not self.undo_left:
+            kept = kept_states(self.path) if signature is not None else []
+            if not kept:
                 raise InputError("No earlier state is kept: there is nothing to undo.")
+            if served is None or served.signature != signature:
+                self._load(self.path)  # a file that cannot be served may be another model: it stays
+                served = None
+            before = self._load(kept[-1])  # all of it: what is damaged must not replace the model
             undo(self.path)
-            self.published = Served.of(self._load(), _signature(self.path))
-            return served if served is not None and served.signature == signature else None
+            self.published = Served.of(before, _signature(self.path))
+            return served
 
     def _present(self) -> Signature | None:
         """Return the signature of the file; None as long as none has been made."""
@@ -169,9 +174,9 @@ class Store:
             )
         return signature
 
-    def _load(self) -> ImageClassifier:
+    def _load(self, path: Path) -> ImageClassifier:
         try:
-            return ImageClassifier.load(self.path, backbone=self.embedder)
+            return ImageClassifier.load(path, backbone=self.embedder)
         except ModelFileError:
             raise
         except InputError as error:  # of another network: not a fault of the request
@@ -187,5 +192,5 @@ def _signature(path: Path) -> Signature | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"Cannot look at {path}: {error.strerror}.") from error
+        raise ModelFileError(f"Cannot look at {path}: {error.strerror}.") from error
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

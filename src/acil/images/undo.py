@@ -12,7 +12,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from acil.errors import InputError
+from acil.errors import InputError, ModelFileError
 from acil.modelfile import describe
 from acil.modelfile.writing import replacing
 
@@ -63,7 +63,7 @@ def require_access(model: str | os.PathLike[str]) -> None:
     """Raise if states cannot be added or removed: the last would not be that before the last change."""
     folder = _folder(Path(model).resolve())
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(
+        raise ModelFileError(
             f"You may not write in {folder}, which has earlier states of the model. Change its "
             "permissions, or move it away. Nothing was changed."
         )
@@ -89,7 +89,7 @@ def remove_states(model: str | os.PathLike[str]) -> None:
         if folder.exists():
             shutil.rmtree(folder)
     except OSError as error:
-        raise InputError(
+        raise ModelFileError(
             f"Cannot remove {folder}, which has earlier states of the model: {error.strerror}. Remove "
             "it yourself."
         ) from error
