@@ -325,7 +325,7 @@ def test_a_file_that_could_not_be_read_once_is_served_when_it_can(taught, monkey
     wait_until(lambda: taught.get("/health").json()["status"] == "ok")
 
 
-def test_failed_save_changes_nothing(taught, monkeypatch):
+def test_failed_save_changes_nothing_and_is_logged(taught, monkeypatch, caplog):
     def full(self, path, **options):
         raise ModelFileError("Cannot write: no space left.")
 
@@ -334,6 +334,14 @@ def test_failed_save_changes_nothing(taught, monkeypatch):
     assert taught.teach("green", images_of("green", 2)).status_code == 503
     assert taught.get("/model").json() == before
     assert taught.service.settings.model.read_bytes() == content
+    assert "WARNING" in caplog.text
+    assert "no space left" in caplog.text
+
+
+def test_a_folder_that_may_not_be_written_is_no_fault_of_the_request(taught, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert taught.teach("green", images_of("green", 2)).status_code == 503
+    assert taught.post("/undo").status_code == 503
 
 
 def test_held_out_accuracy_before_and_after_a_new_class(settings, place):
@@ -383,6 +391,12 @@ def test_an_address_that_is_none_is_told(taught):
         refused = taught.post(path)
         assert refused.status_code == 404
         assert "A class name cannot have a '/'" in refused.json()["detail"]
+
+
+def test_a_method_that_is_none_of_an_address_is_told(taught):
+    refused = taught.get("/predict")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert "takes POST, not GET" in refused.json()["detail"]
 
 
 def test_what_happens_to_the_file_is_logged_once(taught, caplog):

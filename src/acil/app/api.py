@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import reprlib
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
@@ -24,6 +25,7 @@ from acil.app.store import Action
 from acil.app.uploads import FIELD, Inbox, TooLargeError
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
+logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 STATIC = Path(__file__).parent / "static"
 #: Files of the page, by the address under which each is found.
@@ -207,6 +209,7 @@ def create_app(service: Service) -> FastAPI:
     for kind, status, detail in _STATUS:
         app.add_exception_handler(kind, _answered(status, detail))
     app.add_exception_handler(404, _answered(404, _NOTHING))
+    app.add_exception_handler(405, _method_refused)
     app.add_exception_handler(RequestValidationError, _parameters_refused)
     inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
@@ -322,6 +325,12 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
         await asyncio.wait({working, watching})
 
 
+async def _method_refused(request: Request, error: Any) -> JSONResponse:
+    """Say which method an address takes."""
+    detail = f"This address takes {error.headers['Allow']}, not {request.method}; /docs has all of them."
+    return JSONResponse({"detail": detail}, 405, error.headers)
+
+
 async def _parameters_refused(request: Request, error: Any) -> JSONResponse:
     """Answer wrong query parameters like all other refusals."""
     texts = [
@@ -335,6 +344,8 @@ def _answered(status: int, detail: str | None) -> Any:
     headers = {"Retry-After": RETRY_SECONDS} if status == 503 else None
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
+        if status == 503:  # nothing that the client could mend
+            logger.warning("%s", error)
         return JSONResponse({"detail": detail or str(error)}, status, headers)
 
     return answer
