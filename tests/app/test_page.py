@@ -166,6 +166,12 @@ def test_names_are_text_and_never_code(opened):
     assert page.locator("main img[src=x]").count() == 0
 
 
+def test_a_name_is_not_taken_for_one_of_the_language(opened, place):
+    page = opened(held_out=place / "held-out")
+    send(page, "constructor", files("red", 2))
+    playwright.expect(page.locator("#verdict")).to_have_text("No class was known at both times.")
+
+
 def test_token_is_asked_for_and_kept_for_the_tab(opened):
     page = opened(token=TOKEN)
     send(page, "red", files("red", 2))

@@ -182,7 +182,8 @@ function showHeldOut() {
   $("comparison-heading").textContent = last.action === "learn"
     ? `Before and after teaching “${last.class}”` : `Before and after forgetting images of “${last.class}”`;
   const rows = [row("Classes known at both times", kept.accuracy_before, kept.accuracy_after)];
-  const own = (measured) => measured.per_class[last.class] ?? null;
+  // A class may be called "constructor", which every object has.
+  const own = ({ per_class: all }) => (Object.hasOwn(all, last.class) ? all[last.class] : null);
   if (own(before) !== null || own(after) !== null) rows.push(row(last.class, own(before), own(after)));
   rows.push(row("All classes known at the time", before.accuracy, after.accuracy));
   $("comparison-rows").replaceChildren(...rows);
