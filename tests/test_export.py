@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from acil import ImageClassifier, export
+from acil import ACILClassifier, ImageClassifier, export
 from acil.analytic.model import Weights
 from acil.errors import UnsupportedError
 from acil.export import TOLERANCE, export_onnx
@@ -125,6 +125,12 @@ def test_users_networks_of_any_names_and_outputs_become_the_same_graph(pictures,
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     labels = [line.split()[-2] for line in done.stdout.splitlines()]
     assert labels == model.predict(files, unknown_above=None)
+
+
+def test_one_class_that_scores_the_same_for_all_images_has_a_graph(network, tmp_path):
+    features = np.random.default_rng(0).normal(size=(9, network.num_features))
+    head = ACILClassifier(expansion_size=16, fit_intercept=True).fit(features, ["cat"] * 9)
+    assert export_onnx(head, network, tmp_path / "m.onnx").difference < TOLERANCE
 
 
 def test_graph_that_differs_is_not_written_though_scores_hardly_do(
