@@ -165,6 +165,15 @@ def test_lower_precision_never_chooses_a_gamma_that_it_refuses(dtype):
     assert relative(found, exact.decision_function(problem.held_out * 100)) <= 1e-3
 
 
+def test_gamma_grows_with_weights_whose_square_overflows():
+    problem = blobs(60, 4, 3, 0)
+    fits = [
+        ACILClassifier(expansion_size=16, gamma="auto").fit(problem.X, problem.y, sample_weight=weight)
+        for weight in (2.0**100, 2.0**600)
+    ]
+    assert fits[1].gamma_ == pytest.approx(2.0**500 * fits[0].gamma_)
+
+
 def test_relative_gamma_does_not_depend_on_the_scale_of_features():
     problem = blobs(300, 8, 5, 0)
     small = ACILClassifier(expansion_size=40).fit(problem.X, problem.y)

@@ -67,7 +67,8 @@ def criterion(sums: Sums, gamma: float, intercept: bool) -> float:
     left = n - degrees_of_freedom(factor, gamma, overwrite=True)
     if left < _LEAST_LEFT * n or rss < _LEAST_RESIDUAL * n:
         return math.inf
-    return n * rss / left**2
+    # Weights may be so large that their square overflows.
+    return n / left * (rss / left)
 
 
 def degrees_of_freedom(factor: Factor, gamma: float, overwrite: bool = False) -> float:

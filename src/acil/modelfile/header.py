@@ -37,7 +37,7 @@ _STORABLE = re.compile(f"[^\0\ud800-\udfff]{{0,{MAX_TEXT}}}")
 _PRINTABLE = re.compile(f"[^\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{0,{MAX_TEXT}}}")
 #: Characters of all labels, each padded to the longest, as NumPy keeps them.
 MAX_LABELS = 2**26
-#: Largest γ, which is added to the diagonal of a matrix in float64, or in float32.
+#: Largest γ, and weight of all samples: both go into a matrix in float64, or in float32.
 MAX_GAMMA = {"float64": 1e305, "float32": 1e35, "mixed": 1e35}
 #: How deep `backbone` may be nested.
 MAX_DEPTH = 32
@@ -340,9 +340,9 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
     for key in ("weights", "gamma"):
         if (header[key] is not None) != full:
             yield f"{key!r} belongs to full models, and only to them"
-    if weights is not None and (len(weights) != n_classes or not 0 < sum(weights) <= 1e308):
-        yield f"'weights' must be one for each class, not all zero, found {shown(weights)}"
     largest = MAX_GAMMA[header["dtype"]]
+    if weights is not None and (len(weights) != n_classes or not 0 < sum(weights) <= largest):
+        yield f"'weights' must be one for each class, up to {largest:g} together, found {shown(weights)}"
     for name, gamma in (("gamma", header["gamma"]), ("parameters.gamma", header["parameters"]["gamma"])):
         if isinstance(gamma, int | float) and gamma > largest:
             yield f"{name!r} must be at most {largest:g}, found {gamma:g}"
