@@ -356,6 +356,11 @@ def test_constant_features_are_ones_when_standardized():
     assert (2.0 - shift[1]) / unit[1] == pytest.approx(1.0)
 
 
+def test_features_whose_unit_is_too_small_to_square_are_refused():
+    with pytest.raises(InputError, match="Scale the features"):
+        ACILClassifier(expansion_size=24, standardize=True).fit(1e-160 * X, Y)
+
+
 def test_models_of_one_scale_merge_and_others_are_refused():
     model = ACILClassifier(expansion_size=24, gamma=2.0, standardize=True).fit(X[:40], Y[:40])
     twin = model.copy().partial_fit(X[40:80], Y[40:80]).forget(X[:40], Y[:40])

@@ -55,6 +55,7 @@ def with_header(**changes):
         (changed("coef", lambda t: t * (1 + 1e-9)), "weights"),
         (changed("gram", lambda t: -t), "sums"),
         (changed("gram", lambda t: t * 0.9), "sums"),
+        (changed("gram", lambda t: np.append(t[:-1], -1e300)), "sums"),
         (changed("moment", lambda t: t * 2), "sums"),
         (changed("moment", lambda t: t[:, ::-1]), "weights"),
         (with_header(weights=[1.0, 29.0]), "sums"),
@@ -64,7 +65,7 @@ def with_header(**changes):
         (changed("coef", lambda t: t * np.nan), "values"),
         (with_header(kind="inference"), "header"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_what_does_not_belong_together_is_noticed(tmp_path, damage, check):
     path = write_model(tmp_path / "m.acil", expansion_size=40)

@@ -93,7 +93,7 @@ class State:
         stretch = self.model.expansion.column_norm()
         if self.scaling is not None:
             stretch *= max(1.0, 1 / float(self.scaling[1].min()))
-        rows.check_finite(limit / max(1.0, stretch**2))
+        rows.check_finite(limit / max(1.0, stretch * stretch))
 
     def check(self, samples: Samples) -> None:
         """Raise if samples cannot be learnt or forgotten: for their values or labels, or the model."""

@@ -37,7 +37,7 @@ def _checked_pivot(lower: Tensor, gamma: float, scale: Tensor, status: Tensor, f
     d = lower.shape[0] - first
     # Pivots are squared diagonal entries of L. Rounding in the sums and in the factorization grows
     # about as √d, so a pivot below this bound is noise, whatever its sign.
-    pivot, noise = root**2, math.sqrt(d) * torch.finfo(lower.dtype).eps * largest
+    pivot, noise = root * root, math.sqrt(d) * torch.finfo(lower.dtype).eps * largest
     if not failed and pivot > noise:
         return
     small = f"its smallest pivot is {pivot:.3g}, no more than rounding noise ({noise:.3g})"
