@@ -112,7 +112,7 @@ def test_the_noise_has_the_stated_scale(monkeypatch, steps, longest):
     assert len(seen) == steps
     rate = 1 / (100 * clip_norm**2 / 8 * (2 / 3))
     each = sigma * math.sqrt(steps) * longest * clip_norm
-    torch.testing.assert_close(W, -rate * each * sum(seen))
+    torch.testing.assert_close(W, -rate * sum(release.on_grid(each * noise, each) for noise in seen))
     # All together: class sums and the steps make up one mechanism with the stated σ.
     clf = plain(clip_norm=clip_norm).fit(X, y)
     scales = []

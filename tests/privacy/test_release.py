@@ -96,6 +96,18 @@ def test_the_noise_has_the_stated_scale(monkeypatch):
         assert abs(float(values.mean())) < 5 * scale / math.sqrt(len(values))
 
 
+def test_the_last_bits_of_a_release_are_the_same_whatever_the_samples_are():
+    # Of one class nothing is drawn together, and with little noise no eigenvalue is negative: the
+    # numbers are those to which noise was added. All their bits would tell samples for certain.
+    made = sums_of(privatize(plain().fit(X, np.zeros(300, dtype=int)), 50.0, DELTA))
+    sigma = dp_accounting.get_sigma_gaussian(50.0, DELTA)
+    parts = (made.gram, made.moment, made.weights)
+    for values, share in zip(parts, release._SHARES[True], strict=True):
+        places = values / 2.0 ** (math.floor(math.log2(sigma / math.sqrt(share))) - 10)
+        # What is left is the rounding of what was computed with them.
+        assert float((places - places.round()).abs().max()) < 1e-6
+
+
 def test_noise_is_new_each_time_and_has_nothing_to_do_with_seeds():
     clf = plain(random_state=0).fit(X, y)
     torch.manual_seed(0)

@@ -38,6 +38,8 @@ _SHARES = {True: (0.78, 0.2, 0.02), False: (0.0, 0.9, 0.1)}
 _LEAST_SPREAD = 1e-2
 #: Rows may be longer than the clip norm by rounding.
 ROUNDING = 1 + 1e-9
+#: How much finer than the noise the grid is to which sums with noise are rounded: 2⁻¹⁰.
+_GRID_BITS = 10
 #: Least ridge, as a share of the mean eigenvalue.
 _LEAST_GAMMA = 1e-3
 #: Largest ε, beyond which nothing is private, and most noise, in units of what a sample adds.
@@ -87,8 +89,9 @@ def privatize(
     which occur twice, get half the variance. The noise multiplier σ of this Gaussian mechanism comes
     from dp-accounting. Repeated releases compose exactly: 1/σ² adds up.
 
-    Noise comes from the operating system's entropy, never from ``random_state``. Sums and noise are
-    floating-point numbers: the proof is about real numbers, and their last bits may tell more.
+    Noise comes from the operating system's entropy, never from ``random_state``. The proof is about real
+    numbers. Sums with noise are rounded to a thousandth of the noise, so that the last bits of
+    floating-point numbers do not tell more.
 
     Examples
     --------
@@ -253,8 +256,8 @@ def noisy_sums(
     moment, counts = sums.moment.clone(), torch.zeros(len(labels), dtype=torch.float64)
     moment[:, places], counts[places] = exact.moment.cpu(), exact.weights
     noise_moment, noise_counts = noise * norm / math.sqrt(share_moment), noise / math.sqrt(share_counts)
-    moment += noise_moment * gaussian(d, len(labels))
-    counts += noise_counts * gaussian(len(labels))
+    moment = on_grid(moment + noise_moment * gaussian(d, len(labels)), noise_moment)
+    counts = on_grid(counts + noise_counts * gaussian(len(labels)), noise_counts)
     # A class of the label set is there, whether it has samples or not.
     counts = _drawn(counts.unsqueeze(0), noise_counts**2).clamp(min=1.0)[0]
     moment = _drawn(moment / counts, (noise_moment / counts) ** 2) * counts
@@ -264,6 +267,7 @@ def noisy_sums(
         noise_gram = gaussian(d, d)
         # Symmetric: variance 1 on the diagonal, 1/2 beside it
         gram = mirror_(exact.gram.cpu().clone()) + scale / 2 * (noise_gram + noise_gram.T)
+        gram = on_grid(gram, scale)
         # Sums over samples have a scatter within classes that has no negative eigenvalue.
         values, vectors = torch.linalg.eigh(gram - between)
         within = (vectors * values.clamp(min=0.0)) @ vectors.T
@@ -292,6 +296,17 @@ def gaussian(*shape: int) -> Tensor:
     # 52 bits: with one more, adding 0.5 would round, and a number could be infinite.
     bits = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(12)
     return torch.from_numpy(ndtri((bits + 0.5) * 2.0**-52)).reshape(shape)
+
+
+def on_grid(values: Tensor, scale: float) -> Tensor:
+    """Round numbers with noise of this scale to a grid on which their last bits tell nothing.
+
+    Noise has finitely many values, so all bits of a sum tell what was added to it. The grid is far finer
+    than the noise and far coarser than these values and all rounding of sums. Its steps are a power of
+    two, by which numbers are divided exactly.
+    """
+    step = 2.0 ** (math.floor(math.log2(scale)) - _GRID_BITS)
+    return (values / step).round() * step
 
 
 def _loss(entries: Sequence[dict[str, Any]]) -> float:

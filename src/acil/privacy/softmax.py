@@ -23,6 +23,7 @@ from acil.privacy.release import (
     ledger_of,
     model_of,
     noisy_sums,
+    on_grid,
     require_releasable,
 )
 from acil.state import State
@@ -172,6 +173,7 @@ def _descended(
     d, n_classes = moment.shape
     longest, n_each, means = longest_error * norm, float(counts.mean()), moment / counts
     scale, usual = noise * longest, n_each * norm**2 / d
+    each = scale * math.sqrt(steps)
     # If weights have the variance τ², gradients with noise of variance s² and the curvature h are worth
     # a ridge of s² / (τ² h).
     ridge = _RIDGE * usual + _RIDGE_OF_NOISE * scale**2 * d * norm**2 / usual
@@ -185,9 +187,8 @@ def _descended(
     W, total, first = speed.clone(), torch.zeros_like(moment), math.ceil(_AVERAGED_FROM * steps)
     for step in range(steps):
         ahead = W + _MOMENTUM * speed
-        slope = gradient(blocks(), ahead, longest)
-        slope += scale * math.sqrt(steps) * gaussian(d, n_classes) + ridge * ahead
-        speed = _MOMENTUM * speed - rate * slope
+        slope = gradient(blocks(), ahead, longest) + each * gaussian(d, n_classes)
+        speed = _MOMENTUM * speed - rate * (on_grid(slope, each) + ridge * ahead)
         W = W + speed
         if step >= first:
             total += W
