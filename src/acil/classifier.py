@@ -249,6 +249,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 state.model.ridge.flush()
                 state.require_sums_of_samples()
             mine.require_same_expansion(theirs)
+            mine.require_as_exact(theirs)
             check_same_kind(theirs.classes, mine.classes)
             mine.require_enough(theirs.classes, theirs.model.head.counts.numpy(), self.min_class_samples)
             merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)

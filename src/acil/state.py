@@ -239,6 +239,16 @@ class State:
                 "again; releases are added up by acil.privacy.combine."
             )
 
+    def require_as_exact(self, other: State) -> None:
+        """Raise if with the sums of another model a sample could change ours by more than clip_norm."""
+        mine, theirs = self.model.precision.name, other.model.precision.name
+        if self.model.expansion.clip_norm is not None and mine != theirs:
+            raise UnsupportedError(
+                f'With clip_norm, models of dtype="{mine}" and dtype="{theirs}" cannot be merged: a '
+                "sample must not change sums by more than that, and in float32 it does, by the rounding "
+                "of all others. Fit both with the same dtype."
+            )
+
     def require_same_expansion(self, other: State) -> None:
         """Raise an `InputError` if the sums of another model are not of the same expanded features."""
         mine, theirs = self.model.expansion, other.model.expansion

@@ -211,6 +211,14 @@ def test_models_that_cannot_be_released_are_refused(settings, message):
         privatize(plain(**settings).fit(X, y), 1.0, DELTA)
 
 
+def test_sums_in_float32_do_not_get_into_a_release_by_merging():
+    clf = plain().fit(X, y)
+    for dtype in ("float32", "mixed"):
+        with pytest.raises(UnsupportedError, match="cannot be merged"):
+            clf.merge(plain(dtype=dtype).fit(X, y))
+    assert clf.n_samples_ == 300
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), [(0, DELTA), (math.inf, DELTA), (1, 0), (1, 1)])
 def test_budgets_are_checked(epsilon, delta):
     with pytest.raises(InputError, match="must be a"):
