@@ -2,10 +2,12 @@
 
 import pytest
 
+from acil import ACILClassifier, save
 from acil.errors import InputError, ModelFileError
 from acil.images import undo
 from acil.images.undo import keep_state, kept_states, remove_states
-from acil.modelfile import describe, locked
+from acil.modelfile import locked
+from acil.modelfile.header import require_whole
 from acil.modelfile.writing import replacing
 
 
@@ -21,7 +23,7 @@ def model(tmp_path):
 def checked(monkeypatch):
     """The states that are looked at before they come back."""
     seen = []
-    monkeypatch.setattr(undo, "describe", lambda path: seen.append(path.read_text()))
+    monkeypatch.setattr(undo, "require_whole", lambda path: seen.append(path.read_text()))
     return seen
 
 
@@ -95,11 +97,18 @@ def test_an_undo_that_was_cut_short_is_not_done_twice(model):
 
 
 def test_a_damaged_state_does_not_replace_the_model(model, monkeypatch):
+    monkeypatch.setattr(undo, "require_whole", require_whole)
+    save(ACILClassifier(expansion_size=8).fit([[0.0], [1.0]], [0, 1]), model)
+    content = model.read_bytes()
     change(model, "1")
-    monkeypatch.setattr(undo, "describe", describe)
-    with pytest.raises(ModelFileError):
+    (state,) = kept_states(model)
+    state.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # its header is whole
+    with pytest.raises(ModelFileError, match="checksum"):
         undo.undo(model)
     assert model.read_text() == "1"
+    state.write_bytes(content)
+    undo.undo(model)
+    assert model.read_bytes() == content
 
 
 def test_a_removed_model_comes_back_but_a_new_one_has_no_past(model):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from acil.errors import InputError, ModelFileError
-from acil.modelfile import describe
+from acil.modelfile.header import require_whole
 from acil.modelfile.writing import replacing
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def undo(model: str | os.PathLike[str]) -> None:
     states = _settled(path)
     if not states:
         raise InputError(f"No earlier state of {model} is kept: there is nothing to undo.")
-    describe(states[-1])  # a damaged file must not replace the model
+    require_whole(states[-1])  # a damaged file must not replace the model
     with replacing(path) as draft:
         draft.unlink()
         _link(states[-1], draft)

@@ -271,6 +271,14 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         return {**facts, **header, "n_samples": sum(header["counts"]), "tensors": tensors}
 
 
+def require_whole(path: str | os.PathLike[str]) -> None:
+    """Raise a `ModelFileError` unless a model file is as it was written, its tensors too."""
+    with opened(path) as (file, header, layouts):
+        for name in layouts:
+            if zlib.crc32(file.get_tensor(name)) != header["checksums"].get(name):
+                raise InvalidFileError(f"tensor {name!r} does not have the checksum it was written with")
+
+
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], dict[str, Layout]]]:
     """Open a model file, check it, and yield it with its header and the layouts of its tensors.
