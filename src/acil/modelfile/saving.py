@@ -32,6 +32,7 @@ from acil.modelfile.header import (
     InvalidFileError,
     check_header,
     check_layouts,
+    check_tensor,
     opened,
     parse_header,
 )
@@ -364,9 +365,8 @@ def _head(
 
 def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
     """Read a tensor into memory that may not be aligned: it is to be copied."""
-    array, checksums = get(name), header["checksums"]
-    if checksums and zlib.crc32(array) != checksums.get(name):
-        raise InvalidFileError(f"tensor {name!r} does not have the checksum that it was written with")
+    array = get(name)
+    check_tensor(array, name, header)
     tensor = torch.from_numpy(array)
     _require_finite(name, tensor)
     return tensor
