@@ -106,7 +106,7 @@ def test_other_methods(name, seeds, averages):
 
 def paper_table() -> dict[tuple[str, int], float]:
     """Return seconds by method and K of the run that made the paper's table, divided among its jobs."""
-    collection = collect([RECORDS / "compare" / "table1-1.jsonl", RECORDS / "trained" / "table1-acil-1.jsonl"])
+    collection = collect([RECORDS / "compare/table1-1.jsonl", RECORDS / "trained/table1-acil-1.jsonl"])
     (comparison,) = collection.suites["main"]
     assert not collection.unfinished
     phases = [phase for _, _, cell in comparison.cells() for run in cell.runs for phase in run.phases]
@@ -123,8 +123,11 @@ def seconds_by_cell(phases: list[dict]) -> dict[tuple[str, int], float]:
 @pytest.mark.parametrize(("name", "seconds"), [(row[0], row[7]) for row in METHODS if row[7]])
 def test_seconds_of_other_methods(name, seconds):
     (method, *_) = re.findall(r"`([\w+-]+)", name)
-    paths = [*RECORDS.glob("compare/*-0.jsonl"), RECORDS / "compare" / "dgr-1.jsonl"]
-    records = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in (*RECORDS.glob("compare/*-0.jsonl"), RECORDS / "compare/dgr-1.jsonl")
+    ]
+    records = [json.loads(line) for text in texts for line in text.splitlines()]
     phases = [r for r in records if r["kind"] == "phase" and r["recipe"] == "paper"]
     cells, mark = (paper_table(), "") if name.startswith("●") else (seconds_by_cell(phases), "≤ ")
     shown = [cells[method, k] for k in (5, 10, 25, 50) if (method, k) in cells]
