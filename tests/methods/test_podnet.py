@@ -128,6 +128,15 @@ def test_training_starts_from_imprinted_proxies(monkeypatch, fits):
     assert torch.equal(fits[0][0].classifier.new, expected)
 
 
+def test_old_proxies_do_not_move_in_the_main_stage():
+    phases = make_phases((3, 2))
+    before, after = (
+        learnt("podnet", phases[:n], podnet_balanced_epochs=0).network.classifier for n in (1, 2)
+    )
+    assert torch.equal(after.weight[:3], before.weight)
+    assert not torch.equal(after.eta, before.eta)
+
+
 def test_all_proxies_and_nothing_else_move_in_the_balanced_stage():
     phases = make_phases((3, 2))
     main, both = (learnt("podnet", phases, podnet_balanced_epochs=n) for n in (0, 2))
