@@ -97,11 +97,10 @@ def test_thousand_predictions_while_twenty_classes_are_taught(settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["small", "efficientnet-lite0"])
-def test_32_clients_get_more_than_one(place, tmp_path, network, capsys):
+def test_32_clients_get_more_than_one(tmp_path, capsys):
     """Throughput of 32 clients against one client in the same run, with the 95th percentile."""
-    options = ["--backbone", f"onnx:{place / 'network.onnx'}" if network == "small" else network]
-    number = 640 if network == "small" else 160
+    # Of a small network, most of the time is that of HTTP, which batches do not save.
+    options, number = ["--backbone", "efficientnet-lite0"], 160
     with started(tmp_path / "m.acil", *options, "--no-token", cwd=tmp_path) as (_, address):
         with Client(base_url=address, timeout=120) as served:
             for name in ("red", "blue", "green"):
@@ -124,7 +123,7 @@ def test_32_clients_get_more_than_one(place, tmp_path, network, capsys):
         alone, together = (np.median([r[i] for r in rounds], axis=0) for i in (0, 1))
         with capsys.disabled():
             print(
-                f"\n{network}: one client {alone[0]:.0f} images/s (p95 {alone[1]:.1f} ms), 32 clients "
+                f"\none client {alone[0]:.0f} images/s (p95 {alone[1]:.1f} ms), 32 clients "
                 f"{together[0]:.0f} images/s (p95 {together[1]:.1f} ms): {together[0] / alone[0]:.2f} x"
             )
         assert together[0] >= 1.3 * alone[0]

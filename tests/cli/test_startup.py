@@ -10,9 +10,9 @@ from PIL import Image
 
 from pictures import draw, network_file
 
-#: Processor time of `acil learn` of 30 photographs, start-up included, in units of importing torch. It
-#: was 3.0 when this was written, with one thread.
-TORCH_IMPORTS = 3.3
+#: Processor time of `acil learn` of 30 photographs, start-up included, in units of importing torch and
+#: scikit-learn. With one thread it was 1.7 when this was written.
+IMPORTS = 2.0
 ROUNDS = 3
 
 #: Runs the command, and prints in the end which of these modules it has loaded.
@@ -65,9 +65,7 @@ def seconds(*arguments):
 
 
 @pytest.mark.slow
-def test_a_class_of_thirty_photographs_is_learnt_in_little_more_than_the_import_of_torch(
-    tmp_path, capsys
-):
+def test_a_class_of_thirty_photographs_is_learnt_in_twice_the_time_of_imports(tmp_path, capsys):
     pytest.importorskip("efficientnet_lite_pytorch")
     pytest.importorskip("onnxruntime")
     generator = np.random.default_rng(0)
@@ -83,9 +81,9 @@ def test_a_class_of_thirty_photographs_is_learnt_in_little_more_than_the_import_
     for _ in range(ROUNDS):
         (tmp_path / "m.acil").write_bytes(made)
         learning = seconds(*learn, tmp_path / "second", "--class", "second")
-        times.append((learning, seconds("-c", "import torch")))
+        times.append((learning, seconds("-c", "import torch, sklearn.base")))
     # The least of each: a busy machine makes both slower, never faster.
     learning, importing = (min(column) for column in zip(*times, strict=True))
     with capsys.disabled():
-        print(f"\nlearnt in {learning:.2f} s of processor time, torch imported in {importing:.2f} s")
-    assert learning <= TORCH_IMPORTS * importing
+        print(f"\nlearnt in {learning:.2f} s of processor time, libraries imported in {importing:.2f} s")
+    assert learning <= IMPORTS * importing
