@@ -163,7 +163,8 @@ def test_memory_plot_has_a_line_for_each_method_whatever_it_keeps(tmp_path):
     with styled():
         figure = memory_plot(comparison)
     (panel,), (legend,) = figure.axes, figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["acil", "finetune", "icarl", "lucir"]
+    # The highest line first, as in the panel.
+    assert [text.get_text() for text in legend.get_texts()] == ["acil", "icarl", "lucir", "finetune"]
     lines = [list(line.get_xdata()) for line in panel.lines]
     assert lines[0] == [4 * width * width for width in (1024, 2048, 4096)]
     assert lines[1] == [0, 1]  # keeps nothing: its level, across the panel

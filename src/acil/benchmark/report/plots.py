@@ -74,7 +74,7 @@ def accuracy_plot(comparison: Comparison) -> Figure:
     for k, panel in zip(comparison.phases, axes, strict=True):
         panel.set(title=f"K = {k}", xlabel="classes seen", ylabel="accuracy, all classes seen (%)")
         panel.xaxis.set_major_locator(_whole_numbers())
-    legend_below(figure, handles)
+    legend_below(figure, _highest_first(handles, lines))
     return figure
 
 
@@ -82,7 +82,9 @@ def phases_plot(comparison: Comparison) -> Figure | None:
     """Draw Ā against K, one line for each row; None for a single method or K."""
     if len({row.method for row in comparison.rows}) < 2 or len(comparison.phases) < 2:
         return None
-    figure, (panel,) = panels("Average accuracy against the phases", comparison, 1, 6.4, 4.6)
+    # Many lines are told apart only if there is room between them.
+    height = 4.0 + 0.15 * len(comparison.rows)
+    figure, (panel,) = panels("Average accuracy against the phases", comparison, 1, 6.4, height)
     lines: Lines = {row.label: {0: []} for row in comparison.rows}
     for k, row, cell in comparison.cells():
         if mean := cell.over_seeds("average_accuracy"):
@@ -90,7 +92,7 @@ def phases_plot(comparison: Comparison) -> Figure | None:
     handles = _draw_lines({0: panel}, lines)
     _log_ticks(panel, 10, comparison.phases)
     panel.set(xlabel="phases K (logarithmic)", ylabel="average accuracy Ā (%)")
-    legend_below(figure, handles)
+    legend_below(figure, _highest_first(handles, lines))
     return figure
 
 
@@ -206,7 +208,7 @@ def memory_plot(comparison: Comparison) -> Figure | None:
         panel.xaxis.set_major_locator(ticker.LogLocator(base=10, subs=steps, numticks=12))
         panel.xaxis.set_minor_formatter(ticker.NullFormatter())
         panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: nbytes(value, short=True)))
-    legend_below(figure, handles)
+    legend_below(figure, _highest_first(handles, lines))
     return figure
 
 
@@ -312,6 +314,16 @@ def _draw_lines(axes: Mapping[int, Axes], lines: Lines, band: bool = False) -> d
                 level = panel.axhline(points[0][1].mean, **_level_style(position))
                 handles.setdefault(label, level)
     return handles
+
+
+def _highest_first(handles: Mapping[str, Any], lines: Lines) -> dict[str, Any]:
+    """Order a legend by where its lines end, the mean over panels: as the eye meets them in a plot."""
+
+    def end(label: str) -> float:
+        drawn = [points for points in lines[label].values() if points]
+        return float(np.mean([max(points, key=lambda point: point[0])[1].mean for points in drawn]))
+
+    return {label: handles[label] for label in sorted(handles, key=end, reverse=True)}
 
 
 def _line(panel: Axes, position: int, points: list[tuple[int, Stat]], band: bool) -> Any:
