@@ -184,6 +184,9 @@ def test_same_run_twice_counts_once_and_the_later_of_two_that_differ(tmp_path):
     slower = [r | {"seconds": 9.0} if r["kind"] == "phase" else r for r in run_records(average=60.0)]
     merged = collect([first, write_run(tmp_path / "slower", slower)])
     assert (merged.repeated, merged.replaced) == (1, 0)
+    # Suites that share the main table share its runs.
+    merged = collect([first, write_run(tmp_path / "suite", run_records(average=60.0, suite="compare"))])
+    assert (merged.repeated, merged.replaced) == (1, 0)
     merged = collect([first, later])
     assert (merged.repeated, merged.replaced) == (0, 1)
     assert merged.suites["main"][0].rows[0].cells[5].over_seeds("average_accuracy").mean == 62.0

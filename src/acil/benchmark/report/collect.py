@@ -27,7 +27,8 @@ LEAST_SIZES = 3
 #: A setting that may differ between the seeds of a row: the file of each seed's network.
 _NETWORK = "backbone"
 _NETWORK_FILE = ".safetensors"
-_TIMES = ("job", "ended", "seconds", "peak_rss")
+#: What differs each time a run is made.
+_PASSING = ("suite", "job", "ended", "seconds", "peak_rss")
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     for file in [file for given in run_dirs for file in _files(Path(given))]:
         records = _shared_out([_with_own_settings(record) for record in Records(file).read()])
         environments += [r for r in records if r["kind"] == "environment" and r not in environments]
-        for name, run in _runs(records).items():
-            # Other classes make another run, even with the same settings.
-            found = (name, run.classes)
+        for (suite, *name), run in _runs(records).items():
+            # Suites that share a table share its runs. Other classes make another run.
+            found = (_table_of(suite), *name, run.classes)
             if found in merged:
                 same = _results(merged[found]) == _results(run)
                 repeated, replaced = repeated + same, replaced + (not same)
@@ -74,8 +75,7 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     suites: dict[str, list[Run]] = {"main": [], **{suite: [] for suite in SPECIAL_SUITES}}
     # A failure is a result, too.
     for run in [*done, *(run for run in left if run.failure is not None)]:
-        suite = run.identity["suite"]
-        suites[suite if suite in SPECIAL_SUITES else "main"].append(run)
+        suites[_table_of(run.identity["suite"])].append(run)
     # Accuracy against bytes is shown for every method.
     suites["memory"] = [*suites["main"], *suites["memory"]]
     compared = {suite: _comparisons(runs) for suite, runs in suites.items()}
@@ -107,6 +107,10 @@ def against_base(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
         for (dataset, order, recipe, classes), alike in grouped.items()
     ]
     return tuple(comparison for comparison in found if comparison.rows)
+
+
+def _table_of(suite: str) -> str:
+    return suite if suite in SPECIAL_SUITES else "main"
 
 
 def _files(path: Path) -> list[Path]:
@@ -184,9 +188,9 @@ def _shared_out(records: list[Record]) -> list[Record]:
 
 
 def _results(run: Run) -> str:
-    """Return the results of a run as text, without times, which differ each time."""
+    """Return the results of a run as text."""
     records = [run.summary or {}, *run.phases]
-    return canonical({"": [{k: v for k, v in r.items() if k not in _TIMES} for r in records]})
+    return canonical({"": [{k: v for k, v in r.items() if k not in _PASSING} for r in records]})
 
 
 def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
