@@ -393,6 +393,11 @@ def test_an_address_that_is_none_is_told(taught):
         assert "A class name cannot have a '/'" in refused.json()["detail"]
 
 
+def test_monitors_may_ask_for_the_head_of_health_alone(taught):
+    answer = taught.head("/health")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_a_method_that_is_none_of_an_address_is_told(taught):
     refused = taught.get("/predict")
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
