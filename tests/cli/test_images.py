@@ -94,9 +94,11 @@ def test_csv_lists_and_single_files_are_learnt(place, tmp_path, network):
 
 def test_several_folders_are_learnt_at_once(place, tmp_path, network):
     model = tmp_path / "m.acil"
-    folders = [place / "train" / "red", place / "train" / "blue", draw(tmp_path / "more", 2, seed=4)]
+    linked = tmp_path / "pink"
+    linked.symlink_to(place / "train" / "red")
+    folders = [linked, place / "train" / "blue", draw(tmp_path / "more", 2, seed=4)]
     acil("learn", *folders, "--model", model, "--backbone", network)
-    assert counts(model) == {"blue": 7, "green": 2, "red": 7, "white": 2}
+    assert counts(model) == {"blue": 7, "green": 2, "pink": 5, "red": 2, "white": 2}
     acil("forget", model, *folders[:2])
     assert counts(model) == {"blue": 2, "green": 2, "red": 2, "white": 2}
     assert "no class folders" in acil("learn", folders[0], "--model", model, code=1).stderr

@@ -108,7 +108,7 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
 
     def label(place: Path) -> str | None:
         by_name = len(images) > 1 and place.is_dir() and not has_folders(place)
-        return place.resolve().name if by_name else None
+        return (place if place.is_symlink() else place.resolve()).name if by_name else None
 
     listings = [list_images(place, class_name or label(place)) for place in images]
     for listing in listings:
