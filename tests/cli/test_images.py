@@ -368,6 +368,9 @@ def test_inference_file_is_small_and_predicts(place, model, tmp_path):
     found = acil("predict", small, place / "test" / "red", "--json")
     assert [row["label"] for row in json.loads(found.stdout)] == ["red"] * 3
     assert "cannot tell what is unknown" in found.stderr
+    found = acil("evaluate", small, place / "test")
+    assert "cannot tell what is unknown" in found.stderr
+    assert "called unknown" not in found.output
     assert "exists" in acil("export", model, "--inference", small, code=1).stderr
     assert "Say what to write" in acil("export", model, code=1).stderr
 

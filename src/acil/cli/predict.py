@@ -36,6 +36,7 @@ from acil.cli.shared import (
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad/--strict", help="Leave out unreadable images, or fail.")
 ]
+_CANNOT_TELL = "This model has no exact sums: it cannot tell what is unknown."
 
 
 class Format(StrEnum):
@@ -88,7 +89,7 @@ def predict(
     found = [prediction for prediction in answers if prediction.error is None]
     tell_skipped(prediction.error for prediction in answers if prediction.error is not None)
     if threshold is not None and found[0].novelty is None:
-        tell("This model has no exact sums: it cannot tell what is unknown.")
+        tell(_CANNOT_TELL)
     if as_json or format_ is Format.json:
         echo_json([prediction.to_dict() for prediction in answers])
     elif format_ is Format.csv:
@@ -148,10 +149,14 @@ def evaluate(
     tell_skipped(found.skipped)
     if plot is not None:
         _draw(found, plot)
+    tells = (*found.right, *found.wrong)[0][1].novelty is not None
+    if not tells:
+        tell(_CANNOT_TELL)
     if found.not_learnt:
+        called = f"; {found.not_learnt_unknown} called unknown" if tells else ""
         tell(
             f"left out: {counted(sum(found.not_learnt.values()), 'image')} of classes not learnt "
-            f"({', '.join(map(plain, found.not_learnt))}); {found.not_learnt_unknown} called unknown"
+            f"({', '.join(map(plain, found.not_learnt))}){called}"
         )
     if as_json:
         echo_json(found.to_dict())
@@ -160,10 +165,8 @@ def evaluate(
     _show_images("doubtful", found.right, show)
     rows = [(name, f"{accuracy:.2f} %") for name, accuracy in found.per_class.items()]
     typer.echo(table(rows, right=(1,)))
-    unknown = sum(found.unknown.values())
-    typer.echo(
-        f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')}; {unknown} called unknown"
-    )
+    called = f"; {sum(found.unknown.values())} called unknown" if tells else ""
+    typer.echo(f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')}{called}")
     if plot is not None:
         tell(str(plot))
 
