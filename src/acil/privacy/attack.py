@@ -255,7 +255,8 @@ def _recovered(known: _Known, base: _Known | None, learnt: int) -> tuple[Tensor,
         return row.unsqueeze(0), [int(change.argmax())], rank
     gram, moment = _difference(known, base)
     found = Recovered(None, nothing, [])
-    if 0 < learnt <= _MOST:
+    # As many samples as dimensions span everything: no direction tells them apart.
+    if 0 < learnt <= min(_MOST, len(gram) - 1):
         found = recover(gram, moment, learnt, known.expansion)
     # The sum over one new sample of a class is that sample, however many samples others have.
     gained = known.counts.copy()

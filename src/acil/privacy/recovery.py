@@ -51,14 +51,13 @@ class Recovered:
 def recover(gram: Tensor, moment: Tensor, n_samples: int, expansion: Expansion) -> Recovered:
     """Find the samples that sums, both triangles of gram and in float64, are sums of.
 
-    Every row returned is one that the sums confirm: it lies in their range, has the form of an expanded
-    row, and belongs to one class and no other.
+    There are fewer samples than dimensions. Every row returned is one that the sums confirm: it lies in
+    their range, has the form of an expanded row, and belongs to one class and no other.
     """
     d = len(gram)
     values, vectors = _largest(gram, min(n_samples + 8, d))
-    rank = min(n_samples, d)
-    # Of as many samples as dimensions the range is everything; noise has no fall.
-    rounding = abs(float(values[rank] / values[rank - 1])) if rank < d else 1.0
+    rank = n_samples
+    rounding = abs(float(values[rank] / values[rank - 1]))  # noise has no fall
     nothing = Recovered(rank, gram.new_zeros(0, d), [])
     if not (float(values[rank - 1]) > 0 and rounding < _FALL):
         return replace(nothing, rank=int((values > _FALL * values.abs().max()).sum()))
