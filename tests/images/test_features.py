@@ -172,6 +172,8 @@ def test_missing_file_is_told(tmp_path, name):
         ("a,b,species\n1,2,x\n", "that of labels is called 'label'"),
         ({"X": ROWS, "y": LABELS}, r"no array 'features' \(and 'labels'\) but \['X', 'y'\]"),
         ("a,b,label\n1,nan,x\n", "finite"),
+        ("a,b,label\n1,2,x\n1,,x\n", "finite numbers; those of row 2 are not"),
+        ("a,b,label\n1,2,x\n1,2,\n", "row 2 has no label"),
         ("a,b,label\n1,2,../x\n", "class name"),
         ({"labels": LABELS}, "features"),
         ({"features": ROWS[0]}, "shape"),

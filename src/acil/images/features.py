@@ -102,6 +102,10 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
             raise InputError(f"{place} has {n} rows of features, but {len(values)} {name}.")
     labels = texts["labels"] if label is None else [label] * n
     if any(labels):
+        if "" in labels:
+            raise InputError(
+                f"{place}: row {labels.index('') + 1} has no label. Give all rows one, or none."
+            )
         for label in set(labels):
             check_class_name(label)
     digests, names = tuple(texts["digests"]), tuple(texts["paths"])
@@ -171,6 +175,8 @@ def _arrays(columns: dict[str, npt.NDArray[Any]]) -> _Read:
 
 def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     try:
+        if column.dtype.kind == "U":
+            column = np.where(column == "", "nan", column)  # the row of an empty cell is told
         return column.astype(np.float32)
     except ValueError as error:
         raise ValueError(
