@@ -86,6 +86,9 @@ def test_embed_writes_labels_where_there_are_folders_of_classes(photos, tmp_path
     acil("embed", photos, "-o", tmp_path / "x.csv", *network, code=2)
     with np.load(out) as file:
         assert sorted(set(file["labels"].tolist())) == ["blue", "green", "red", "white"]
+    acil("embed", photos / "red", photos / "blue", "-o", out, "--force", *network)
+    with np.load(out) as file:
+        assert file["labels"].tolist() == ["red"] * 3 + ["blue"] * 3, "as acil learn takes them"
     acil("embed", photos / "red", "-o", out, "--force", *network)
     with np.load(out) as file:
         assert "labels" not in file

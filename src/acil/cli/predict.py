@@ -231,6 +231,7 @@ def embed(
     from acil.vision.networks import DEFAULT
 
     labelled = class_name is not None or any(has_folders(p) or p.suffix.lower() in LISTS for p in images)
+    labelled = labelled or (len(images) > 1 and all(place.is_dir() for place in images))
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
     with shown_progress("images") as progress:
         reader = ImageClassifier(DEFAULT if backbone is None else backbone)
