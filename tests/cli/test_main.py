@@ -118,3 +118,12 @@ def test_closed_pipe_is_silent(arguments):
         os.close(writer)
     assert result.returncode == 1
     assert result.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is full")
+@pytest.mark.parametrize("arguments", [["--version"], ["probe", "talk"]], ids=["short", "long"])
+def test_a_full_disk_behind_stdout_is_told(arguments):
+    with Path("/dev/full").open("w") as full:
+        result = run("-c", PROBE, *arguments, stdout=full)
+    assert result.returncode == 1
+    assert re.fullmatch("error: No space left on device: [^\n]*\n", result.stderr)

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Results go to stdo
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated, Any
@@ -33,7 +34,7 @@ class _Commands(TyperGroup):
             tell("error: " + "\n".join(map(plain, str(error).split("\n"))))
             raise typer.Exit(1) from error
         except OSError as error:
-            if error.filename is None:  # not of a file, such as a reader that is gone
+            if error.filename is None:  # not of a file, such as stdout
                 raise
             said = f"error: {error.strerror}: {error.filename}. Check path and permissions."
             tell(plain(said))
@@ -95,8 +96,12 @@ def main() -> None:
             app(prog_name="acil")
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader is gone, as in `acil inspect m.acil | head`. Python would flush stdout again at
-        # its end, and fail.
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # The reader is gone, as in `acil inspect m.acil | head`, or the disk of the output is full.
+        # Python would flush stdout again at its end, and fail.
+        if error.errno == errno.ENOSPC:
+            tell(f"error: {error.strerror}: not all could be written. Free some space, and try again.")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
