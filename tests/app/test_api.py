@@ -409,6 +409,8 @@ def test_what_happens_to_the_file_is_logged_once(taught, caplog):
     with caplog.at_level("INFO", logger="acil"):
         taught.forget("red", images_of("red", 5)[:1])
         assert "forgot 1 image of 'red'" in caplog.text
+        assert taught.teach("red", images_of("red", 5)[1:]).json()["images"] == 0
+        assert caplog.text.count(", saved") == 1, "nothing was, the second time"
         content = store.path.read_bytes()
         store.path.unlink()
         # The server itself looks too, once a second.

@@ -200,7 +200,8 @@ class Service:
         seconds = time.perf_counter() - start
         done = "learnt" if action == "learn" else "forgot"
         what = "1 image" if images == 1 else f"{images} images"
-        logger.info("%s %s of %r in %.2f s, saved", done, what, name, seconds)
+        saved = ", saved" if images else ": all were learnt before"
+        logger.info("%s %s of %r in %.2f s%s", done, what, name, seconds, saved)
         left_out = {"repeated": len(report.repeated), "misplaced": len(report.misplaced)}
         return {**entry, "totals": report.totals, **left_out, "seconds": seconds}
 
