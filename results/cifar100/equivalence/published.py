@@ -9,7 +9,9 @@ of the weights at the end. γ = 0.1 and d = 2000, where batches have more rows t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,10 @@ from acil.vision.extract import FeatureExtractor
 BASE, CLASSES, WIDTH, GAMMA = 50, 100, 2000, 0.1
 #: (phases, rows in a batch)
 RUNS = ((25, 4096), (5, 2048))
+#: How the rows of a phase follow each other: at random, or class by class.
+ORDERS = ("random", "by class")
+#: Standard deviation of W_fe: the paper's, and that of the authors' code for 64 features.
+SCALES = (1.0, 1 / math.sqrt(3 * 64))
 
 
 def step(R: Tensor, W: Tensor, X: Tensor, Y: Tensor) -> None:
@@ -54,22 +60,27 @@ def main() -> None:
         right = (test[rows] @ W[:, :seen]).argmax(dim=1) == data.test_labels[rows]
         return 100 * float(right.double().mean())
 
-    for phases, batch in RUNS:
+    for (phases, batch), order, scale in itertools.product(RUNS, ORDERS, SCALES):
         R, gram = eye / GAMMA, torch.zeros_like(eye)
         W, moment = (torch.zeros(WIDTH, CLASSES, dtype=torch.float64) for _ in range(2))
         found, expected, start = [], [], 0
         for end in np.linspace(BASE, CLASSES, phases + 1).round().astype(int).tolist():
             rows = torch.nonzero((data.train_labels >= start) & (data.train_labels < end)).flatten()
-            rows, start = rows[torch.randperm(len(rows), generator=generator)], end
+            shuffled = rows[torch.randperm(len(rows), generator=generator)]
+            rows, start = (
+                shuffled if order == "random" else rows[data.train_labels[rows].argsort(stable=True)],
+                end,
+            )
             for part in rows.split(batch):
-                X = expansion(features[part].double())
+                X = scale * expansion(features[part].double())
                 Y = one_hot(data.train_labels[part], CLASSES).double()
                 step(R, W, X, Y)
                 gram, moment = gram + X.T @ X, moment + X.T @ Y
             joint = torch.cholesky_solve(moment, torch.linalg.cholesky(gram + GAMMA * eye))
             found.append(accuracy(W, end))
             expected.append(accuracy(joint, end))
-        line = {"phases": phases, "batch": batch, "width": WIDTH, "gamma": GAMMA}
+        line = {"phases": phases, "batch": batch, "order": order, "scale": scale}
+        line |= {"width": WIDTH, "gamma": GAMMA}
         line |= {"average_accuracy": np.mean(found), "joint_average_accuracy": np.mean(expected)}
         line["weights"] = float((W - joint).norm() / joint.norm())
         with arguments.out.open("a", encoding="utf-8") as file:
