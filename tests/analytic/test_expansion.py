@@ -49,6 +49,15 @@ def test_seed_alone_decides():
     assert not torch.equal(first.projection, Expansion.draw(6, 20, "relu", seed=4).projection)
 
 
+def test_the_default_type_of_torch_does_not_change_the_projection():
+    torch.set_default_dtype(torch.float64)
+    try:
+        expansion = Expansion.draw(6, 20, "relu", seed=3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(expansion.projection, Expansion.draw(6, 20, "relu", seed=3).projection)
+
+
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 

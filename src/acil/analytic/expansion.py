@@ -49,7 +49,7 @@ class Expansion:
         if size is not None:
             generator = torch.Generator().manual_seed(seed)
             try:
-                projection = torch.randn(in_features, size, generator=generator)
+                projection = torch.randn(in_features, size, generator=generator, dtype=torch.float32)
             except RuntimeError as error:
                 raise InputError(
                     f"An expansion of {in_features} features to {size} does not fit into memory. Use a "
