@@ -1,12 +1,14 @@
 """Arrays of every kind go in; bad ones are refused, and change nothing."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
 import torch
 
-from acil import ACILClassifier
+from acil import ACILClassifier, load, save
 from acil.errors import ACILError, InputError, InputTypeError, SingularMatrixError, UnsupportedError
 from acil.validation import Rows
 from strategies import Unchanged, blobs, relative
@@ -103,6 +105,38 @@ def test_every_kind_of_array_gives_the_same_model(kind, solver):
         assert np.array_equal(given.astype(np.float64), COARSE), "the caller's array was changed"
     elif isinstance(given, torch.Tensor):
         assert np.array_equal(given.detach().double().numpy(), COARSE)
+
+
+MODES = {
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "another default device": lambda: torch.device("meta"),
+}
+
+
+def learnt_within(mode, path, options):
+    """Return probabilities, scores and novelty of a model that began in a mode of torch."""
+    X, y = torch.from_numpy(PROBLEM.X), PROBLEM.y
+    with mode():
+        clf = ACILClassifier(expansion_size=64, device="cpu", **options).partial_fit(X[:40], y[:40])
+        clf.predict(X)
+        save(clf.partial_fit(X[40:42], y[40:42]), path)
+        loaded = load(path)
+        found = [loaded.predict_proba(X), clf.partial_fit(X[42:44], y[42:44]).decision_function(X)]
+    for model in (clf, loaded):
+        model.partial_fit(X[44:45], y[44:45]).partial_fit(X[45:], y[45:]).forget(X[:2], y[:2])
+        found += [model.decision_function(X), model.novelty(X)]
+    return [part.numpy() for part in found]
+
+
+@pytest.mark.parametrize(
+    "options", [{"solver": "recursive", "gamma": 1.0}, {"dtype": "mixed", "scores": "discriminant"}]
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_of_torch_around_a_call_change_nothing(mode, options, tmp_path):
+    found = learnt_within(MODES[mode], tmp_path / "model.acil", options)
+    expected = learnt_within(nullcontext, tmp_path / "model.acil", options)
+    assert all(map(np.array_equal, found, expected))
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_INTEGERS)

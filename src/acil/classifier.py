@@ -19,6 +19,7 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
 from acil.analytic import Frozen
+from acil.analytic.linalg import plain_torch
 from acil.analytic.model import Weights
 from acil.errors import InputError, NotFittedError
 from acil.state import Samples, State, both_ledgers
@@ -310,6 +311,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             value = check_gamma(gamma, state.model.precision.products)
             return self._set_gamma(state, value * state.gamma_unit() if relative else value)
 
+    @plain_torch()
     def decision_function(self, X: Any) -> Any:
         """Return the scores of each class.
 
@@ -328,6 +330,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         blocks = state.model.scores(state.features(rows), weights)
         return _like(rows, (s[:, 1] - s[:, 0] if s.shape[1] == 2 else s for s in blocks))
 
+    @plain_torch()
     def predict(self, X: Any) -> Any:
         """Return the label with the highest score of each row.
 
@@ -349,6 +352,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return labels
         return torch.from_numpy(labels).to(rows.tensor_device)
 
+    @plain_torch()
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities, of shape (n, n_classes): a softmax of the scores.
 
@@ -495,6 +499,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._locked() as state:
             return state.temperature()
 
+    @plain_torch()
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
         with nullcontext() if fresh else self._locked() as known:
@@ -572,7 +577,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Hold the lock of the model and yield its state, after making sure that it is whole."""
         while True:
             lock = self._require_state().model.lock
-            with lock:
+            with lock, plain_torch():
                 state = self._require_state()
                 if state.model.lock is lock:
                     state.model.require_whole()

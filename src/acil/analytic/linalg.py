@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,21 @@ PANEL = 512
 _GRAM_PANEL, _GRAM_STEP = 1024, 256
 #: Widest matrix of which a copy costs little beside everything else.
 _COPIED = 4096
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Leave inference mode, autocast and a default device, in which callers may extract features.
+
+    Tensors made in the first cannot be written later, and the second rounds float32 to half precision.
+    """
+    with torch.inference_mode(False), ExitStack() as modes:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                modes.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            modes.enter_context(torch.device("cpu"))
+        yield
 
 
 def panels(d: int, width: int | None = None) -> Iterator[tuple[int, int]]:

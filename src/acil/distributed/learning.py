@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from acil.analytic import Sums
-from acil.analytic.linalg import lower_panels
+from acil.analytic.linalg import lower_panels, plain_torch
 from acil.classifier import ACILClassifier
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
@@ -41,6 +41,7 @@ _AGREED = {
 }
 
 
+@plain_torch()
 def partial_fit(
     classifier: ACILClassifier,
     X: Any,

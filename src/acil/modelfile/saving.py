@@ -19,7 +19,7 @@ from torch import Tensor
 import acil
 from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Frozen, Recursion, Ridge, Sums
 from acil.analytic.cholesky import cholesky_
-from acil.analytic.linalg import lower_panels, mirror_
+from acil.analytic.linalg import lower_panels, mirror_, plain_torch
 from acil.analytic.ridge import Solution
 from acil.analytic.sums import Matrix
 from acil.classifier import ACILClassifier
@@ -281,6 +281,7 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
     return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
 
 
+@plain_torch()
 def _assembled(
     get: Get, header: dict[str, Any], names: Collection[str], inference: bool, device: str | None
 ) -> ACILClassifier:
