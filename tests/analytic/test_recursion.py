@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acil.analytic import PRECISIONS, Recursion
+from acil.errors import SingularMatrixError
 from regressions import CPU, learn, samples, weights_for
 from strategies import relative
 
@@ -83,6 +84,13 @@ def test_a_large_phase_after_a_tiny_base_is_learnt_in_small_blocks():
     rows[:, 0] += 10.0
     head = learn(learn(new(100, 4, 1e-5), rows[:1], columns[:1]), rows[1:], columns[1:])
     assert relative(head.coef, solution(rows, columns, 4, 1e-5)[1]) <= SPLIT
+
+
+def test_rows_too_large_for_the_precision_are_refused_as_rows_to_learn():
+    rows, columns = samples(100, 20, 3)
+    head = learn(new(20, 3, precision="float32"), rows.float(), columns)
+    with pytest.raises(SingularMatrixError, match="cannot be learnt"):
+        learn(head, 1e5 * rows.float(), columns)
 
 
 def test_diagnostics_follow_from_r():

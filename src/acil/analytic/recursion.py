@@ -135,6 +135,12 @@ class Recursion:
         S = (X @ RXt).mul_(sign)
         S.diagonal().add_(1.0)
         C, status = torch.linalg.cholesky_ex(S)
+        if int(status) and sign > 0:
+            raise SingularMatrixError(
+                "These rows cannot be learnt: up to rounding, R is no longer positive definite, because "
+                f"γ = {self.gamma:.3g} is too small for the recursion in {self.precision.name}. Learn "
+                'all again with a larger gamma, dtype="float64" or solver="gram".'
+            )
         # What is left of rows is known to ε ‖x‖² ‖R‖.
         rounding = torch.finfo(R.dtype).eps * X.square().sum(1).max() * R.diagonal().max()
         if int(status) or (sign < 0 and bool(rounding > _MOST_LOST * C.diagonal().min() ** 2)):
