@@ -44,6 +44,28 @@ def test_a_stream_that_starts_with_one_sample_gets_the_gamma_of_a_full_fit(digit
     assert stream.solve().gamma_ == pytest.approx(joint.gamma_, rel=1e-12)
 
 
+@pytest.mark.parametrize("options", [{}, {"fit_intercept": True, "class_balance": True}])
+@pytest.mark.parametrize("name", ["condition_", "temperature_", "novelty", "relative_novelty"])
+def test_weights_are_those_of_gamma_after_a_question_that_needs_a_larger_one(name, options):
+    # γ is the least one that float32 allows, and three rows later too small.
+    X = np.random.default_rng(0).normal(size=(4000, 18))
+    y = (X[:, 0] > 0) + 2 * (X[:, 1] > 0.5)
+    X[:, 16], X[:, 17] = X[:, 15], X[:, 17] + 40
+    model = ACILClassifier(expansion_size=None, dtype="mixed", **options).fit(X, y)
+    first = model.gamma_
+    X[:3, 17] = 650
+    for i in range(3):
+        model.partial_fit(X[i : i + 1], y[i : i + 1])
+    model.predict(X)
+    found = getattr(model.compact(), name)
+    if callable(found):
+        found(X[:2])
+    assert model.gamma_ > first
+    expected = model.copy().solve()
+    assert relative(model.coef_, expected.coef_) <= 1e-5
+    assert relative(model.decision_function(X), expected.decision_function(X)) <= 1e-5
+
+
 @pytest.mark.parametrize("reload", [False, True])
 def test_a_stream_that_is_saved_now_and_then_still_chooses_gamma_again(tmp_path, reload):
     problem = blobs(300, 16, 5, 0)

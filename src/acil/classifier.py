@@ -379,9 +379,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         with self._locked() as state:
-            model = state.model
-            blocks = map(model.expansion, state.features(rows))
-            return _like(rows, map(model.learner.leverage, blocks))
+            blocks = map(state.model.expansion, state.features(rows))
+            return state.model.ask(lambda head: _like(rows, map(head.leverage, blocks)))
 
     def relative_novelty(self, X: Any) -> Any:
         """Return how novel the direction of each row is, of shape (n,): about 1 if like those learnt.
@@ -491,7 +490,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def condition_(self) -> float:
         """Estimate of the condition number κ of gram + γI."""
         with self._locked() as state:
-            return state.model.learner.condition()
+            return state.model.ask(lambda head: head.condition())
 
     @property
     def temperature_(self) -> float:

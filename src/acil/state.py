@@ -171,7 +171,7 @@ class State:
         """Return how unlike everything learnt rows are."""
         model = self.model
         rows = model.expansion(block)
-        leverages = model.ridge.leverage(rows)
+        leverages = model.ask(lambda head: head.leverage(rows))
         if self.calibration is None:
             return relative_leverage(model, rows, leverages)
         scores = next(model.scores([block], model.weights()))

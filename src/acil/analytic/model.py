@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -48,6 +48,7 @@ class Frozen:
         return self.weights
 
 
+Answer = TypeVar("Answer")
 Head = Ridge | Recursion | Frozen
 Mixer = Callable[["AnalyticModel"], tuple[Tensor, Tensor]] | None
 
@@ -180,6 +181,12 @@ class AnalyticModel:
     def degrees_of_freedom(self) -> float:
         """Return tr H, which takes as long as a factorization."""
         if self._freedom is None:
-            self._freedom = self.learner.degrees_of_freedom()
-            self.ready = None  # it may have solved anew
+            self._freedom = self.ask(lambda head: head.degrees_of_freedom())
         return self._freedom
+
+    def ask(self, question: Callable[[Ridge | Recursion], Answer]) -> Answer:
+        """Ask the regression what it may have to solve anew for, then perhaps with another γ."""
+        before, answer = getattr(self.head, "solution", None), question(self.learner)
+        if getattr(self.head, "solution", None) is not before:
+            self.ready = self.known_mixing = None
+        return answer
