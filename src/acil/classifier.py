@@ -121,8 +121,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     -----
     With ``solver="gram"`` in float64 and equal γ, two ways to the same model agree to max(1e-12, c·ε·κ)
     in held-out scores and in weights (relative Frobenius norm, ε = 2.2e-16): c = 1 for phases and
-    merging, 10 for single samples in a stream and after forgetting. κ is the largest eigenvalue that
-    gram + γI ever had over its smallest now. The recursion agrees to max(1e-6, 100·ε·κ), with the ε of
+    merging, 10 for single samples in a stream and after forgetting; more for weights of many more
+    samples than dimensions (docs/guarantees.md). κ is the largest eigenvalue that gram + γI ever had
+    over its smallest now. The recursion agrees to max(1e-6, 100·ε·κ), with the ε of
     its dtype. With ``solver="gram"`` in float32 and mixed precision ridge scores agree to about 1e-3
     while κ ≤ 5e4, and κ > 8.4e4 is refused.
 
