@@ -60,6 +60,10 @@ def test_pooled_distance_on_known_maps():
     assert pooled_distance([a, a], [b, c]).item() == pytest.approx((math.sqrt(2) + 1) / 2)
     both = torch.cat([a, a]), torch.cat([b, c])
     assert pooled_distance([both[0]], [both[1]]).item() == pytest.approx((math.sqrt(2) + 1) / 2)
+    # One length for all channels: of (1, 1, 4, 4) and (4, 4, 1, 1), beside zeros, √34.
+    weights = torch.tensor([1.0, 2.0]).reshape(1, 2, 1, 1) / 3
+    found = pooled_distance([a * weights], [a * weights.flip(1)])
+    assert found.item() == pytest.approx(6 / math.sqrt(34))
     # The sign and the size of a map do not matter, and equal maps have a finite gradient.
     same = (-2 * a).requires_grad_()
     distance = pooled_distance([same], [a])
