@@ -32,6 +32,7 @@ LWF = {"n_old": 3, "temperature": 2.0, "cross_entropy": 1.0}
         ("eeil", {"eeil_temperature": 3.0}, WITH_EXEMPLARS, {"temperature": 3.0}),
         ("lfl", {}, [16, 16], {"distance": 3.9e-4}),
         ("bic", {"memory_rule": "10 per class"}, [9, 9, 9, 15, 15], {"temperature": 2.0}),
+        ("podnet", {"podnet_balanced_epochs": 0}, WITH_EXEMPLARS, {"gradient_limit": 5.0}),
     ],
 )
 def test_second_phase_has_its_data_its_loss_and_the_network_before(name, settings, counts, values, fits):
@@ -45,8 +46,8 @@ def test_second_phase_has_its_data_its_loss_and_the_network_before(name, setting
     assert network is not teacher
     assert {field: getattr(objective, field) for field in values} == values
     if name not in ("finetune", "joint", "ewc", "bic"):
-        assert objective.teacher is (teacher.backbone if name == "lucir" else teacher)
-        assert not any(part.training for part in objective.teacher.modules())
+        assert objective.teacher is (teacher.backbone if name in ("lucir", "podnet") else teacher)
+    assert not any(part.training for part in teacher.modules())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_weights_of_old_classes_do_not_move_in_an_increment(name):
     method = learnt(name, phases[:1], podnet_balanced_epochs=0)
     assert method.training.weight_decay > 0
     for phase in phases[1:]:
-        before = method.network.classifier.weight.detach().clone()
+        teacher, before = method.network, method.network.classifier.weight.detach().clone()
         bias = method.network.classifier.bias.detach().clone() if name == "lfl" else None
         inner = method.network.backbone.stage1[0].weight
         method.learn(phase)
@@ -152,4 +153,5 @@ def test_weights_of_old_classes_do_not_move_in_an_increment(name):
         assert torch.equal(after.weight[: len(before)], before)
         assert bias is None or torch.equal(after.bias[: len(bias)], bias)
         assert not torch.equal(method.network.backbone.stage1[0].weight, inner)
+        assert all(parameter.grad is None for parameter in teacher.parameters())
     assert name == "lfl" or after.eta.item() != 1.0
