@@ -267,7 +267,8 @@ def test_budget_of_the_paper_is_two_thousand_images():
 def test_wrappers_together_go_on_exactly():
     phases = make_phases((3, 2, 1))
     sizes = tuple(len(phase.labels) for phase in phases)
-    name, context = "lucir+aanets+mnemonics+rmm", rmm_context(sizes, [0.5, 0.5, 0.5])
+    name = "lucir+aanets+mnemonics+rmm"
+    context = rmm_context(sizes, [0.5, 0.5, 0.5], aanets_share=0.25)
     method = learnt(name, phases[:2], context)
     again = resolve(name)(context)
     again.load_state_dict(method.state_dict())
