@@ -42,7 +42,7 @@ from acil.training.settings import check_rising
 
 @dataclass(frozen=True)
 class BiCSettings(Settings):
-    """``memory_rule``, and what ``bic_NAME`` sets; ``increment.NAME`` changes stage 1 alone."""
+    """``memory_rule``, and what ``bic_NAME`` sets; stage 2 has batch size and momentum of stage 1."""
 
     memory_rule: str = "20 per class"
     temperature: Annotated[float, "positive"] = 2.0  # T

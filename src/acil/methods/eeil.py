@@ -19,6 +19,8 @@ Differences from the original:
 2. No noise is added to gradients.
 3. The base network is the shared one, trained by the recipe.
 4. Exemplars are chosen once, before the balanced stage.
+5. With one new class in a phase, the softmax of its group is 1: there is nothing to distil, and the KD
+   of later phases holds the base classes alone. That is a property of the loss.
 """
 
 from __future__ import annotations
