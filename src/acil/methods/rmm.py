@@ -7,8 +7,9 @@ B + n_k, B the host's ``memory_rule`` (20 per class of 100: 2,000). The action r
 
     exemplars of old classes: B + r_k n_k        new images: (1 − r_k) n_k
 
-in equal parts for the classes. New images are drawn at random, and the others are never seen. The
-actions are those that the authors' policy found, by K; for another K give a list.
+in equal parts for the classes, of each new one at least one image. New images are drawn at random, and
+the others are never seen. The actions are those that the authors' policy found, by K; for another K give
+a list.
 
 Differences from the original:
 
