@@ -115,6 +115,13 @@ def test_settings_that_are_none_are_refused_before_anything_is_written(
     assert not (tmp_path / "run" / "records.jsonl").exists()
 
 
+def test_misspelt_training_of_increments_is_refused_before_anything_is_written(tmp_path):
+    values = {"dataset": "digits", "methods": "acil,podnet", "settings.increment.epoch": 3, "phases": 2}
+    with pytest.raises(InputError, match="There is no setting 'epoch'"):
+        run(make_config(values), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     "changes", [{"solver": "recursive"}, {"dtype": "mixed", "gamma": 100}, {"expansion_size": "none"}]
 )

@@ -24,6 +24,7 @@ from acil.errors import InputError
 from acil.methods import Context, available, resolve
 from acil.methods.base_network import NO_BASE, stored_classifier
 from acil.methods.frozen_features import FrozenMethod
+from acil.methods.incremental import IncrementalNetwork, increment_training
 from acil.training.fields import changed
 from acil.training.recipes import Recipe, recipe, to_dict
 from acil.validation import resolve_device
@@ -120,10 +121,12 @@ class PreparedRun:
             if any(has_column(config.suite, name, k) for k in covers)
         ]
         for job in jobs:
-            method = resolve(job.method)
-            if method.analytic_heads or issubclass(method, FrozenMethod):
-                # Refuses what cannot be set, before hours of training.
-                method(self.context(job, None))
+            method, context = resolve(job.method), self.context(job, None)
+            # Both refuse what cannot be set, before hours of training.
+            if issubclass(method, IncrementalNetwork):
+                increment_training(context, method.schedules)
+            elif method.analytic_heads or issubclass(method, FrozenMethod):
+                method(context)
         return jobs
 
     @property
