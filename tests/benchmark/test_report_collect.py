@@ -57,7 +57,8 @@ def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
         ("fecam", {"fecam_tukey": 1}, 2),
         ("podnet+rmm", {"rmm_actions": [0.5]}, 2),
         ("ncm", {"recipe.training.epochs": 3}, 2),
-        ("ncm", {"expansion_size": 3}, 2),
+        ("ncm", {"expansion_size": 3, "gamma": 2, "solver": "gram", "dtype": "float32"}, 1),
+        ("ds-al", {"expansion_size": 3}, 2),
         ("nowhere.to_be_found:Method", {"fecam_tukey": 1}, 2),
         ("of-a-later-version", {"fecam_tukey": 1}, 2),
     ],
@@ -291,7 +292,7 @@ def test_commands_give_each_size_its_own(tmp_path):
 
 
 def test_plot_has_a_line_for_each_method_and_setting(tmp_path):
-    methods = [("acil", {}), ("lda", {}), ("lda", {"gamma": 2.0})]
+    methods = [("acil", {}), ("lda", {"lda_shrinkage": 0.1}), ("lda", {"lda_shrinkage": 2.0})]
     records = [
         record
         for method, settings in methods
@@ -303,7 +304,8 @@ def test_plot_has_a_line_for_each_method_and_setting(tmp_path):
         figure = base_plot(comparison)
     assert "order natural, recipe paper" in figure.get_suptitle()
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["acil", "lda (γ = 0.1)", "lda (γ = 2)"]
+    names = ["acil", "lda (lda_shrinkage = 0.1)", "lda (lda_shrinkage = 2)"]
+    assert [text.get_text() for text in legend.get_texts()] == names
     for panel in figure.axes:
         assert [list(line.get_xdata()) for line in panel.lines] == [[10, 30, 50]] * 3
     assert list(figure.axes[0].lines[0].get_ydata()) == [50.0, 70.0, 90.0]

@@ -200,7 +200,7 @@ def test_folder_without_records_is_refused(tmp_path):
 
 
 def test_page_has_title_commands_and_time(tmp_path):
-    run = [ENVIRONMENT, *run_records(seed=0), *run_records(seed=1), *run_records(seed=0, method="lwf")]
+    run = [ENVIRONMENT, *run_records(seed=0), *run_records(seed=1), *run_records(seed=0, method="ds-al")]
     file = write_run(tmp_path / "run", run) / "records.jsonl"
     title = ("--title", "CIFAR-100 | all")
     result = CliRunner().invoke(
@@ -210,7 +210,7 @@ def test_page_has_title_commands_and_time(tmp_path):
     page = (tmp_path / "out" / "report.md").read_text()
     assert page.startswith("# CIFAR-100 \\| all\n")
     assert "order natural" in page
-    for method, seeds in (("acil", "0,1"), ("lwf", "0")):
+    for method, seeds in (("acil", "0,1"), ("ds-al", "0")):
         assert (
             f"$ acil bench run --dataset cifar100 --method {method} --recipe paper --order natural "
             f"--phases 5 --seeds {seeds} --expansion-size 8192\n"
@@ -225,10 +225,10 @@ def test_commands_rebuild_what_differs_from_the_recipe(tmp_path):
         "recipe.training.epochs": 3, "memory_rule": "2000 in total", "taps": [],
         "backbone": "natural-0.safetensors@0123456789ab",
     }  # fmt: skip
-    folder = write_run(tmp_path / "run", run_records(method="icarl", settings=settings, base=40))
+    folder = write_run(tmp_path / "run", run_records(method="mine:Own", settings=settings, base=40))
     (comparison,) = collect([folder]).suites["main"]
     (line,) = commands(comparison, "main")
-    assert line.startswith("$ acil bench run --dataset cifar100 --method icarl --recipe paper ")
+    assert line.startswith("$ acil bench run --dataset cifar100 --method mine:Own --recipe paper ")
     assert line.endswith(
         "--base 40 --backbone natural-0.safetensors --expansion-size none --gamma 1.0 "
         "--solver recursive --set recipe.training.epochs=3 --set 'settings.memory_rule=2000 in total'"

@@ -103,6 +103,16 @@ def test_ablation_shows_other_settings_that_differ(tmp_path):
     assert lines[4].startswith("| yes       | auto | float32 |")
 
 
+@pytest.mark.parametrize("suite", ["ablation", "width"])
+def test_method_without_an_expansion_shows_no_size(tmp_path, suite):
+    given = {"expansion_size": 8192, "dtype": "float64"}
+    records = [*run_records(suite=suite, settings=given), *run_records(suite=suite, method="lda")]
+    table = suite_table(suite, compared(tmp_path, records, suite))
+    keys = [column.key for column in table.columns]
+    assert [row[keys.index("expansion")] for row in table.rows] == ["8192", None]
+    assert "dtype" not in keys
+
+
 def test_width_table_goes_by_size(tmp_path):
     records = [
         record

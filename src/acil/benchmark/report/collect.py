@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from acil.benchmark.config import METHOD_SETTINGS
 from acil.benchmark.records import FILE_NAME, Record, Records, canonical, key
 from acil.benchmark.report.rows import Cell, Comparison, Row, Run, differing, label, sort_key
 from acil.errors import InputError
@@ -146,7 +147,9 @@ def _ignored(method: str) -> frozenset[str]:
         return frozenset()
     others = [*available(), *(f"{HOSTS[0]}+{wrapper}" for wrapper in WRAPPERS)]
     names = {name for other in others for name in resolve(other).setting_names() or ()}
-    return frozenset(names | (set() if found.trains_network else {"increment"})) - own
+    names |= set() if found.trains_network else {"increment"}
+    names |= set() if found.analytic_heads else set(METHOD_SETTINGS)
+    return frozenset(names) - own
 
 
 def known_method(name: str) -> type[Method] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from acil.benchmark.published import Published, ablation, elsewhere, protocol_name, published
-from acil.benchmark.report.collect import BASE
+from acil.benchmark.report.collect import BASE, known_method
 from acil.benchmark.report.render import Column, Table, Value
 from acil.benchmark.report.rows import SHORT_NAMES, Cell, Comparison, Row, Run, Stat, differing, plain
 
@@ -108,8 +108,10 @@ def suite_table(suite: str, comparison: Comparison) -> Table:
     """
     columns = list(_COLUMNS[suite])
     if suite == "ablation":
-        names = differing([row.settings for row in comparison.rows])
-        others = [name for name in names if name not in ("expansion_size", "gamma")]
+        methods = {row.method for row in comparison.rows}
+        alike = [[row.settings for row in comparison.rows if row.method == name] for name in methods]
+        names = {name for variants in alike for name in differing(variants)}
+        others = sorted(names - {"expansion_size", "gamma"})
         columns[4:4] = [Column(name, SHORT_NAMES.get(name, name)) for name in others]
     found = [_values(suite, comparison, k, row, cell) for k, row, cell in comparison.cells()]
     if suite == "memory":
@@ -130,12 +132,14 @@ def _values(suite: str, comparison: Comparison, k: int, row: Row, cell: Cell) ->
     """Return what the columns of a table show of one cell, by their keys."""
     average, paper = _average(cell), _published(suite, comparison, row, k)
     label = comparison.label_without(row, _SETTING[suite]) if suite in _SETTING else row.label
+    method = known_method(row.method)
+    unlike = method is not None and not method.analytic_heads  # it has neither expansion nor γ
     return {
         **{name: plain(value) for name, value in row.settings.items()},
         "phases": k,
         "method": row.method if suite == "ablation" else label,
         "base_classes": row.settings.get(BASE),
-        "expansion": plain(row.settings.get("expansion_size", "yes")),
+        "expansion": None if unlike else plain(row.settings.get("expansion_size", "yes")),
         "gamma": row.settings.get("gamma"),
         "seeds": len(cell.tried),
         "failed": len(cell.failed) or None,
