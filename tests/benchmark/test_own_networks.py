@@ -127,6 +127,8 @@ def test_a_fault_of_a_method_is_recorded_and_stops_no_other(tmp_path, caplog):
     assert [record["error"] for record in found] == ["ValueError: a fault of the method"]
     assert [record["method"] for record in records(tmp_path / "run", "summary")] == ["ncm"]
     assert "in learn" in caplog.text  # the traceback
+    with pytest.raises(RunFailedError, match="1 of 1 jobs failed"):
+        run(method="own_module:Broken")
 
 
 def pictures(folder, values):

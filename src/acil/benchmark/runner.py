@@ -92,8 +92,10 @@ def _raise_for(failures: Sequence[Failure], n_jobs: int) -> None:
     """Raise if something failed that is not a result, or nothing came out at all."""
     broken = [failure for failure in failures if not failure.is_result]
     all_failed = bool(failures) and len(failures) == n_jobs
-    if all_failed and len({failure.text for failure in failures}) == 1 and failures[0].error:
-        raise failures[0].error
+    error = failures[0].error if all_failed else None
+    # Of a fault in the method's code, the traceback is told already.
+    if isinstance(error, ACILError) and len({failure.text for failure in failures}) == 1:
+        raise error
     if broken or all_failed:
         shown = " ".join(f"[{failure.job.title}] {failure.text}" for failure in broken or failures)
         raise RunFailedError(
