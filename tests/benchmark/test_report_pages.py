@@ -251,6 +251,9 @@ def test_command_of_a_part_of_the_classes_names_their_number(tmp_path):
     (line,) = commands(compared(tmp_path, run_records(base=30, classes=60)), "main")
     assert "--classes 60" in line
     assert "--base" not in line
+    # Of other data sets nobody knows how many classes there are, and which of them are the base.
+    (line,) = commands(compared(tmp_path / "cub", run_records(dataset="cub:birds")), "main")
+    assert "--classes 100 --base 50" in line
 
 
 def test_command_of_a_width_suite_names_the_widths(tmp_path):

@@ -241,18 +241,19 @@ def _steps(rows: list[Row], suite: str) -> list[str]:
     return [p for n, values in lists.items() if values for p in ("--set", f"settings.{n}={values}")]
 
 
-#: Classes of the data sets of which runs mostly take all
+#: Classes of the data sets that are the same everywhere; half of them are the base by default.
 _ALL_CLASSES = {"cifar100": 100, "digits": 10}
 
 
 def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
-    """Return the flags of what differs from the recipe, and of classes that are not split in half."""
+    """Return the flags of what differs from the recipe, and of classes not split by default."""
     flags = []
     # In a table of base sizes each row has its own.
     base, classes = row.settings.get(BASE, comparison.base_classes), comparison.classes
-    if classes is not None and classes != _ALL_CLASSES.get(comparison.dataset, classes):
+    usual_classes = _ALL_CLASSES.get(comparison.dataset)
+    if classes is not None and classes != usual_classes:
         flags += ["--classes", str(classes)]
-    if base is not None and classes is not None and base != classes // 2:
+    if base is not None and classes is not None and (base != classes // 2 or usual_classes is None):
         flags += ["--base", str(base)]
     # A network that was given has its fingerprint behind the name.
     names = {str(run.identity["settings"].get("backbone", "")) for run in _tried([row])}
