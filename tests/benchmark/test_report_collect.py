@@ -58,6 +58,7 @@ def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
         ("podnet+rmm", {"rmm_actions": [0.5]}, 2),
         ("ncm", {"recipe.training.epochs": 3}, 2),
         ("ncm", {"expansion_size": 3, "gamma": 2, "solver": "gram", "dtype": "float32"}, 1),
+        ("ncm", {"recipe.expansion_size": 3, "recipe.gamma": 2}, 1),
         ("ds-al", {"expansion_size": 3}, 2),
         ("nowhere.to_be_found:Method", {"fecam_tukey": 1}, 2),
         ("of-a-later-version", {"fecam_tukey": 1}, 2),

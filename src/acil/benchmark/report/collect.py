@@ -134,7 +134,7 @@ def _with_own_settings(record: Record) -> Record:
     if record["kind"] not in ("phase", "summary", "failure"):
         return record
     ignored = _ignored(record["method"])
-    own = {k: v for k, v in record["settings"].items() if k.partition(".")[0] not in ignored}
+    own = {k: v for k, v in record["settings"].items() if not {k, k.partition(".")[0]} & ignored}
     return {**record, "settings": own}
 
 
@@ -148,7 +148,8 @@ def _ignored(method: str) -> frozenset[str]:
     others = [*available(), *(f"{HOSTS[0]}+{wrapper}" for wrapper in WRAPPERS)]
     names = {name for other in others for name in resolve(other).setting_names() or ()}
     names |= set() if found.trains_network else {"increment"}
-    names |= set() if found.analytic_heads else set(METHOD_SETTINGS)
+    if not found.analytic_heads:
+        names |= {*METHOD_SETTINGS, *(f"recipe.{name}" for name in METHOD_SETTINGS)}
     return frozenset(names) - own
 
 
