@@ -228,7 +228,7 @@ def test_other_layouts_are_explained(tmp_path, make, message):
 
 
 def test_impossible_sizes_and_missing_root_are_refused(folder):
-    for size in (0, 5000):
+    for size in (0, 5000, "abc", 1.5, None):
         with pytest.raises(InputError, match="from 1 to 4096"):
             load("imagefolder", folder, size=size)
     with pytest.raises(InputError, match="imagefolder:DIR"):

@@ -59,8 +59,8 @@ def load(
     has no base phase.
     """
     root = _checked_root(root)
-    if not 1 <= size <= 4096:
-        raise InputError(f"size must be from 1 to 4096 pixels, got {size}.")
+    if type(size) is not int or not 1 <= size <= 4096:
+        raise InputError(f"size must be a whole number of pixels from 1 to 4096, got {size!r}.")
     test_name = "val" if (root / "val").is_dir() else "test"
     there = {split: _class_names(root / split) for split in ("train", test_name)}
     names = there["train"] if subset is None else _subset(root / "train", there["train"], subset)
