@@ -178,6 +178,8 @@ def test_resuming_may_add_seeds_but_not_change_the_problem(embeddings, tmp_path)
     for other in ({"base": 5}, {"recipe": "digits"}):
         with pytest.raises(InputError, match=f"was started with {next(iter(other))}"):
             run(settings(embeddings, **{**named, **other}), folder, resume=True)
+        with pytest.raises(InputError, match="was started with"):
+            describe_plan(settings(embeddings, **{**named, **other}), folder)
     with pytest.raises(InputError, match="order"):
         run(settings(embeddings, phases=2, order="seed1993"), folder, resume=True)
 

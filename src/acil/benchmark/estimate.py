@@ -17,7 +17,8 @@ from acil.benchmark.config import RunConfig
 from acil.benchmark.machine import memory
 from acil.benchmark.plan import Job, ends
 from acil.benchmark.prepare import PreparedRun, digest, prepare, told_left_out
-from acil.benchmark.records import FILE_NAME, Records, finished
+from acil.benchmark.records import finished
+from acil.benchmark.rundir import RunDirectory
 from acil.errors import InputError
 from acil.methods.incremental import IncrementalNetwork
 from acil.methods.registry import resolve
@@ -203,8 +204,11 @@ def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
     With a folder, what is left of the run in it.
     """
     prepared = prepare(config)
-    planned = prepared.plan()
-    done = finished(Records(folder / FILE_NAME).read()) if folder is not None else set()
+    planned, done = prepared.plan(), set()
+    if folder is not None:
+        started = RunDirectory(folder)
+        started.check_resumable(config, prepared.resolved)
+        done = finished(started.records.read())
     jobs = [job for job in planned if not prepared.is_finished(job, done)]
     if not jobs:
         return f"All {len(planned)} jobs are done."

@@ -31,6 +31,12 @@ class RunDirectory:
         self.records = Records(path / FILE_NAME)
         self.config_file = path / "config.toml"
 
+    def check_resumable(self, config: RunConfig, resolved: Mapping[str, Any]) -> None:
+        """Raise if there is a run that was started with other settings."""
+        if self.config_file.exists():
+            stored = read_config(self.config_file)
+            check_resumable(make_config(stored), config, stored.get("resolved", {}), resolved)
+
     def checkpoint(self) -> Path:
         """Return the folder of what a resumed run goes on from."""
         return made(self.path / "checkpoint")
@@ -87,9 +93,8 @@ def _prepared(
             f"{run.path} holds a run already. Go on with it (--resume), replace it (--force), or choose "
             "another directory (--out)."
         )
-    elif run.config_file.exists():
-        stored = read_config(run.config_file)
-        check_resumable(make_config(stored), config, stored.get("resolved", {}), resolved)
+    else:
+        run.check_resumable(config, resolved)
     with replacing(run.config_file) as draft:
         draft.write_text(to_toml(config, resolved), encoding="utf-8")
     return run
