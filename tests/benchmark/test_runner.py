@@ -151,6 +151,16 @@ def test_ablation_has_the_variants_of_the_paper(embeddings, tmp_path):
     assert "Unfinished" not in text
 
 
+def test_what_the_papers_table_does_not_have_is_refused(tmp_path):
+    write_features(tmp_path / "f.npz", classes=100, each=(1, 1))
+    given = {"suite": "table1", "dataset": f"features:{tmp_path / 'f.npz'}", "methods": "slda,ncm"}
+    assert "slda, seed 0, K = 50" not in describe_plan(make_config(given))
+    with pytest.raises(
+        InputError, match=r"no result of slda, ncm with K = 50\. Leave out --suite table1"
+    ):
+        describe_plan(make_config({**given, "phases": "50"}))
+
+
 def test_existing_run_is_not_overwritten_unless_asked(embeddings, tmp_path):
     config = settings(embeddings, phases=2)
     run(config, tmp_path / "run")

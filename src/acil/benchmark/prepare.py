@@ -120,6 +120,11 @@ class PreparedRun:
             for covers in (together if resolve(name).grouping_free else each)
             if any(has_column(config.suite, name, k) for k in covers)
         ]
+        if not jobs:
+            raise InputError(
+                f"The paper's table has no result of {', '.join(methods)} with K = "
+                f"{', '.join(map(str, config.phases))}. Leave out --suite {config.suite}."
+            )
         for job in jobs:
             method, context = resolve(job.method), self.context(job, None)
             # Both refuse what cannot be set, before hours of training.

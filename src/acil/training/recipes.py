@@ -82,8 +82,8 @@ _AUTHORS = Recipe(
 #: The authors' training, with weight decay on all parameters, and features of all blocks of stages 2 and
 #: 3, standardized, at twice the width.
 #: Depths, grid, width and γ, first seen to help on test images, were chosen anew on training images of
-#: base classes; mirror images and training were not varied: see results/cifar100/strong/choice. γ is 0.03
-#: of trace(gram)/d at 37,500 samples: features have a mean square of 640, of which ReLU leaves half.
+#: base classes; mirror images and training were not varied, see results/cifar100/strong/choice.
+#: γ is 0.03 of trace(gram)/d at 37,500 samples: features have a mean square of 640, ReLU leaves half.
 _STRONG = Recipe(
     name="strong",
     backbone="resnet32",
