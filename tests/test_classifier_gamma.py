@@ -170,7 +170,7 @@ def test_a_candidate_that_fits_the_samples_exactly_is_left_out():
         model.select_gamma([0.0, 1e-6])
 
 
-@pytest.mark.parametrize("gammas", [[], [-1.0], [np.nan], [np.inf], ["a"], [None]])
+@pytest.mark.parametrize("gammas", [[], [-1.0], [np.nan], [np.inf], [1e308], ["a"], [None]])
 def test_bad_candidates_change_nothing(gammas):
     problem = blobs(60, 8, 3, 0)
     model = ACILClassifier(expansion_size=30).fit(problem.X, problem.y)
@@ -206,6 +206,10 @@ def test_relative_gamma_does_not_depend_on_the_scale_of_features():
         large.set_gamma(0.25, relative=True) / 1e6
     )
     assert small.gamma_relative_ == pytest.approx(0.25)
+    # In units that it leaves the range of numbers in.
+    with pytest.raises(InputError, match="gamma must be a number from 0 to"):
+        large.set_gamma(1e304, relative=True)
+    assert large.gamma_relative_ == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("dataset", [load_iris, load_wine, load_breast_cancer], ids=lambda f: f.__name__)

@@ -290,7 +290,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The chosen γ, also in ``gamma_``.
         """
         with self._locked() as state:
-            candidates = None if gammas is None else check_candidates(gammas)
+            products = state.model.precision.products
+            candidates = None if gammas is None else check_candidates(gammas, products)
             return self._set_gamma(state, state.model.ridge.best_gamma(candidates))
 
     def set_gamma(self, gamma: float, relative: bool = False) -> float:
@@ -309,8 +310,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The γ in use, also in ``gamma_``.
         """
         with self._locked() as state:
-            value = check_gamma(gamma, state.model.precision.products)
-            return self._set_gamma(state, value * state.gamma_unit() if relative else value)
+            products = state.model.precision.products
+            value = check_gamma(gamma, products)
+            return self._set_gamma(
+                state, check_gamma(value * state.gamma_unit(), products) if relative else value
+            )
 
     @plain_torch()
     def decision_function(self, X: Any) -> Any:

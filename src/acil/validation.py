@@ -359,15 +359,15 @@ def check_gamma(gamma: Any, products: torch.dtype) -> float:
     return float(gamma)
 
 
-def check_candidates(gammas: Any) -> Tensor:
+def check_candidates(gammas: Any, products: torch.dtype) -> Tensor:
     """Return candidates for γ as float64 of shape (k,), or raise an `InputError`."""
     with input_errors():
         if isinstance(gammas, Tensor):
             gammas = gammas.detach().cpu().numpy()
         candidates = torch.from_numpy(np.array(gammas, dtype=np.float64).reshape(-1))
-    valid = torch.isfinite(candidates) & (candidates >= 0)
+    valid = (candidates >= 0) & (candidates <= MAX_GAMMA[products])
     if not len(valid) or not bool(valid.all()):
-        raise InputError("gammas must be finite numbers that are not negative, at least one.")
+        raise InputError(f"gammas must be numbers from 0 to {MAX_GAMMA[products]:g}, at least one.")
     return candidates
 
 
