@@ -206,7 +206,7 @@ def test_relative_gamma_does_not_depend_on_the_scale_of_features():
         large.set_gamma(0.25, relative=True) / 1e6
     )
     assert small.gamma_relative_ == pytest.approx(0.25)
-    # In units that it leaves the range of numbers in.
+    # In these units it is more than a model can have.
     with pytest.raises(InputError, match="gamma must be a number from 0 to"):
         large.set_gamma(1e304, relative=True)
     assert large.gamma_relative_ == pytest.approx(0.25)
