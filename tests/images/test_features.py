@@ -136,6 +136,13 @@ def test_model_made_in_python_predicts_files_and_keeps_its_labels(tmp_path):
     table = write_table(tmp_path / "x.csv")
     found = json.loads(acil("predict", tmp_path / "m.acil", table, "--json").stdout)
     assert {row["top"][0]["label"] for row in found} == {"3", "7"}
+    # It learns and forgets classes that are numbers, and no others.
+    np.savez(tmp_path / "x.npz", features=ROWS[:5], labels=np.full(5, 11))
+    acil("learn", tmp_path / "x.npz", "--model", tmp_path / "m.acil")
+    assert load(tmp_path / "m.acil").classes_.tolist() == [3, 7, 11]
+    acil("forget", tmp_path / "m.acil", tmp_path / "x.npz")
+    assert "of type str" in acil("learn", table, "--model", tmp_path / "m.acil", code=1).stderr
+    assert load(tmp_path / "m.acil").classes_.tolist() == [3, 7]
 
 
 def test_parquet_is_read_with_pandas_and_its_absence_told(tmp_path, monkeypatch):

@@ -241,7 +241,7 @@ class ImageClassifier:
                     head.backbone_ = samples.identity
             else:
                 head = before.copy_head()
-            head.partial_fit(samples.rows_for(head), samples.labels)
+            head.partial_fit(samples.rows_for(head), samples.labels_for(head))
             if before is None:
                 if samples.columns is not None:
                     head.feature_names_in_ = np.array(samples.columns, dtype=object)
@@ -273,7 +273,7 @@ class ImageClassifier:
                     "the model instead."
                 )
             head = before.copy_head()
-            head.forget(samples.rows_for(head), samples.labels)
+            head.forget(samples.rows_for(head), samples.labels_for(head))
             after = tracker.without(samples.digests, samples.names)
             if left := after.known(samples.digests):
                 logger.warning(

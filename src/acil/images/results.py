@@ -75,6 +75,14 @@ class Samples:
             )
         return Rows(self.features[:, [place[name] for name in names]])
 
+    def labels_for(self, head: ACILClassifier) -> npt.NDArray[Any]:
+        """Return the labels as a head takes them: as numbers if those that it has learnt are."""
+        known = getattr(head, "classes_", self.labels)
+        try:
+            return self.labels.astype(known.dtype) if known.dtype.kind in "if" else self.labels
+        except ValueError:
+            return self.labels  # which the head refuses in words
+
     def without(self, places: Sequence[int]) -> Samples:
         """Return the other samples."""
         left_out = set(places)

@@ -50,7 +50,9 @@ def write_report(
     if not directories:
         raise InputError("There is nothing to report on. Give at least one run directory.")
     if out is None and len(directories) > 1:
-        raise InputError(f"These are {len(directories)} runs. Say where to write their report.")
+        raise InputError(
+            f"These are {len(directories)} runs. Say where to write their report, with --out DIR."
+        )
     kinds = PLOTS if isinstance(plots, bool) else tuple(plots)
     if not set(kinds) <= set(PLOTS):
         raise InputError(f"Plots are of the kinds {', '.join(PLOTS)}. Got {', '.join(kinds)}.")
