@@ -72,6 +72,8 @@ def test_list_with_and_without_a_head(tree, name, separator):
         found = list_images(tree / name)
         assert found.labels == ["x", "y"]
         assert [path.name for path in found.paths] == ["1.jpg", "2.PNG"]
+    with pytest.raises(InputError, match="names the classes itself"):
+        list_images(tree / name, "z")
 
 
 @pytest.mark.parametrize(

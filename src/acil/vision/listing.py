@@ -81,6 +81,8 @@ def list_images(source: str | os.PathLike[str], label: str | None = None) -> Lis
         listing = Listing()
         if path.is_dir():
             _add_folder(listing, path, check_class_name(label))
+        elif path.suffix.lower() in LISTS:
+            raise InputError(f"{path} is a list, which names the classes itself: give no other class.")
         else:
             listing.add([existing(path)], check_class_name(label))
         return listing
