@@ -183,6 +183,8 @@ def test_five_percent_of_known_classes_and_most_of_a_foreign_one_are_novel():
     assert np.mean(model.relative_novelty(foreign) > 1) > 0.6
     noise = np.random.default_rng(2).uniform(0, 16, size=(200, 64))
     assert np.mean(model.relative_novelty(noise) > 1) > 0.95
+    # In other units the scores grow, too: exp(−score) alone would call these known for certain.
+    assert (model.relative_novelty(10 * known) > 1).all()
 
 
 def test_calibrations_add_up_and_say_when_they_are_approximate():

@@ -396,7 +396,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         With ``scores="discriminant"`` it is divided by exp(highest score), so that rows between classes
         count as novel, too, and scaled so that 5 % of the samples learnt would be above 1 if each were
-        left out.
+        left out. Rows more than five times as long as those learnt are above 1 in any case.
 
         Parameters
         ----------

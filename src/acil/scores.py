@@ -336,13 +336,19 @@ def expected_leverage(model: AnalyticModel) -> float:
     return mean / (1 - mean) if mean < 1 else math.inf
 
 
+def mean_square(model: AnalyticModel) -> float:
+    """Return the mean square of the length of expanded rows learnt."""
+    sums = model.ridge.sums
+    return float(sums.gram.diagonal().sum()) / sums.total_weight
+
+
 def relative_leverage(model: AnalyticModel, rows: Tensor, leverages: Tensor) -> Tensor:
     """Return how novel the direction of expanded rows is: about 1 for rows like those learnt.
 
     Rows are scaled to the mean square of those learnt, and leverages divided by the one to expect.
     """
-    sums, square = model.ridge.sums, rows.square().sum(dim=1)
+    square = rows.square().sum(dim=1)
     # Nothing is expected of samples that are all zero, or where γ leaves nothing of them.
-    scale = float(sums.gram.diagonal().sum()) / sums.total_weight / (expected_leverage(model) or 1.0)
+    scale = mean_square(model) / (expected_leverage(model) or 1.0)
     # A row of zeros has no direction: it counts as orthogonal to everything learnt.
     return scale * torch.where(square > 0, leverages / square, 1 / max(model.gamma(), 1e-30))

@@ -18,11 +18,20 @@ from acil.analytic.gcv import GRID
 from acil.analytic.linalg import solve_lower
 from acil.analytic.sums import Block, Matrix
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.scores import MIXERS, Calibration, Discriminant, estimated_temperature, relative_leverage
+from acil.scores import (
+    MIXERS,
+    Calibration,
+    Discriminant,
+    estimated_temperature,
+    mean_square,
+    relative_leverage,
+)
 from acil.validation import Labels, Rows, check_same_kind, columns_of, resolve_device, union
 
 #: What sums of weights may round by; anything beyond that was never learnt.
 _WEIGHT_ROUNDING = 1e-9
+#: Rows so many times as long as those learnt are novel, such as features in other units.
+_LONG = 5.0
 
 
 class Samples(NamedTuple):
@@ -176,7 +185,10 @@ class State:
             return relative_leverage(model, rows, leverages)
         scores = next(model.scores([block], model.weights()))
         log_novelty = self.log_novelty(rows, scores, leverages) - self.calibration.largest_known()
-        return log_novelty.exp().to(rows)
+        # Scores grow with the length of a row: by them alone, the longest would be the best known.
+        length = rows.square().sum(dim=1) / (_LONG**2 * mean_square(model) or math.inf)
+        novelty = log_novelty.exp().to(rows)
+        return torch.where(length > 1, torch.maximum(novelty, length), novelty)
 
     def log_novelty(self, rows: Tensor, scores: Tensor, leverages: Tensor) -> Tensor:
         """Return the logarithm of how unlike everything learnt expanded rows are.
