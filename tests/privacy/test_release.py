@@ -99,8 +99,8 @@ def test_the_noise_has_the_stated_scale(monkeypatch):
 def test_the_last_bits_of_a_release_are_the_same_whatever_the_samples_are():
     # Of one class nothing is drawn together, and with little noise no eigenvalue is negative: the
     # numbers are those to which noise was added. All their bits would tell samples for certain.
-    made = sums_of(privatize(plain().fit(X, np.zeros(300, dtype=int)), 50.0, DELTA))
-    sigma = dp_accounting.get_sigma_gaussian(50.0, DELTA)
+    made = sums_of(privatize(plain().fit(X, np.zeros(300, dtype=int)), 1000.0, DELTA))
+    sigma = dp_accounting.get_sigma_gaussian(1000.0, DELTA)
     parts = (made.gram, made.moment, made.weights)
     for values, share in zip(parts, release._SHARES[True], strict=True):
         places = values / 2.0 ** (math.floor(math.log2(sigma / math.sqrt(share))) - 10)
