@@ -22,6 +22,7 @@ from acil.analytic import Frozen
 from acil.analytic.linalg import plain_torch
 from acil.analytic.model import Weights
 from acil.errors import InputError, NotFittedError
+from acil.scores import rebalanced
 from acil.state import Samples, State, both_ledgers
 from acil.validation import (
     Labels,
@@ -34,7 +35,9 @@ from acil.validation import (
     check_rows,
     check_same_kind,
     check_weights,
+    given_scaling,
     resolve_seed,
+    scores_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -159,11 +162,12 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         fit_intercept: bool = False,
-        class_balance: bool = False,
+        class_balance: float = 0.0,
         clip_norm: float | None = None,
         min_class_samples: int = 1,
-        scores: Literal["ridge", "discriminant"] = "ridge",
-        standardize: bool = False,
+        scores: Literal["auto", "ridge", "discriminant"] = "auto",
+        standardize: bool | Literal["auto"] | npt.ArrayLike = "auto",
+        expansion_bias: float | Literal["auto"] = "auto",
     ) -> None:
         self.expansion_size = expansion_size
         self.gamma = gamma
@@ -178,6 +182,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.min_class_samples = min_class_samples
         self.scores = scores
         self.standardize = standardize
+        self.expansion_bias = expansion_bias
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from scratch; arguments as in `partial_fit`."""
@@ -217,7 +222,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y, sample_weight
             As given when they were learnt.
         """
-        with self._locked() as state:
+        with self._counted() as state:
             samples = self._check_samples(X, y, sample_weight, reset=False)
             state.check(samples)
             self._state = rest = state.forgotten(samples)
@@ -245,7 +250,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         require_same_features(self, other)
         # In one order for all threads, so that two models can be merged into each other at once
         first, second = (self, other) if id(self) < id(other) else (other, self)
-        with first._locked(), second._locked():
+        with first._counted(), second._counted():
             mine, theirs = self._require_state(), other._require_state()
             for state in (mine, theirs):
                 state.model.ridge.flush()
@@ -262,7 +267,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Solve from the sums alone, with a new choice of γ if ``gamma="auto"``.
 
         Needed only to have it now: weights are solved when they are first used. Few samples that come
-        later correct the weights, with γ as it is, until the next solution.
+        later correct the weights, with γ as it is, until the next solution. A ``class_balance`` that was
+        set since is in force from now on.
         """
         with self._locked() as state:
             ridge = state.model.ridge
@@ -270,7 +276,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ridge.release()
             fresh = ridge.with_gamma(ridge.gamma)
             fresh.solve()
-            self._state = replace(state, model=state.model.with_head(fresh))
+            model = state.model.with_head(fresh)
+            model.mixer = rebalanced(model.mixer, self.class_balance)
+            self._state = replace(state, model=model)
         return self
 
     def select_gamma(self, gammas: Any = None) -> float:
@@ -370,7 +378,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like or Tensor of shape (n, n_features)
         """
         rows = self._check_query(X)
-        with self._locked() as state:
+        with self._counted() as state:
             heat, weights = state.temperature(), state.model.weights()
         scores = state.model.scores(state.features(rows), weights)
         return _like(rows, (torch.softmax(block / heat, dim=1) for block in scores))
@@ -403,7 +411,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like or Tensor of shape (n, n_features)
         """
         rows = self._check_query(X)
-        with self._locked() as state:
+        with self._counted() as state:
             return _like(rows, map(state.novelty, state.features(rows)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -418,7 +426,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def copy(self) -> Self:
         """Return an independent copy, in the time it takes to copy the sums."""
-        with self._locked() as state:
+        with self._counted() as state:
             new, model = self._alike(), copy(state.model)
             if not isinstance(model.head, Frozen):
                 model.head = model.head.clone()
@@ -437,7 +445,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             With False only the traces are dropped, and the next factor finds its memory in place.
         """
         if self.__sklearn_is_fitted__():
-            with self._locked() as state:
+            with self._counted() as state:
                 state.model.release(memory)
         return self
 
@@ -500,7 +508,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def temperature_(self) -> float:
         """Temperature of the softmax in ``predict_proba``."""
-        with self._locked() as state:
+        with self._counted() as state:
             return state.temperature()
 
     @plain_torch()
@@ -513,24 +521,35 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows, labels, weights = samples
             declared = check_declared(classes, labels)
             state = known or State.new(
-                self, labels[:0], rows.n_features, resolve_seed(self.random_state)
+                self, labels[:0], rows.n_features, *self._drawn_with(rows, weights)
             )
             state.check(samples)
             if self.min_class_samples > 1:
                 learnt = labels if weights is None else labels[weights.numpy() > 0]
                 state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
-            if fresh and self.standardize:
-                state = replace(state, scaling=rows.scaling(weights))
-                state.check_values(rows, weights)
             new._state = state.learned(samples, declared)
             self.__dict__ = new.__dict__
-            if state.calibration is not None:
+            if state.counts_at_once(samples):
                 # Count how these samples score when they are left out.
                 with self._locked() as after:
-                    counts = state.model.head.counts, after.model.head.counts
-                    seen = state.calibration.among(*counts).merged(after.measured(samples))
-                    self._state = replace(after, calibration=seen)
+                    self._state = after.counted(samples, before=state)
         return self
+
+    def _drawn_with(self, rows: Rows, weights: Tensor | None) -> tuple[int, Tensor | None]:
+        """Return the seed of a new model, and how it scales its features."""
+        seed, scaling = resolve_seed(self.random_state), given_scaling(self.standardize)
+        if scaling is not None and scaling.shape[1] != rows.n_features:
+            raise InputError(
+                f"standardize has means and deviations of {scaling.shape[1]} features, but X has "
+                f"{rows.n_features}."
+            )
+        always = isinstance(self.standardize, bool | np.bool_) and bool(self.standardize)
+        # With a clip norm nothing may depend on single samples but their sums.
+        asked = isinstance(self.standardize, str) and scores_of(self) != "ridge" and self.clip_norm is None
+        if scaling is None and (always or asked):
+            rows.check_finite(math.inf)
+            scaling = rows.scaling(weights, always)
+        return seed, scaling
 
     def _alike(self) -> Self:
         """Return another object with the same content."""
@@ -587,6 +606,14 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     state.model.require_whole()
                     yield state
                     return
+
+    @contextmanager
+    def _counted(self) -> Iterator[State]:
+        """Do the same as `_locked`, with all samples in the calibration."""
+        with self._locked() as state:
+            if state.uncounted:
+                self._state = state = state.counted()
+            yield state
 
     def _scoring(self) -> tuple[State, Weights]:
         """Return state and weights for prediction, which never wait for another thread that learns.

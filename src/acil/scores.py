@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.analytic import AnalyticModel, Frozen
+from acil.analytic import AnalyticModel, Frozen, Ridge
 from acil.analytic.model import Mixer
 from acil.errors import SingularMatrixError
 
@@ -18,6 +18,11 @@ from acil.errors import SingularMatrixError
 _LEAST_SPREAD, _LEAST_LEFT = 1e-3, 1e-6
 #: What rounding may move discriminants by; how near means are the same, in ε times their squared length.
 _MOST_ROUNDING, _SAME_MEANS = 0.1, 100.0
+#: Power of (n − 1) / n by which a sample counts that was left out of n of its class.
+_OF_FEW = 4
+#: Highest score that counts as known, the lower bound of 1 + 2 · score, and the longest rows, in mean
+#: squares of the length of those learnt: all for novelty.
+_KNOWN, _LEAST_KNOWN, _LONG = 1.0, 0.01, 1.5
 #: Temperatures that are tried: steps of √2 from 1/256 to 256.
 _TEMPERATURES = 2.0 ** (torch.arange(-16, 17, dtype=torch.float64) / 2)
 #: Bins of the logarithm of novelty: 160 from −5 to 5, what is beyond counts in the outermost.
@@ -30,43 +35,87 @@ FALSE_ALARMS = 0.05
 #: the share of the samples that is left when others are forgotten.
 _AGEING = 3
 #: Temperature and log-novelty of a typical data set, which count as this many samples.
-_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.5, 10.0
+_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.8, 10.0
 
 
-def balancing(weights: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors that balance classes of these weights, and intercepts.
+def heights(model: AnalyticModel) -> tuple[Tensor, Tensor]:
+    """Return the map that files of format 5 call class_balance: targets of the height 1 / weight."""
+    return of_heights(model.learner.weights, model.head.coefficients()[1])
 
-    Each class that has samples is scaled by (mean class weight) / (its weight): as if targets had that
-    height, W being linear in them.
-    """
+
+def of_heights(weights: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same for classes of these weights, and these intercepts."""
     present = weights > 0
     factors = torch.ones_like(weights)
     factors[present] = weights[present].mean() / weights[present]
-    return factors, intercept * factors.to(intercept)
+    return factors.diag(), intercept * factors.to(intercept)
 
 
-def balanced(model: AnalyticModel) -> tuple[Tensor, Tensor]:
-    """Return the factors from the weights of the regression to balanced ones, and intercepts."""
-    return balancing(model.learner.weights, model.head.coefficients()[1])
+@dataclass(frozen=True)
+class Pooled:
+    r"""Map from the weights of the regression to those of balanced classes, and intercepts.
+
+    Notes
+    -----
+    A class of weight n_c counts w_c = n_c^{-a} times, with the scatter of all classes pooled: G is
+    replaced by c (G − Σ n_c μ_c μ_cᵀ) + Σ w_c n_c μ_c μ_cᵀ, where c = Σ w_c n_c / Σ n_c, the moment by
+    M diag(w), and γ by c γ. With A = G + γI, W = A⁻¹ M, E = diag((w − c) / n) and K = Mᵀ W, that gives
+
+    .. math::
+
+        (c A + M E Mᵀ)^{-1} M \, \mathrm{diag}(w) = W (c I + E K)^{-1} \mathrm{diag}(w).
+
+    With an intercept b, K = Mᵀ W + n bᵀ, and b is mapped like W. Equal weights of classes change nothing.
+    It is what weighing the samples of class c by w_c gives, where classes share one covariance.
+    """
+
+    exponent: float  # a, from 0 to 1
+
+    def __call__(self, model: AnalyticModel) -> tuple[Tensor, Tensor]:
+        """Return the square map and the intercepts."""
+        ridge = model.ridge
+        intercept = ridge.coefficients()[1]  # first, because it may solve anew
+        weights = ridge.moment_and_weights()[1]
+        n_classes, present = len(weights), torch.nonzero(weights > 0).flatten()
+        n = weights[present]
+        w = (n / n.max()) ** -self.exponent
+        w = w * n.sum() / (w @ n)  # in units of c
+        K = explained(ridge)[present][:, present]
+        E_K = ((w - 1) / n).unsqueeze(1) * K
+        mixing = torch.zeros(n_classes, n_classes, dtype=torch.float64)
+        identity = torch.eye(len(n), dtype=torch.float64)
+        mixing[present.unsqueeze(1), present] = torch.linalg.solve(identity + E_K, w.diag())
+        return mixing, intercept.cpu().double() @ mixing
+
+
+def explained(ridge: Ridge) -> Tensor:
+    """Return K = Σ w y f(x)ᵀ of targets y and their estimates f(x), of shape (n_classes, n_classes)."""
+    weights, intercept = ridge.moment_and_weights()[1], ridge.coefficients()[1]
+    return ridge.products()[0] + torch.outer(weights, intercept.cpu().double())
 
 
 def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
     """Return the map from the weights of the regression to discriminant scores, and intercepts."""
-    return Discriminant.of(model).weights(len(model.head.counts))
+    return Discriminant.of(model).weights(model.head.coefficients()[1])
 
 
 def released(model: AnalyticModel) -> tuple[Tensor, Tensor]:
     """Return the same for a private release, whose means have been drawn together already."""
-    return Discriminant.of(model, draw=False).weights(len(model.head.counts))
+    return Discriminant.of(model, draw=False).weights(model.head.coefficients()[1])
 
 
-#: How scores follow from the weights of the regression; None takes them as they are.
-MIXERS: dict[str, Mixer] = {
-    "ridge": None,
-    "balanced": balanced,
-    "discriminant": discriminant,
-    "released": released,
-}
+def mixer_of(scores: str, class_balance: float) -> Mixer:
+    """Return how scores follow from the weights of the regression; None takes them as they are."""
+    if scores == "discriminant":
+        return discriminant
+    return Pooled(float(class_balance)) if class_balance else None
+
+
+def rebalanced(mixer: Mixer, class_balance: float) -> Mixer:
+    """Return the mixer of a model with another class balance; discriminants have none."""
+    if mixer in (discriminant, released) or (mixer is heights and class_balance is True):
+        return mixer  # True is what files of format 5 say of heights
+    return mixer_of("ridge", class_balance)
 
 
 @dataclass(frozen=True)
@@ -90,6 +139,10 @@ class Discriminant:
     means from their centre. This is the best estimate if true means are normally distributed (James and
     Stein), and leaves the means of large classes as they are.
 
+    All of it is the same for rows and means that are shifted together. So if the regression has an
+    intercept, x and μ_c are taken from the mean of all samples, which is where W and A are centred: xᵀW is
+    then the score of the regression less n_c / n, and xᵀA⁻¹x the leverage less 1 / n.
+
     The score of class c is μ̃_cᵀS⁻¹x − μ̃_cᵀS⁻¹μ̃_c / 2 with the drawn means μ̃, less the same for the
     centre of all classes, divided by b. So 0 means: no nearer to this class than to the centre.
     """
@@ -97,12 +150,19 @@ class Discriminant:
     #: Positions of the classes with samples, and their weights.
     present: Tensor
     n: Tensor
+    #: What to take from scores of the regression, of shape (n_present,), and from leverages.
+    shares: Tensor
+    base: float
     #: (I − K)⁻¹ and μ_iᵀS⁻¹μ_j.
     inverse: Tensor
     products: Tensor
     #: Row c: the means that μ̃_c is made of, and the last row those of the centre.
     means: Tensor
+    #: μ̃_cᵀS⁻¹μ̃_c, of the centre in the last place.
+    squares: Tensor
     spread: float
+    #: Squared distance, by S⁻¹, from the mean of its class to be expected of a sample not learnt.
+    expected: float
 
     @classmethod
     def of(cls, model: AnalyticModel, draw: bool = True) -> Discriminant:
@@ -112,18 +172,21 @@ class Discriminant:
         """
         # First, because it may solve anew
         ridge, freedom = model.ridge, model.degrees_of_freedom()
-        weights = ridge.weights
+        moment, weights = ridge.moment_and_weights()
         present = torch.nonzero(weights > 0).flatten()
-        n, sums, W = weights[present], ridge.sums, ridge.coefficients()[0]
-        columns = present.to(W.device)
-        r = n.sqrt()
-        moment, U = (part[:, columns].double() / r.to(part.device) for part in (sums.moment, W))
-        K, squares = (moment.T @ U).cpu(), (U.T @ U).cpu()
+        n, kind = weights[present], moment.dtype
+        r, share = n.sqrt(), n / n.sum()
+        K, squares = (part[present][:, present] for part in ridge.products())
+        if ridge.intercept:
+            # The means from that of all: less μᵀW for each class, as often as it has samples
+            mean = moment.sum(dim=1) / float(n.sum())
+            K = K - torch.outer(n, (mean @ ridge.coefficients()[0]).cpu().double()[present])
+        K, squares = K / torch.outer(r, r), squares / torch.outer(r, r)
         inverse, singular = torch.linalg.inv_ex(torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2)
-        if singular or float(inverse.norm()) * torch.finfo(W.dtype).eps > _MOST_ROUNDING:
+        if singular or float(inverse.norm()) * torch.finfo(kind).eps > _MOST_ROUNDING:
             raise SingularMatrixError(
                 f"Samples hardly differ within their classes, and γ = {model.gamma():.3g} is too small "
-                f"for that in {str(W.dtype).removeprefix('torch.')}. Use a larger gamma."
+                f"for that in {str(kind).removeprefix('torch.')}. Use a larger gamma."
             )
         products = K @ inverse / torch.outer(r, r)
         free = float(n.sum()) - len(n)
@@ -131,8 +194,8 @@ class Discriminant:
         t = max(freedom - model.gamma() * float((inverse * squares).sum()), 0.0)
         # The rank of the scatter: of one sample of each class, t would be rounding, divided by 0.
         t = min(t, int(ridge.counts.sum()) - len(n))
-        noise = draw * t / max(free - t, _LEAST_LEFT * float(n.sum())) / n
-        share = n / n.sum()
+        v = t / max(free - t, _LEAST_LEFT * float(n.sum()))
+        noise = draw * v / n
         gaps = products.diagonal() - 2 * products @ share + share @ products @ share
         total, q = float(share @ gaps), share * (1 - share)
         if total <= _SAME_MEANS * torch.finfo(torch.float64).eps * float(share @ products.diagonal()):
@@ -143,35 +206,58 @@ class Discriminant:
         drawn = spread / (spread + noise)
         centre = drawn / drawn.sum()
         means = torch.cat([torch.outer(1 - drawn, centre) + drawn.diag(), centre.unsqueeze(0)])
-        return cls(present, n, inverse, (products + products.T) / 2, means, spread)
+        products = (products + products.T) / 2
+        squares = torch.einsum("cj,jk,ck->c", means, products, means)
+        shares, base = (share, 1 / float(n.sum())) if ridge.intercept else (torch.zeros_like(n), 0.0)
+        return cls(present, n, shares, base, inverse, products, means, squares, spread, v)
 
-    def weights(self, n_classes: int) -> tuple[Tensor, Tensor]:
-        """Return the square map from ridge weights to those that score, and intercepts."""
+    def weights(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the square map from ridge weights to those that score, and intercepts.
+
+        ``offsets``, of shape (n_classes,), are the intercepts of the regression.
+        """
         r, relative = self.n.sqrt(), self.means[:-1] - self.means[-1]
-        halves = torch.einsum("cj,jk,ck->c", self.means, self.products, self.means) / 2
-        mixing = torch.zeros(n_classes, n_classes, dtype=torch.float64)
-        intercept = torch.zeros(n_classes, dtype=torch.float64)
+        mixing = torch.zeros(len(offsets), len(offsets), dtype=torch.float64)
+        intercept = torch.zeros(len(offsets), dtype=torch.float64)
         # Column c: W / r · (I − K)⁻¹ / r · (μ̃_c − centre)
         columns = self.inverse / torch.outer(r, r) @ relative.T / self.spread
         mixing[self.present.unsqueeze(1), self.present] = columns
-        intercept[self.present] = (halves[-1] - halves[:-1]) / self.spread
+        halves = (self.squares[-1] - self.squares[:-1]) / 2
+        shift = offsets.cpu().double()[self.present] - self.shares
+        intercept[self.present] = halves / self.spread + shift @ columns
         return mixing, intercept
+
+    def _whitened(self, ridge_scores: Tensor, leverages: Tensor) -> tuple[Tensor, Tensor]:
+        """Return xᵀS⁻¹μ_j and xᵀS⁻¹x of rows with these scores of the regression and leverages."""
+        u = (ridge_scores[:, self.present].double() - self.shares) / self.n.sqrt()
+        whitened = u @ self.inverse
+        return whitened / self.n.sqrt(), leverages.double() - self.base + (whitened * u).sum(dim=1)
+
+    def nearest(self, ridge_scores: Tensor, leverages: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the highest score of each row and its squared distance to that class's mean, by S⁻¹.
+
+        ``ridge_scores``, of shape (n, n_classes), are by the ridge weights; ``leverages`` are xᵀA⁻¹x.
+        """
+        inner, square = self._whitened(ridge_scores, leverages)
+        # μ̃_cᵀS⁻¹x − μ̃_cᵀS⁻¹μ̃_c / 2, and xᵀS⁻¹x less twice the largest
+        linear = inner @ self.means.T - self.squares / 2
+        best = linear[:, :-1].amax(dim=1)
+        return (best - linear[:, -1]) / self.spread, square - 2 * best
 
     def left_out(
         self, ridge_scores: Tensor, leverages: Tensor, columns: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores and leverages of samples learnt if each were left out, in closed form.
+        """Return scores of samples learnt if each were left out, distances, and how far they count.
 
-        The third tensor says which samples count: others were the only ones of their class, or the model
-        fits them exactly. ``ridge_scores``, of shape (n, n_classes), are by the ridge weights;
-        ``leverages`` are xᵀA⁻¹x of each row. Means are drawn as far as with all samples.
+        Distances are squared, by S⁻¹, to the mean of the class of the highest score. A sample that was
+        the only one of its class counts nothing, nor does one that the model fits exactly. One of few
+        counts less than others: the class without it is poorer than the class as it is. Arguments are
+        those of `nearest`, and true classes and weights. Means are drawn as far as with all samples.
         """
-        u = ridge_scores[:, self.present].double() / self.n.sqrt()
+        inner, square = self._whitened(ridge_scores, leverages)
         # A sample of weight 2 is two samples, of which one is left out.
         heavy = weights.clamp(max=1)
-        local, rows = torch.searchsorted(self.present, columns), torch.arange(len(u))
-        inner = u @ self.inverse / self.n.sqrt()  # xᵀS⁻¹μ_j
-        square = leverages + ((u @ self.inverse) * u).sum(dim=1)  # xᵀS⁻¹x
+        local, rows = torch.searchsorted(self.present, columns), torch.arange(len(inner))
         others = self.n[local] - heavy
         # Without x of class c, μ_c moves by −e D and S loses α D Dᵀ, with D = x − μ_c
         e, alpha = heavy / others, heavy * self.n[local] / others
@@ -185,14 +271,14 @@ class Discriminant:
         along = D_mean @ self.means.T
         linear = (inner + gain * D_x.unsqueeze(1) * D_mean) @ self.means.T
         linear -= moved * D_x.unsqueeze(1) * grown
-        halves = torch.einsum("cj,jk,ck->c", self.means, self.products, self.means) + gain * along**2
-        halves += moved * grown * (moved * D_D.unsqueeze(1) - 2 * along)
-        found = linear - halves / 2
+        squares = self.squares + gain * along**2
+        squares += moved * grown * (moved * D_D.unsqueeze(1) - 2 * along)
+        linear -= squares / 2
         scores = torch.full(ridge_scores.shape, -torch.inf, dtype=torch.float64)
-        scores[:, self.present] = (found[:, :-1] - found[:, -1:]) / self.spread
-        rest = 1 - heavy * leverages
-        sound = (others > 0) & (left > _LEAST_LEFT) & (rest > _LEAST_LEFT)
-        return scores, leverages / rest, sound
+        scores[:, self.present] = (linear[:, :-1] - linear[:, -1:]) / self.spread
+        distances = square + gain.squeeze(1) * D_x**2 - 2 * linear[:, :-1].amax(dim=1)
+        sound = (others > 0) & (left > _LEAST_LEFT) & (1 - heavy * leverages > _LEAST_LEFT)
+        return scores, distances, weights * sound * (others / self.n[local]).clamp(min=0) ** _OF_FEW
 
 
 @dataclass(frozen=True)
@@ -241,7 +327,7 @@ class Calibration:
         slopes = losses.diff() / (1 / _TEMPERATURES).diff()
         if float(losses.min()) < 0 or bool((slopes.diff() > 1e-9 * self.losses.max()).any()):
             return Calibration.empty().merged(None)
-        left = float(novelties.sum())
+        left = max(self.samples - other.samples, 0.0)
         share = (left / max(self.samples, 1e-300)) ** _AGEING
         return Calibration(share * left, share * losses, share * novelties, approximate=True)
 
@@ -267,7 +353,7 @@ class Calibration:
         names = ("samples", "losses", "novelties")
         samples, losses, novelties = (torch.tensor(stored[n], dtype=torch.float64) for n in names)
         complete = len(losses) == len(_TEMPERATURES) and len(novelties) == _BINS
-        sound = complete and abs(float(novelties.sum() - samples)) <= 1e-6 * float(samples)
+        sound = complete and float(novelties.sum() - samples) <= 1e-6 * float(samples)
         found = cls(float(samples), losses, novelties, stored["approximate"])
         return found if sound or summary else None
 
@@ -284,21 +370,24 @@ class Calibration:
             place += (before - after) / 2 / max(before - 2 * here + after, 1e-300)
         found = (place - len(_TEMPERATURES) // 2) / 2
         typical = math.log2(_TYPICAL_TEMPERATURE)
-        return float(2 ** self._weighed(found, typical))
+        return float(2 ** self._weighed(found, typical, self.samples))
 
     def largest_known(self) -> float:
         """Return the log-novelty that a share of `FALSE_ALARMS` of the learnt classes exceeds."""
-        if not self.samples:
+        samples = float(self.novelties.sum())
+        if not samples:
             return _TYPICAL_NOVELTY
         above = self.novelties.flip(0).cumsum(0).flip(0)
-        allowed = FALSE_ALARMS * self.samples
+        allowed = FALSE_ALARMS * samples
         place = int((above > allowed).sum()) - 1
         # Within the bin in which the limit is crossed
         part = (float(above[place]) - allowed) / float(self.novelties[place])
-        return self._weighed(_FIRST + _WIDTH * (place + part), _TYPICAL_NOVELTY)
+        found = _FIRST + _WIDTH * (place + part)
+        return self._weighed(found, _TYPICAL_NOVELTY, samples)
 
-    def _weighed(self, found: float, typical: float) -> float:
-        return (found * self.samples + typical * _TYPICAL_SAMPLES) / (self.samples + _TYPICAL_SAMPLES)
+    @staticmethod
+    def _weighed(found: float, typical: float, samples: float) -> float:
+        return (found * samples + typical * _TYPICAL_SAMPLES) / (samples + _TYPICAL_SAMPLES)
 
 
 def estimated_temperature(model: AnalyticModel) -> float:
@@ -316,9 +405,14 @@ def estimated_temperature(model: AnalyticModel) -> float:
         freedom = model.degrees_of_freedom()  # first, because it may solve anew
         weights, squares = model.head.weights, model.head.residual_squares()
         mixed = model.mixing()
-        if mixed is not None:
-            factors = mixed[0] if mixed[0].ndim == 1 else mixed[0].diagonal()
-            squares = squares * factors.to(squares).square()
+        if mixed is not None and isinstance(model.head, Ridge):
+            # Σ w (y − Qᵀf)² with Σ w f fᵀ = K − γ WᵀW, of scores f that Q maps
+            mixing, ridge = mixed[0].double().cpu(), model.ridge
+            K = explained(ridge)
+            spans = K - model.gamma() * ridge.products()[1]
+            squares = weights - 2 * (K * mixing).sum(dim=0) + ((spans @ mixing) * mixing).sum(dim=0)
+        elif mixed is not None:
+            squares = squares * mixed[0].diagonal().to(squares).square()
         n, present = float(weights.sum()), (weights > 0).to(squares.device)
         left = max(1 - freedom / n, _LEFT_OVER)
         error = max(float(squares[present].mean()) / n / left**2, 0.0)
@@ -326,29 +420,22 @@ def estimated_temperature(model: AnalyticModel) -> float:
     return model.known_temperature
 
 
-def expected_leverage(model: AnalyticModel) -> float:
-    """Return the leverage to expect of a new sample that is like those learnt; from the sums alone.
+def log_novelty(
+    found: Discriminant, model: AnalyticModel, rows: Tensor, best: Tensor, distances: Tensor
+) -> Tensor:
+    """Return the logarithm of how unlike everything learnt expanded rows are.
 
-    A sample of leverage h has h / (1 − h) in the model that never learnt it, and the mean of h over all
-    samples is tr H / n. Infinite where γ = 0 and there are no more samples than dimensions.
+    The squared distance to the nearest class, in units of what is to be expected of a sample not learnt,
+    relative to the length of the row and to how much nearer it is than the centre of all classes. Both
+    are bounded, so that along every ray that leaves the classes novelty grows.
     """
-    mean = model.degrees_of_freedom() / float(model.learner.weights.sum())
-    return mean / (1 - mean) if mean < 1 else math.inf
+    length = rows.square().sum(dim=1).cpu().double() / (mean_square(model) or 1.0)
+    known = (1 + 2 * best.clamp(max=_KNOWN)).clamp(min=_LEAST_KNOWN)
+    relative = distances.clamp(min=0) / max(found.expected, 1e-300)
+    return (relative / length.clamp(1e-300, _LONG) / known).clamp(min=1e-300).log()
 
 
 def mean_square(model: AnalyticModel) -> float:
     """Return the mean square of the length of expanded rows learnt."""
     sums = model.ridge.sums
     return float(sums.gram.diagonal().sum()) / sums.total_weight
-
-
-def relative_leverage(model: AnalyticModel, rows: Tensor, leverages: Tensor) -> Tensor:
-    """Return how novel the direction of expanded rows is: about 1 for rows like those learnt.
-
-    Rows are scaled to the mean square of those learnt, and leverages divided by the one to expect.
-    """
-    square = rows.square().sum(dim=1)
-    # Nothing is expected of samples that are all zero, or where γ leaves nothing of them.
-    scale = mean_square(model) / (expected_leverage(model) or 1.0)
-    # A row of zeros has no direction: it counts as orthogonal to everything learnt.
-    return scale * torch.where(square > 0, leverages / square, 1 / max(model.gamma(), 1e-30))

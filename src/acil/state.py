@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -16,22 +17,25 @@ from acil.analytic import PRECISIONS, AnalyticModel, Expansion, Recursion, Ridge
 from acil.analytic.cholesky import cholesky_
 from acil.analytic.gcv import GRID
 from acil.analytic.linalg import solve_lower
-from acil.analytic.sums import Block, Matrix
+from acil.analytic.sums import Block, Matrix, joined
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.scores import (
-    MIXERS,
-    Calibration,
-    Discriminant,
-    estimated_temperature,
-    mean_square,
-    relative_leverage,
+from acil.scores import Calibration, Discriminant, estimated_temperature, log_novelty, mixer_of
+from acil.validation import (
+    Labels,
+    Rows,
+    check_same_kind,
+    columns_of,
+    resolve_device,
+    scores_of,
+    union,
 )
-from acil.validation import Labels, Rows, check_same_kind, columns_of, resolve_device, union
 
 #: What sums of weights may round by; anything beyond that was never learnt.
 _WEIGHT_ROUNDING = 1e-9
-#: Rows so many times as long as those learnt are novel, such as features in other units.
-_LONG = 5.0
+#: Standard deviation of the biases of the expansion, in lengths of standardized rows, or as it is.
+_BIAS = 0.5
+#: Most samples that wait to be counted together, and the same as a share of d.
+_MAX_UNCOUNTED, _UNCOUNTED_SHARE = 512, 1 / 8
 
 
 class Samples(NamedTuple):
@@ -52,18 +56,33 @@ class State:
     #: What is taken from each feature, and what it is divided by then: of shape (2, n_features)
     scaling: Tensor | None = None
     calibration: Calibration | None = None  # of discriminant scores
+    #: Recent samples that are not in the calibration yet. They live in memory only, like those of `Ridge`.
+    uncounted: tuple[Block, ...] = ()
+    n_uncounted: int = 0
     release: dict[str, Any] | None = None  # releases made of these samples, see `acil.privacy`
     #: Samples learnt or forgotten since the model was last saved or loaded; −inf before that
     changes: float = -math.inf
 
     @classmethod
-    def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
+    def new(
+        cls,
+        estimator: Any,
+        classes: Labels,
+        n_features: int,
+        seed: int,
+        scaling: Tensor | None = None,
+    ) -> State:
         """Return the state that has learnt nothing yet, as the (checked) arguments describe it."""
         precision = PRECISIONS[estimator.dtype]
         device = resolve_device(estimator.device, estimator.dtype)
         norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
+        scores, bias = scores_of(estimator), estimator.expansion_bias
+        if bias == "auto":
+            # Where features have no scale of ours, and scores are the paper's, there is none.
+            bias = 0.0 if scaling is None and scores == "ridge" else _BIAS
+            bias *= 1.0 if scaling is None else math.sqrt(n_features)
         expansion = Expansion.draw(
-            n_features, estimator.expansion_size, estimator.activation, seed, norm
+            n_features, estimator.expansion_size, estimator.activation, seed, norm, float(bias)
         )
         head: Ridge | Recursion
         if estimator.solver == "recursive":
@@ -72,14 +91,14 @@ class State:
             gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
             sums = Sums(expansion.size, 0, precision.sums, device)
             head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
-        mixer = MIXERS["balanced" if estimator.class_balance else estimator.scores]
-        calibration = Calibration.empty() if estimator.scores == "discriminant" else None
+        mixer = mixer_of(scores, estimator.class_balance)
+        calibration = Calibration.empty() if scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)
         # What it has learnt before may be the same samples.
         before = estimator.__dict__.get("_state")
         released = before and before.release
         release = released and {**released, "private": False, "epsilon": None, "delta": None}
-        return cls(classes, model, seed, calibration=calibration, release=release)
+        return cls(classes, model, seed, scaling, calibration, release=release)
 
     def features(self, rows: Rows) -> Iterator[Tensor]:
         """Return blocks of rows, of the size and type that the model takes."""
@@ -125,14 +144,48 @@ class State:
     def learned(self, samples: Samples, declared: Labels) -> State:
         """Return the state after learning samples, of declared classes.
 
-        Its calibration is approximate until these samples are counted, which may be interrupted.
+        Few samples wait to be counted for the calibration. It is approximate if they were many: see
+        `counted`.
         """
         classes, n = union(self.classes, declared), len(samples.rows)
-        blocks, places = self.blocks(samples, classes), columns_of(self.classes, classes)
+        places, at_once = columns_of(self.classes, classes), self.counts_at_once(samples)
+        blocks, recent = self.blocks(samples, classes), list[Block]()
+        if self.calibration is not None and not at_once:
+            # Copies: without an expansion, rows may be memory of the caller.
+            recent = [(rows.clone(), columns, weights) for rows, columns, weights in blocks]
+            blocks = iter(recent)
         model = self.model.with_head(self.model.learner.learn(blocks, n, places, len(classes)))
-        before, now, changes = self.model.head.counts, model.head.counts, self.changes + n
-        calibration = self.calibration and self.calibration.among(before, now).merged(None)
-        return replace(self, classes=classes, model=model, calibration=calibration, changes=changes)
+        new = replace(self, classes=classes, model=model, changes=self.changes + n)
+        if self.calibration is None:
+            return new
+        calibration = self.calibration.among(self.model.head.counts, model.head.counts)
+        if at_once:
+            calibration = calibration.merged(None)
+        uncounted = self.uncounted
+        if len(places) < len(classes):
+            uncounted = tuple((rows, places[c], weights) for rows, c, weights in uncounted)
+        waiting = self.n_uncounted + sum(len(rows) for rows, _, _ in recent)
+        return replace(
+            new, calibration=calibration, uncounted=(*uncounted, *recent), n_uncounted=waiting
+        )
+
+    def counts_at_once(self, samples: Samples) -> bool:
+        """Say whether so many samples have to be counted when they are learnt."""
+        most = min(_MAX_UNCOUNTED, self.model.expansion.size * _UNCOUNTED_SHARE)
+        return self.calibration is not None and len(samples.rows) + self.n_uncounted > most
+
+    def counted(self, samples: Samples | None = None, before: State | None = None) -> State:
+        """Return the state with the samples that wait in the calibration.
+
+        With those that were just learnt, too, by the state ``before`` them.
+        """
+        if self.calibration is None or not (self.uncounted or samples):
+            return self
+        calibration = self.calibration
+        if before is not None and before.calibration is not None:
+            calibration = before.calibration.among(before.model.head.counts, self.model.head.counts)
+        blocks = chain(joined(self.uncounted), self.blocks(samples, self.classes) if samples else ())
+        return replace(self, calibration=calibration.merged(self.measured(blocks)), uncounted=(), n_uncounted=0)
 
     def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""
@@ -151,7 +204,9 @@ class State:
         self._require_learnt(columns_of(samples.labels, self.classes), samples.weights)
         if isinstance(head, Ridge):
             require_forgettable(head, self.blocks(samples, self.classes))
-        calibration = self.calibration and self.calibration.less(self.measured(samples))
+        calibration = self.calibration
+        if calibration is not None:
+            calibration = calibration.less(self.measured(self.blocks(samples, self.classes)))
         rest, kept = head.forget(self.blocks(samples, self.classes), declared=head.counts == 0)
         return replace(
             self,
@@ -161,42 +216,32 @@ class State:
             changes=self.changes + len(samples.rows),
         )
 
-    def measured(self, samples: Samples) -> Calibration:
-        """Return how samples learnt score when each is left out."""
+    def measured(self, blocks: Iterable[Block]) -> Calibration:
+        """Return how expanded samples that were learnt score when each is left out."""
         model, total = self.model, Calibration.empty()
         with suppress(SingularMatrixError):  # it is for whoever predicts, not for whoever learns
             found = Discriminant.of(model)
-            coef = model.ridge.coefficients()[0]
-            for block, columns, given in self.blocks(samples, self.classes):
+            for block, columns, given in blocks:
                 heavy = torch.ones(len(columns), dtype=torch.float64) if given is None else given
-                leverages = model.ridge.leverage(block).cpu().double()
-                by_ridge = (block @ coef.to(block)).cpu()
-                scores, leverages, sound = found.left_out(by_ridge, leverages, columns, heavy)
-                novelty = self.log_novelty(block, scores, leverages)
+                by_ridge, leverages = self._regression(block)
+                scores, distances, heavy = found.left_out(by_ridge, leverages, columns, heavy)
+                sound = heavy > 0
+                novelty = log_novelty(found, model, block, scores.amax(dim=1), distances)
                 total = total.plus(scores[sound], columns[sound], novelty[sound], heavy[sound])
         return total
 
     def novelty(self, block: Tensor) -> Tensor:
         """Return how unlike everything learnt rows are."""
-        model = self.model
-        rows = model.expansion(block)
-        leverages = model.ask(lambda head: head.leverage(rows))
-        if self.calibration is None:
-            return relative_leverage(model, rows, leverages)
-        scores = next(model.scores([block], model.weights()))
-        log_novelty = self.log_novelty(rows, scores, leverages) - self.calibration.largest_known()
-        # Scores grow with the length of a row: by them alone, the longest would be the best known.
-        length = rows.square().sum(dim=1) / (_LONG**2 * mean_square(model) or math.inf)
-        novelty = log_novelty.exp().to(rows)
-        return torch.where(length > 1, torch.maximum(novelty, length), novelty)
+        rows, known = self.model.expansion(block), self.calibration or Calibration.empty()
+        found = Discriminant.of(self.model)
+        measure = log_novelty(found, self.model, rows, *found.nearest(*self._regression(rows)))
+        return (measure - known.largest_known()).exp().to(rows)
 
-    def log_novelty(self, rows: Tensor, scores: Tensor, leverages: Tensor) -> Tensor:
-        """Return the logarithm of how unlike everything learnt expanded rows are.
-
-        The relative leverage, and how much nearer a row is to a class than to the centre of all.
-        """
-        relative = relative_leverage(self.model, rows, leverages.to(rows)).cpu().double()
-        return relative.clamp(min=1e-300).log() - scores.cpu().double().amax(dim=1)
+    def _regression(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores of the regression and leverages of expanded rows, on the CPU."""
+        leverages = self.model.ask(lambda head: head.leverage(rows))
+        coef, intercept = (part.to(rows) for part in self.model.ridge.coefficients())
+        return (rows @ coef + intercept).cpu(), leverages.cpu().double()
 
     def gamma_unit(self) -> float:
         """Return trace(gram) / d, the scale to which γ is compared."""
@@ -277,8 +322,9 @@ class State:
         scales = [None if s.scaling is None else s.scaling.tolist() for s in (self, other)]
         if scales[0] != scales[1]:
             raise InputError(
-                "The models scale their features differently, so their sums cannot be added. Models to "
-                "be merged have to start from the same first call (standardize=True), or without."
+                "The models scale their features differently, so their sums cannot be added: each took "
+                "the scale of its first samples. Give all models that are to be merged the same, such as "
+                "standardize=first.scaling_, or scale the features before and give standardize=False."
             )
 
 

@@ -27,6 +27,8 @@ from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
 #: Largest γ, by the type of products: it is added to the diagonal of a matrix. Files take no larger one.
 MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
 Labels = npt.NDArray[Any]
+#: Features whose largest root mean square is more than this many times the median are in several units.
+MIXED_UNITS = 10.0
 #: Longest label in characters: arrays of strings are as wide as the longest. A file takes no longer one.
 MAX_LENGTH = 1024
 #: What no text file can hold, and NumPy drops at the end of a string.
@@ -102,8 +104,12 @@ class Rows:
                 'Scale the features, or use dtype="float64".'
             )
 
-    def scaling(self, weights: Tensor | None) -> Tensor:
-        """Return what to take from each feature, then divide it by, for mean 1 and deviation 1."""
+    def scaling(self, weights: Tensor | None, always: bool = True) -> Tensor | None:
+        """Return the mean of each feature and its deviation; None if they have one unit, unless always.
+
+        Features are in several units if the largest root mean square is over `MIXED_UNITS` times the
+        median of them, without features that are zero.
+        """
         size = max(1, _CHECK_BYTES // (8 * self.n_features))
         weights = torch.ones(len(self), dtype=torch.float64) if weights is None else weights
         shares = torch.split(weights / weights.sum(), size)
@@ -112,9 +118,14 @@ class Rows:
             mean += share @ block
         for block, share in zip(self.blocks(size, torch.float64, _CPU), shares, strict=True):
             square += share @ (block - mean).square()
-        # Of a constant feature, what deviates is rounding.
-        deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), 1.0)
-        return torch.stack([mean - deviation, deviation])
+        lengths = (square + mean.square()).sqrt()
+        lengths = lengths[lengths > 0]
+        if not always and not (len(lengths) and lengths.max() > MIXED_UNITS * lengths.median()):
+            return None
+        # Of a constant feature, what deviates is rounding, and how others will deviate is not known.
+        sizes = torch.where(mean == 0, 1.0, mean.abs())
+        deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), sizes)
+        return torch.stack([mean, deviation])
 
     def _block(self, start: int, stop: int) -> Tensor:
         if isinstance(self.source, Tensor):
@@ -321,7 +332,7 @@ def check_parameters(estimator: Any) -> None:
     _one_of("activation", estimator.activation, ACTIVATIONS)
     _one_of("solver", estimator.solver, ("gram", "recursive"))
     _one_of("dtype", estimator.dtype, PRECISIONS)
-    _one_of("scores", estimator.scores, ("ridge", "discriminant"))
+    _one_of("scores", estimator.scores, ("auto", "ridge", "discriminant"))
     size = estimator.expansion_size
     if size is not None and not (is_number(size, Integral) and size >= 1):
         raise _invalid("expansion_size", "a positive int or None", size)
@@ -335,21 +346,50 @@ def check_parameters(estimator: Any) -> None:
         raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
     if not (is_number(least, Integral) and least >= 1):
         raise _invalid("min_class_samples", "a positive int", least)
-    for name in ("fit_intercept", "class_balance", "standardize"):
-        if not isinstance(getattr(estimator, name), bool | np.bool_):
-            raise _invalid(name, "a bool", getattr(estimator, name))
+    if not isinstance(estimator.fit_intercept, bool | np.bool_):
+        raise _invalid("fit_intercept", "a bool", estimator.fit_intercept)
+    balance, bias = estimator.class_balance, estimator.expansion_bias
+    if not isinstance(balance, bool | np.bool_) and not (is_number(balance, Real) and 0 <= balance <= 1):
+        raise _invalid("class_balance", "a number from 0 to 1, or a bool", balance)
+    if not (isinstance(bias, str) and bias == "auto") and not (is_number(bias, Real) and 0 <= bias <= 1e6):
+        raise _invalid("expansion_bias", "a number from 0 to 1e6, or 'auto'", bias)
+    given_scaling(estimator.standardize)
     discriminant = estimator.scores == "discriminant"
     needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed" or discriminant
-    if estimator.solver == "recursive" and needs_sums:
+    if estimator.solver == "recursive" and (needs_sums or balance):
         raise UnsupportedError(
-            'gamma="auto", fit_intercept=True, dtype="mixed" and scores="discriminant" need the sums, '
-            'which solver="recursive" does not keep. Use solver="gram", or give gamma a number.'
+            'gamma="auto", fit_intercept=True, class_balance, dtype="mixed" and scores="discriminant" '
+            'need the sums, which solver="recursive" does not keep. Use solver="gram", or give gamma a '
+            "number."
         )
-    if discriminant and (estimator.fit_intercept or estimator.class_balance):
+    if discriminant and (estimator.fit_intercept or balance):
         raise InputError(
             'scores="discriminant" has intercepts and balances classes by itself. Leave out '
             "fit_intercept and class_balance."
         )
+
+
+def scores_of(estimator: Any) -> str:
+    """Return which scores the (checked) arguments ask for, where it is left to them."""
+    if estimator.scores != "auto":
+        return str(estimator.scores)
+    for_ridge = estimator.solver == "recursive" or estimator.fit_intercept or estimator.class_balance
+    return "ridge" if for_ridge else "discriminant"
+
+
+def given_scaling(standardize: Any) -> Tensor | None:
+    """Return means and deviations that are given, of shape (2, n_features), or raise if they are none."""
+    if isinstance(standardize, bool | np.bool_) or (isinstance(standardize, str) and standardize == "auto"):
+        return None
+    expected = "a bool, 'auto', or means and positive deviations of shape (2, n_features)"
+    try:
+        scaling = torch.from_numpy(np.array(standardize, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise _invalid("standardize", expected, standardize) from None
+    finite = bool(torch.isfinite(scaling).all())
+    if scaling.ndim != 2 or len(scaling) != 2 or not finite or not bool((scaling[1] > 0).all()):
+        raise _invalid("standardize", expected, standardize)
+    return scaling
 
 
 def check_gamma(gamma: Any, products: torch.dtype) -> float:

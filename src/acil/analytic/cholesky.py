@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -73,6 +74,9 @@ class Factor:
         self.L.diagonal()[k:].add_(gamma)
         self.first = k
         self._rows = Stack(self.L.new_empty(0, len(self.L)))
+        #: tr of the inverse of L Lᵀ, once it was asked for, and what the correction takes from it.
+        self._trace: float | None = None
+        self._taken: float | None = 0.0
         self._inverses: BlockInverses | None = None
         scale = self.L.diagonal()[k:].max()
         status = cholesky_in_place_(self.L)
@@ -112,8 +116,16 @@ class Factor:
         return (whitened * self._corrected(whitened)).sum(dim=0)
 
     def trace_of_inverse(self, overwrite: bool = False) -> float:
-        """Return tr A⁻¹, of the centred A with an intercept; L is lost if it may be overwritten."""
-        return linalg.squared_norm_of_inverse(self.L[self.first :, self.first :], overwrite)
+        """Return tr R, of the centred A with an intercept; L is lost if it may be overwritten."""
+        if self._trace is None:
+            lower = self.L[self.first :, self.first :]
+            self._trace = linalg.squared_norm_of_inverse(lower, overwrite)
+        return self._trace - cast(float, self._taken)
+
+    @property
+    def knows_trace(self) -> bool:
+        """Say whether the trace follows without another factorization."""
+        return self._taken is not None
 
     def least_eigenvalue(self) -> float:
         """Estimate the least eigenvalue of A, or of the centred matrix, from above."""
@@ -130,11 +142,12 @@ class Factor:
         correcting = d * d * (n + min(n, c)) + d * n * (4 * p + 2 * n)
         return correcting < d**3 / 3 + 2 * d * d * c
 
-    def updated(self, X: Tensor, residual: Tensor) -> tuple[Factor, Tensor] | None:
+    def updated(self, X: Tensor, residual: Tensor) -> tuple[Factor, Tensor, Tensor] | None:
         """Return R after rows X were added to gram, and R_k Xᵀ (Y − X W), by which the weights change.
 
-        The residual Y − X W has shape (n, n_classes). None if these rows are too far from everything
-        learnt for an accurate correction.
+        The change is a product of two matrices, of as few columns and rows as there are new ones. The
+        residual Y − X W has shape (n, n_classes). None if these rows are too far from everything learnt
+        for an accurate correction.
         """
         Z = self.whiten(X.mT)
         U = self._corrected(Z)
@@ -151,8 +164,15 @@ class Factor:
         new.__dict__.update(self.__dict__)
         new._rows = self._rows.plus(V)
         # The narrower of the two goes through the triangle.
-        narrow = len(X) < inner.shape[1]
-        step = self.unwhiten(V.mT) @ inner if narrow else self.unwhiten(V.mT @ inner)
+        narrow = len(X) < inner.shape[1] or len(X) == 1
+        new._taken = None
+        if narrow:
+            P = self.unwhiten(V.mT)
+            if self._taken is not None:
+                # tr L⁻ᵀ VᵀV L⁻¹, of the new rows of V
+                new._taken = self._taken + float(P[self.first :].square().sum(dtype=torch.float64))
+        else:
+            P, inner = self.unwhiten(V.mT @ inner), torch.eye(inner.shape[1]).to(inner)
         # Last, because reading a number waits for a GPU
         largest, failed = torch.stack([leverage, status.to(leverage)]).tolist()
-        return None if failed or not largest <= _MAX_LEVERAGE else (new, step)
+        return None if failed or not largest <= _MAX_LEVERAGE else (new, P, inner)

@@ -23,11 +23,20 @@ _BLOCK_SHARE, _MAX_BLOCK_BYTES = 1 / 16, 2**26
 
 
 class Weights(NamedTuple):
-    """W of shape (d, n_classes), intercepts, and which classes have no samples; never changed."""
+    """What scores are made of: x W, mapped if there is a mixing, plus intercepts; never changed.
 
-    coef: Tensor
+    W has shape (d, n_classes); ``empty`` says which classes have no samples.
+    """
+
+    regression: Tensor
+    mixing: Tensor | None
     intercept: Tensor
     empty: Tensor
+
+    @property
+    def coef(self) -> Tensor:
+        """Weights of shape (d, n_classes) that score."""
+        return self.regression if self.mixing is None else self.regression @ self.mixing
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,7 @@ class AnalyticModel:
     """The closed-form learner on features: expand, regress, score.
 
     Like `Ridge`, it is replaced and not changed when it learns, forgets or merges. A ``mixer`` returns a
-    square map from the weights of the regression to those that score, or a factor for each class, and
-    their intercepts.
+    square map from the weights of the regression to those that score, and their intercepts.
     """
 
     def __init__(self, expansion: Expansion, head: Head, device: torch.device, mixer: Mixer) -> None:
@@ -159,11 +167,11 @@ class AnalyticModel:
         """Return the weights as used for scoring."""
         if self.ready is None:
             coef, intercept = self.head.coefficients()
-            mixed = self.mixing()
+            mixing, mixed = None, self.mixing()
             if mixed is not None:
                 mixing, intercept = (part.to(coef) for part in mixed)
-                coef = coef * mixing if mixing.ndim == 1 else coef @ mixing
-            self.ready = Weights(coef, intercept, (self.head.counts == 0).to(coef.device))
+            empty = (self.head.counts == 0).to(coef.device)
+            self.ready = Weights(coef, mixing, intercept, empty)
         return self.ready
 
     def mixing(self) -> tuple[Tensor, Tensor] | None:
@@ -174,9 +182,14 @@ class AnalyticModel:
 
     def scores(self, features: Iterable[Tensor], weights: Weights) -> Iterator[Tensor]:
         """Yield scores of shape (block, n_classes); classes without samples score −inf."""
-        coef, intercept = (part.to(self.precision.products) for part in weights[:2])
+        kind = self.precision.products
+        coef, intercept = weights.regression.to(kind), weights.intercept.to(kind)
         for block in features:
-            yield (self.expansion(block) @ coef + intercept).masked_fill_(weights.empty, -torch.inf)
+            scores = self.expansion(block) @ coef
+            if weights.mixing is not None:
+                # Here, because it changes with every sample that is learnt, and W · mixing is long
+                scores = (scores.to(weights.mixing) @ weights.mixing).to(kind)
+            yield (scores + intercept).masked_fill_(weights.empty, -torch.inf)
 
     def degrees_of_freedom(self) -> float:
         """Return tr H, which takes as long as a factorization."""

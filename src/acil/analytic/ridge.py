@@ -14,11 +14,13 @@ from torch import Tensor
 from acil.analytic import gcv
 from acil.analytic.cholesky import Factor
 from acil.analytic.linalg import largest_eigenvalue, mirror_, spread, symmetric_product
-from acil.analytic.sums import Block, Precision, Sums, weighted
+from acil.analytic.sums import Block, Precision, Sums, joined, weighted
 from acil.errors import InputError, SingularMatrixError
 
 #: Most rows that wait to be added to the sums together, and the same as a share of d.
 _MAX_WAITING, _WAITING_SHARE = 512, 1 / 8
+#: Multiplications of a product of weights that is made anew rather than corrected.
+_CHEAP_PRODUCTS = 2**22
 #: Relative residual at which the weights of mixed precision are as good as its sums.
 _REFINED, _MAX_REFINEMENTS = 1e-8, 10
 #: Largest estimate of the condition number for products in float32. Estimates are a little too low: with
@@ -57,6 +59,10 @@ class Ridge:
         self.solution: Solution | None = None
         #: Recent samples: to add many to the sums at once takes little more than to add one.
         self._waiting: tuple[Block, ...] = ()
+        #: A solution, MᵀW and WᵀW, once they were asked for.
+        self._products: tuple[Solution, Tensor, Tensor] | None = None
+        #: What they add to the moment and the weights of the classes.
+        self._late: tuple[Tensor, Tensor] | None = None
         #: Number of samples of each class, with those that wait.
         self.counts = sums.counts
         #: A lower bound of the least eigenvalue of gram + γI, which more samples can only raise.
@@ -71,6 +77,20 @@ class Ridge:
         """Sum of the sample weights of each class."""
         self.flush()
         return self.sums.weights
+
+    def moment_and_weights(self) -> tuple[Tensor, Tensor]:
+        """Return Σ w x yᵀ and the weights of the classes, with samples that wait; not to be written."""
+        if self._late is None:
+            return self.sums.moment, self.sums.weights
+        return self.sums.moment + self._late[0], self.sums.weights + self._late[1]
+
+    def products(self) -> tuple[Tensor, Tensor]:
+        """Return MᵀW and WᵀW, of shape (n_classes, n_classes), in float64 on the CPU."""
+        solution = self.solved()
+        if self._products is None or self._products[0] is not solution:
+            W, moment = solution.coef[int(self.intercept) :], self.moment_and_weights()[0]
+            self._products = solution, *((part.T @ W).cpu().double() for part in (moment, W))
+        return self._products[1:]
 
     def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Ridge:
         """Return the regression that has seen more samples.
@@ -89,10 +109,15 @@ class Ridge:
             # Copies: without an expansion, rows may be memory of the caller.
             added = tuple((rows.clone(), c, weights) for rows, c, weights in new._correcting(blocks))
             new._waiting += added
-            for _, columns, _ in added:
+            for rows, columns, given in added:
                 new.counts = new.counts + torch.bincount(columns, minlength=n_classes)
+                X, Y, heavy = weighted(rows, columns, given, n_classes)
+                moment = torch.zeros_like(new.sums.moment) if new._late is None else new._late[0]
+                weights = torch.zeros_like(new.sums.weights) if new._late is None else new._late[1]
+                late = (X.T @ Y).to(moment) + moment
+                new._late = late, weights.index_add(0, columns, heavy)
         else:
-            new._write(lambda sums: sums.add(chain(new._together(), new._correcting(blocks))))
+            new._write(lambda sums: sums.add(chain(joined(new._waiting), new._correcting(blocks))))
         return new
 
     def forget(self, blocks: Iterable[Block], declared: Tensor) -> tuple[Ridge, Tensor]:
@@ -178,7 +203,7 @@ class Ridge:
     def flush(self) -> None:
         """Add the samples that wait to the sums."""
         if self._waiting:
-            self._write(lambda sums: sums.add(self._together()))
+            self._write(lambda sums: sums.add(joined(self._waiting)))
 
     def release(self, memory: bool = False) -> None:
         """Drop the factor and every trace of recent rows; with ``memory``, give its memory back."""
@@ -197,7 +222,10 @@ class Ridge:
 
     def degrees_of_freedom(self) -> float:
         """Return tr H, from 0 to the number of samples."""
-        return gcv.degrees_of_freedom(self._factor(fresh=True), self.solved().gamma)
+        factor = self._factor()
+        if not factor.knows_trace:
+            factor = self._factor(fresh=True)
+        return gcv.degrees_of_freedom(factor, self.solved().gamma)
 
     def residual_squares(self) -> Tensor:
         """Return Σ w (y_c − x w_c)² of each class."""
@@ -281,30 +309,38 @@ class Ridge:
                 X, Y, _ = weighted(self._with_one(rows), columns, weights, len(self.sums.counts))
                 # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
                 updated = solution.factor.updated(X, Y.to(coef) - X.to(coef) @ coef)
-                del X
                 if updated is not None:
-                    factor, coef = updated[0], coef + updated[1].to(coef)
-                    self.solution = replace(solution, factor=factor, coef=coef, corrected=True)
+                    factor, P, inner = updated
+                    self.solution = replace(
+                        solution, factor=factor, coef=coef + (P @ inner).to(coef), corrected=True
+                    )
+                    self._correct_products(solution, X, Y, P, inner)
+                del X
             yield rows, columns, weights
+
+    def _correct_products(self, before: Solution, X: Tensor, Y: Tensor, P: Tensor, inner: Tensor) -> None:
+        """Bring MᵀW and WᵀW up to date after rows X of targets Y, by which W changed by P · inner."""
+        cheap = len(before.coef) * before.coef.shape[1] ** 2 <= _CHEAP_PRODUCTS
+        if cheap or self._products is None or self._products[0] is not before or self.solution is None:
+            return
+        k, (_, K, squares) = int(self.intercept), self._products
+        P, inner, change = P[k:].to(before.coef), inner.to(before.coef), inner.cpu().double()
+        moment, W = self.moment_and_weights()[0], before.coef[k:]
+        new = Y.to(W).T @ (X[:, k:].to(W) @ self.solution.coef[k:])
+        K = K + (moment.T @ P).cpu().double() @ change + new.cpu().double()
+        cross = (W.T @ P).cpu().double() @ change
+        squares = squares + cross + cross.T + change.T @ (P.T @ P).cpu().double() @ change
+        self._products = self.solution, K, squares
 
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows
-
-    def _together(self) -> list[Block]:
-        """Return the samples that wait as one block, or as none."""
-        if not self._waiting:
-            return []
-        rows, columns, weights = zip(*self._waiting, strict=True)
-        ones = [torch.ones(len(part), dtype=torch.float64) for part in columns]
-        heavy = torch.cat([one if w is None else w for one, w in zip(ones, weights, strict=True)])
-        return [(torch.cat(rows), torch.cat(columns), None if bool((heavy == 1).all()) else heavy)]
 
     def _write(self, write: Callable[[Sums], None]) -> None:
         """Write over the sums; samples that wait have to be among what is written."""
         n_classes = len(self.sums.counts)
         sums = self.sums.draft(torch.arange(n_classes), n_classes)
         write(sums)
-        self.sums, self.counts, self._waiting = sums, sums.counts, ()
+        self.sums, self.counts, self._waiting, self._late = sums, sums.counts, (), None
 
     def _copy(self, sums: Sums) -> Ridge:
         new = Ridge.__new__(Ridge)
@@ -318,8 +354,11 @@ class Ridge:
         new = self._copy(self.sums.draft(places, n_classes))
         new.counts = spread(self.counts, places, n_classes)
         new._waiting = tuple((rows, places[c], weights) for rows, c, weights in self._waiting)
+        if self._late is not None:
+            new._late = tuple(spread(part, places, n_classes) for part in self._late)  # type: ignore[assignment]
         if self.solution is not None:
             # A class without samples has the weights 0.
             coef = spread(self.solution.coef, places, n_classes)
             new.solution = replace(self.solution, coef=coef)
+            new._products = None
         return new

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -185,6 +185,16 @@ def weighted(
     # √w on rows and targets gives w in both products
     root = weights.to(rows).sqrt().unsqueeze(1)
     return rows * root, targets * root, weights.cpu().double()
+
+
+def joined(blocks: Sequence[Block]) -> list[Block]:
+    """Return blocks as one, or none."""
+    if not blocks:
+        return []
+    rows, columns, weights = zip(*blocks, strict=True)
+    ones = [torch.ones(len(part), dtype=torch.float64) for part in columns]
+    heavy = torch.cat([one if w is None else w for one, w in zip(ones, weights, strict=True)])
+    return [(torch.cat(rows), torch.cat(columns), None if bool((heavy == 1).all()) else heavy)]
 
 
 class Stack(NamedTuple):

@@ -25,6 +25,7 @@ from acil.validation import (
     check_labels,
     check_parameters,
     check_same_kind,
+    given_scaling,
     resolve_seed,
     union,
 )
@@ -84,11 +85,13 @@ def partial_fit(
         agreed = _agreed(facts)
         declared: Labels = agreed["classes"]
         if state is None:
-            state = State.new(classifier, declared[:0], agreed["features"], facts[0]["seed"])
+            scaling = given_scaling(classifier.standardize)
+            state = State.new(classifier, declared[:0], agreed["features"], facts[0]["seed"], scaling)
             expansion = state.model.expansion
             # Not drawn from the seed on each: generators may differ between versions of torch.
-            shared = share({"projection": expansion.projection}, group) or {}
-            expansion.projection = shared["projection"]
+            drawn = {"projection": expansion.projection, "bias": expansion.bias}
+            shared = share(drawn, group) or {}
+            expansion.projection, expansion.bias = shared["projection"], shared["bias"]
             # Of a process whose shard was empty
             new.n_features_in_ = agreed["features"]
             if agreed["names"] is not None:
@@ -103,7 +106,9 @@ def partial_fit(
     if state.calibration is not None:
         # Count how the samples of all processes score when they are left out, if all can be reached.
         with suppress(ProcessLostError), group.together():
-            own = Calibration.empty() if samples is None else new._state.measured(samples)
+            own = Calibration.empty()
+            if samples is not None:
+                own = new._state.measured(new._state.blocks(samples, new._state.classes))
             seen = reduce(Calibration.merged, group.exchange(own))
             counts = state.model.head.counts, new._state.model.head.counts
             calibration = state.calibration.among(*counts).merged(seen)
@@ -121,10 +126,10 @@ def _checked(
             'Several processes learn together by adding their sums, which solver="recursive" does not '
             'keep. Use solver="gram".'
         )
-    if classifier.standardize:
+    if classifier.standardize is True:
         raise UnsupportedError(
-            "standardize=True takes the scale of the first samples of one process. Scale the features "
-            "before several processes learn together."
+            "standardize=True takes the scale of the first samples of one process. Give means and "
+            "deviations, or scale the features before several processes learn together."
         )
     # A sparse matrix has a shape, but no length.
     if X is None or (X.shape[0] if getattr(X, "shape", None) else len(X)) == 0:

@@ -121,6 +121,7 @@ class ImageClassifier:
             "clip_norm": clip_norm,
             "min_class_samples": min_class_samples,
             "scores": "discriminant",
+            "standardize": False,
         }
         self._track: bool | None = track
         #: One change at a time.

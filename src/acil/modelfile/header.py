@@ -28,8 +28,8 @@ from safetensors import SafetensorError, safe_open
 from acil.errors import ModelFileError
 from acil.modelfile.writing import cannot_read
 
-#: The version that is written and read; no other was ever released.
-FORMAT_VERSION = 5
+#: The version that is written, and those that are read.
+FORMAT_VERSION, READ_VERSIONS = 6, (5, 6)
 #: Longest label, and longest text of any other entry, in characters.
 MAX_TEXT = 1024
 #: Text without NUL and lone surrogates; and text without controls and ends of lines, too.
@@ -184,16 +184,15 @@ NETWORK = _rule(
     "the name of a network, or of a file without its folder",
 )
 
+SHARE = _number(0, 1)
 #: Settings of the computation: in the header as learnt with, among the parameters as set now.
 _OPTIONS: dict[str, Rule] = {
     "activation": _one_of(*ACTIVATIONS),
     "solver": _one_of("gram", "recursive"),
     "dtype": _one_of(*MAX_GAMMA),
     "fit_intercept": TRUTH,
-    "class_balance": TRUTH,
+    "class_balance": lambda value, name: None if isinstance(value, bool) else SHARE(value, name),
     "clip_norm": _or_none(_number(1e-30, 1e30)),
-    "scores": _one_of("ridge", "discriminant"),
-    "standardize": TRUTH,
 }
 #: The constructor arguments of `ACILClassifier`.
 PARAMETERS: dict[str, Rule] = {
@@ -203,6 +202,11 @@ PARAMETERS: dict[str, Rule] = {
     "min_class_samples": WIDTH,
     "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
     **_OPTIONS,
+    "scores": _one_of("auto", "ridge", "discriminant"),
+    "standardize": lambda value, name: None
+    if value == "auto" or isinstance(value, bool)
+    else _list_of(_list_of(NUMBER))(value, name),
+    "expansion_bias": lambda value, name: None if value == "auto" else AMOUNT(value, name),
 }
 #: How samples learnt score when left out: `acil.scores`. An inference file has empty lists.
 CALIBRATION: dict[str, Rule] = {
@@ -236,6 +240,8 @@ HEADER: dict[str, Rule] = {
     "feature_names": _or_none(_list_of(LABEL)),
     "size": WIDTH,
     **_OPTIONS,
+    "scores": _one_of("ridge", "discriminant"),
+    "standardize": TRUTH,
     "classes": _list_of(LABEL, least=1),
     "classes_dtype": TEXT,
     "counts": _list_of(COUNT),
@@ -325,14 +331,28 @@ def parse_header(text: str) -> dict[str, Any]:
         raise InvalidFileError(f"its header is not valid JSON ({error})") from None
     if not isinstance(header, dict):
         raise InvalidFileError(f"its header is {shown(header)}, not an object")
-    if header.get("format_version") != FORMAT_VERSION:
+    version = header.get("format_version")
+    if version not in READ_VERSIONS or isinstance(version, bool | float):
         raise InvalidFileError(
-            f"it has the format version {shown(header.get('format_version'))}, written by another "
-            f"version of acil; this one reads {FORMAT_VERSION}",
+            f"it has the format version {shown(version)}, written by another version of acil; this one "
+            f"reads {' and '.join(map(str, READ_VERSIONS))}",
             "Use that version, or learn the model again and save it with this one.",
         )
+    if version == 5:
+        _bring_up_to_date(header)
     check_header(header)
     return header
+
+
+def _bring_up_to_date(header: dict[str, Any]) -> None:
+    """Add to a header of format 5 what format 6 has; it may be damaged."""
+    if isinstance(header.get("parameters"), dict):
+        header["parameters"].setdefault("expansion_bias", 0)
+    calibration = header.get("calibration")
+    if isinstance(calibration, dict) and isinstance(calibration.get("novelties"), list):
+        # They were of another measure.
+        calibration["novelties"] = [0] * len(calibration["novelties"])
+        calibration["approximate"] = True
 
 
 def check_header(header: dict[str, Any]) -> None:
@@ -364,6 +384,8 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
         yield f"{len(names)} 'feature_names' do not fit {header['n_features']} features"
     if recursive and (header["fit_intercept"] or header["dtype"] == "mixed"):
         yield "solver 'recursive' has no intercept and no mixed precision"
+    if recursive and header["class_balance"] not in (False, True, 0):
+        yield "solver 'recursive' has no class balance"
     if (header["calibration"] is not None) != discriminant:
         yield "'calibration' belongs to discriminant scores, and only to them"
     if discriminant and (recursive or header["fit_intercept"] or header["class_balance"]):
@@ -399,6 +421,11 @@ def _label_faults(classes: list[Any], dtype: str) -> Iterator[str]:
             yield f"'classes' must be sorted and distinct, found {shown(left)} before {shown(right)}"
 
 
+def is_balanced(class_balance: Any) -> bool:
+    """Say whether classes are balanced; true alone is the rule of format 5, which needs no tensor."""
+    return class_balance is not True and class_balance > 0
+
+
 def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> None:
     """Raise `InvalidFileError` unless a file has the tensors that its header calls for."""
     d, classes = header["size"], len(header["classes"])
@@ -406,6 +433,8 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
     expected: dict[str, Layout] = {"coef": (sums, (classes, d)), "intercept": (sums, (classes,))}
     if "projection" in layouts:
         expected["projection"] = ("F32", (header["n_features"], d))
+        if "bias" in layouts:
+            expected["bias"] = ("F32", (d,))
     if header["standardize"]:
         expected["scaling"] = ("F64", (2, header["n_features"]))
     if header["kind"] == "full":
@@ -413,7 +442,8 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
         gram = {"gram": triangle, "moment": (sums, (d, classes))}
         expected |= gram if header["solver"] == "gram" else {"rfaum": triangle}
         # Not in memory: see `acil.modelfile.pack`
-        if header["scores"] == "discriminant" and header["temperature"] is not None:
+        mixed = header["scores"] == "discriminant" or is_balanced(header["class_balance"])
+        if mixed and header["temperature"] is not None:
             expected["mixing"] = ("F64", (classes + 1, classes))
     for name in sorted(expected.keys() | layouts.keys()):
         if layouts.get(name) != expected.get(name):

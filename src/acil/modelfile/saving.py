@@ -37,7 +37,15 @@ from acil.modelfile.header import (
     parse_header,
 )
 from acil.modelfile.writing import write_tensors
-from acil.scores import MIXERS, Calibration, balancing
+from acil.scores import (
+    Calibration,
+    Pooled,
+    discriminant,
+    heights,
+    mixer_of,
+    of_heights,
+    released,
+)
 from acil.state import State, impossible, least_left
 from acil.validation import check_parameters, resolve_device
 
@@ -50,7 +58,7 @@ Get = Callable[[str], Any]
 #: Tensors that prediction does not need.
 _SUMS = ("gram", "moment", "rfaum")
 #: Scores that the header calls discriminant.
-_DISCRIMINANT = (MIXERS["discriminant"], MIXERS["released"])
+_DISCRIMINANT = (discriminant, released)
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
@@ -167,7 +175,7 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
     if not isinstance(clf, ACILClassifier):
         raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
     check_parameters(clf)
-    with clf._locked() as state:
+    with clf._counted() as state:
         if isinstance(state.model.head, Frozen) and not inference:
             raise UnsupportedError(
                 "This model can only predict and has no sums to save. Save it with inference=True."
@@ -204,6 +212,8 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
     given = clf.get_params()
     parameters = {n: v.item() if isinstance(v, np.generic) else v for n, v in given.items()}
     parameters |= {"random_state": state.seed, "device": str(clf.device)}
+    if not isinstance(clf.standardize, bool | np.bool_ | str):
+        parameters["standardize"] = np.asarray(clf.standardize, dtype=np.float64).tolist()
     if inference:
         # The recursion takes no "auto".
         parameters |= {"gamma": "auto", "solver": "gram"}
@@ -230,7 +240,9 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
         "solver": str(clf.solver) if isinstance(head, Frozen) else head.solver,
         "dtype": model.precision.name,
         "fit_intercept": head.intercept if isinstance(head, Ridge) else bool(clf.fit_intercept),
-        "class_balance": model.mixer is MIXERS["balanced"],
+        "class_balance": model.mixer.exponent
+        if isinstance(model.mixer, Pooled)
+        else model.mixer is heights,
         "clip_norm": model.expansion.clip_norm,
         "scores": "discriminant" if model.mixer in _DISCRIMINANT else "ridge",
         "standardize": state.scaling is not None,
@@ -261,7 +273,8 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
     model, tensors = state.model, {}
     if inference:
         # As used for scoring
-        W, intercept, _ = model.weights()
+        weights = model.weights()
+        W, intercept = weights.coef, weights.intercept
     else:
         head = model.learner
         W, intercept = head.coefficients()
@@ -269,7 +282,7 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
             tensors = {"rfaum": pack_lower(head.R)}
         else:
             tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
-        if model.mixer in _DISCRIMINANT and not packed:
+        if model.mixer not in (None, heights) and not packed:
             # Else whoever reads the file had to factorize before the first prediction.
             mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
             tensors["mixing"] = torch.cat([mixing, intercepts.unsqueeze(0)])
@@ -278,6 +291,8 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
     tensors |= {"coef": W.mT, "intercept": intercept}
     if model.expansion.projection is not None:
         tensors["projection"] = model.expansion.projection
+    if model.expansion.bias is not None:
+        tensors["bias"] = model.expansion.bias
     return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
 
 
@@ -298,23 +313,29 @@ def _assembled(
         if not frozen or name not in _SUMS
     }
     expansion = Expansion(
-        parts.get("projection"), header["activation"], header["n_features"], header["clip_norm"]
+        parts.get("projection"),
+        header["activation"],
+        header["n_features"],
+        header["clip_norm"],
+        parts.get("bias"),
     )
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
             f"its projection has the fingerprint {expansion.fingerprint()}, not the stored one"
         )
     head = _head(parts, header, where, frozen)
-    scoring = "balanced" if header["class_balance"] else header["scores"]
-    if scoring == "discriminant" and header["release"] and header["release"]["private"]:
-        scoring = "released"
-    model = AnalyticModel(expansion, head, where, MIXERS[scoring])
+    # In files of format 5, true was another rule.
+    old = header["class_balance"] is True
+    mixer = heights if old else mixer_of(header["scores"], header["class_balance"])
+    if mixer is discriminant and header["release"] and header["release"]["private"]:
+        mixer = released
+    model = AnalyticModel(expansion, head, where, mixer)
     if "mixing" in parts:
         model.known_mixing = parts["mixing"][:-1], parts["mixing"][-1]
-    elif frozen and header["kind"] == "full" and header["class_balance"]:
+    elif frozen and header["kind"] == "full" and old:
         # The weights of an inference file are balanced already.
         weights = torch.tensor(header["weights"], dtype=torch.float64)
-        model.known_mixing = balancing(weights, head.coefficients()[1])
+        model.known_mixing = of_heights(weights, head.coefficients()[1])
     # Measuring it anew would cost a factorization.
     model.known_temperature = header["temperature"]
     classes = np.array(header["classes"], dtype=header["classes_dtype"])

@@ -20,7 +20,7 @@ from acil.analytic.linalg import mirror_
 from acil.classifier import ACILClassifier, require_same_features
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.privacy import UNIT
-from acil.scores import MIXERS, Calibration
+from acil.scores import Calibration, discriminant, released
 from acil.state import State
 from acil.validation import (
     Labels,
@@ -340,7 +340,7 @@ def model_of(
     settings = {**origin.get_params(), "gamma": gamma, "random_state": state.seed, "device": "cpu"}
     release = type(origin)(**settings)
     expansion = state.model.expansion
-    mixer = MIXERS["released"] if origin.scores == "discriminant" else state.model.mixer
+    mixer = released if state.model.mixer is discriminant else state.model.mixer
     model = AnalyticModel(expansion, head, torch.device("cpu"), mixer)
     # What was measured on samples stays behind; typical values stand for it.
     calibration = state.calibration and Calibration.empty().merged(None)
