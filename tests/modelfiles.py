@@ -15,7 +15,7 @@ X = np.random.default_rng(0).normal(size=(30, 3))
 def write_model(path, inference=False, **options):
     """Write a model of two classes and 30 samples."""
     options = {"expansion_size": 4, "gamma": 1.0, "device": "cpu"} | options
-    model = ACILClassifier(**options).fit(X, np.where(X[:, 0] > 0, "cat", "dog"))
+    model = ACILClassifier(**({"scores": "ridge"} | options)).fit(X, np.where(X[:, 0] > 0, "cat", "dog"))
     save(model, path, inference=inference)
     return path
 

@@ -24,7 +24,7 @@ from acil import ACILClassifier, load, save
 torch.set_num_threads(1)
 path = sys.argv[1]
 X = np.random.default_rng(0).normal(size=(60, 6))
-models = [ACILClassifier(expansion_size=96).fit(X[:n], np.arange(n) % 3) for n in (20, 60)]
+models = [ACILClassifier(scores="ridge", expansion_size=96).fit(X[:n], np.arange(n) % 3) for n in (20, 60)]
 save(models[0], path)
 random.seed(0)
 found, leftovers, kills, end = set(), 0, 0, time.monotonic() + 90
@@ -60,7 +60,7 @@ def test_model_survives_kills_while_it_is_saved(tmp_path):
 @pytest.fixture
 def model():
     X = np.random.default_rng(0).normal(size=(20, 3))
-    return ACILClassifier(expansion_size=32, device="cpu").fit(X, np.arange(20) % 2)
+    return ACILClassifier(scores="ridge", expansion_size=32, device="cpu").fit(X, np.arange(20) % 2)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def check_untouched(path, model):
 
 def test_failed_write_leaves_the_old_file(path, model):
     X = np.random.default_rng(1).normal(size=(9, 3))
-    other = ACILClassifier(expansion_size=64).fit(X, np.arange(9) % 2)
+    other = ACILClassifier(scores="ridge", expansion_size=64).fit(X, np.arange(9) % 2)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     # A real failure in the middle of a write, as when a disk is full
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))

@@ -47,7 +47,12 @@ def test_hostile_headers_pass_the_checksum(tmp_path, monkeypatch):
     from benchmarks import attackfiles
 
     path = tmp_path / "m.acil"
-    save(ACILClassifier(expansion_size=None, gamma=1.0).fit([[0.0, 1.0], [1.0, 0.0]], ["a", "b"]), path)
+    save(
+        ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0).fit(
+            [[0.0, 1.0], [1.0, 0.0]], ["a", "b"]
+        ),
+        path,
+    )
     content = path.read_bytes()
     path.write_bytes(attackfiles.hostile_header(content, random.Random(0))[0])
     header = content[8 : 8 + int.from_bytes(content[:8], "little")]

@@ -20,7 +20,9 @@ def problem(n=1500, n_features=24, seed=0):
 
 
 def classifier(device, width, gamma, **options):
-    return ACILClassifier(expansion_size=width, gamma=gamma, device=device, **options)
+    return ACILClassifier(
+        expansion_size=width, gamma=gamma, device=device, **({"scores": "ridge"} | options)
+    )
 
 
 def phased(device, X, y, width, gamma, **options):

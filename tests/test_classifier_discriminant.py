@@ -341,10 +341,10 @@ def test_standardized_features_have_the_scale_of_the_first_call():
     units = np.array([1e-3, 1.0, 5.0, 1e4, 1.0, 1.0])
     first, rest = slice(0, 60), slice(60, None)
     raw = X * units + 7 * units
-    model = ACILClassifier(expansion_size=24, gamma=2.0, standardize=True)
+    model = ACILClassifier(scores="ridge", expansion_size=24, gamma=2.0, standardize=True)
     model.fit(raw[first], Y[first]).partial_fit(raw[rest], Y[rest])
     mean, deviation = raw[first].mean(0), raw[first].std(0)
-    by_hand = ACILClassifier(expansion_size=24, gamma=2.0)
+    by_hand = ACILClassifier(scores="ridge", expansion_size=24, gamma=2.0)
     by_hand.fit((X * units + 7 * units - mean) / deviation + 1, Y)
     assert relative(model.coef_, by_hand.coef_) <= SAME
     scaled = (HELD_OUT * units + 7 * units - mean) / deviation + 1
@@ -360,17 +360,21 @@ def test_constant_features_are_ones_when_standardized():
 
 def test_features_whose_unit_is_too_small_to_square_are_refused():
     with pytest.raises(InputError, match="Scale the features"):
-        ACILClassifier(expansion_size=24, standardize=True).fit(1e-160 * X, Y)
+        ACILClassifier(scores="ridge", expansion_size=24, standardize=True).fit(1e-160 * X, Y)
 
 
 def test_models_of_one_scale_merge_and_others_are_refused():
-    model = ACILClassifier(expansion_size=24, gamma=2.0, standardize=True).fit(X[:40], Y[:40])
+    model = ACILClassifier(scores="ridge", expansion_size=24, gamma=2.0, standardize=True).fit(
+        X[:40], Y[:40]
+    )
     twin = model.copy().partial_fit(X[40:80], Y[40:80]).forget(X[:40], Y[:40])
     model.partial_fit(X[80:], Y[80:])
     scores = model.copy().partial_fit(X[40:80], Y[40:80]).decision_function(HELD_OUT)
     assert relative(model.merge(twin).decision_function(HELD_OUT), scores) <= SAME
     for standardize in (True, False):
-        other = ACILClassifier(expansion_size=24, gamma=2.0, standardize=standardize).fit(X[5:], Y[5:])
+        other = ACILClassifier(
+            scores="ridge", expansion_size=24, gamma=2.0, standardize=standardize
+        ).fit(X[5:], Y[5:])
         with pytest.raises(InputError, match="scale their features differently"):
             model.merge(other)
 
@@ -435,6 +439,8 @@ def test_features_without_spread_within_classes_are_refused_where_float32_cannot
 def test_a_large_mean_is_taken_off_before_digits_are_lost(dtype):
     far = X + 1.7e9
     options = {"expansion_size": 24, "gamma": 20.0, "standardize": True}
-    exact = ACILClassifier(**options).fit(far, Y).decision_function(far)
-    found = ACILClassifier(**options, dtype=dtype).fit(far, Y).decision_function(far)
+    exact = ACILClassifier(**({"scores": "ridge"} | options)).fit(far, Y).decision_function(far)
+    found = (
+        ACILClassifier(**({"scores": "ridge"} | options), dtype=dtype).fit(far, Y).decision_function(far)
+    )
     assert relative(found, exact) < 1e-3

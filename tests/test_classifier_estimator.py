@@ -19,13 +19,13 @@ from strategies import Unchanged, blobs, correction_rank, relative, sums_of
 PROBLEM = blobs(150, 6, 4, 0)
 
 CONFIGURATIONS = [
-    ACILClassifier(),
-    ACILClassifier(expansion_size=50),
-    ACILClassifier(expansion_size=None),
-    ACILClassifier(expansion_size=50, solver="recursive", gamma=0.1),
-    ACILClassifier(expansion_size=50, fit_intercept=True),
-    ACILClassifier(expansion_size=50, class_balance=True),
-    ACILClassifier(expansion_size=50, gamma=0.1),
+    ACILClassifier(scores="ridge"),
+    ACILClassifier(scores="ridge", expansion_size=50),
+    ACILClassifier(scores="ridge", expansion_size=None),
+    ACILClassifier(scores="ridge", expansion_size=50, solver="recursive", gamma=0.1),
+    ACILClassifier(scores="ridge", expansion_size=50, fit_intercept=True),
+    ACILClassifier(scores="ridge", expansion_size=50, class_balance=True),
+    ACILClassifier(scores="ridge", expansion_size=50, gamma=0.1),
     ACILClassifier(expansion_size=20, scores="discriminant", standardize=True),
 ]
 
@@ -41,7 +41,7 @@ FLOAT32_PRODUCTS = {
 
 
 @parametrize_with_checks(
-    [ACILClassifier(expansion_size=50, activation="tanh", dtype="mixed", gamma=1.0)],
+    [ACILClassifier(scores="ridge", expansion_size=50, activation="tanh", dtype="mixed", gamma=1.0)],
     expected_failed_checks=lambda estimator: FLOAT32_PRODUCTS,
 )
 def test_scikit_learns_estimator_checks_pass_in_mixed_precision(estimator, check):
@@ -52,7 +52,9 @@ def test_scikit_learns_estimator_checks_pass_in_mixed_precision(estimator, check
 
 def streamed():
     """A model whose weights come from a low-rank correction."""
-    model = ACILClassifier(expansion_size=60, gamma=10.0).fit(PROBLEM.X[:140], PROBLEM.y[:140])
+    model = ACILClassifier(scores="ridge", expansion_size=60, gamma=10.0).fit(
+        PROBLEM.X[:140], PROBLEM.y[:140]
+    )
     model.predict(PROBLEM.held_out)
     model.partial_fit(PROBLEM.X[140:145], PROBLEM.y[140:145])
     assert correction_rank(model) == 5
@@ -79,7 +81,9 @@ COPIES = {
     ids=str,
 )
 def test_copies_predict_alike_and_learn_on_their_own(how, options):
-    model = ACILClassifier(**({"expansion_size": 60, "gamma": 10.0} | options)).fit(PROBLEM.X, PROBLEM.y)
+    model = ACILClassifier(
+        **({"scores": "ridge"} | ({"expansion_size": 60, "gamma": 10.0} | options))
+    ).fit(PROBLEM.X, PROBLEM.y)
     scores = model.decision_function(PROBLEM.held_out)
     twin = COPIES[how](model)
     assert np.array_equal(twin.decision_function(PROBLEM.held_out), scores)
@@ -104,11 +108,15 @@ def test_copies_carry_no_recent_rows(how):
 @pytest.mark.parametrize("solver", ["gram", "recursive"])
 def test_what_is_pickled_stays_as_it_is_while_another_thread_learns(solver):
     options = {"expansion_size": 60, "gamma": 10.0, "solver": solver}
-    model = streamed() if solver == "gram" else ACILClassifier(**options).fit(PROBLEM.X, PROBLEM.y)
+    model = (
+        streamed()
+        if solver == "gram"
+        else ACILClassifier(**({"scores": "ridge"} | options)).fit(PROBLEM.X, PROBLEM.y)
+    )
     expected = sums_of(model.copy())
     content = model.__getstate__()
     model.partial_fit(PROBLEM.X, PROBLEM.y)
-    twin = ACILClassifier()
+    twin = ACILClassifier(scores="ridge")
     twin.__setstate__(content)
     for name, value in expected.items():
         assert np.array_equal(sums_of(twin)[name], value), name
@@ -118,14 +126,14 @@ def test_what_is_pickled_stays_as_it_is_while_another_thread_learns(solver):
 @pytest.mark.parametrize("use", ["predict", "decision_function", "predict_proba", "novelty"])
 def test_unfitted_models_say_so(use):
     with pytest.raises(NotFittedError, match="fit") as caught:
-        getattr(ACILClassifier(), use)(PROBLEM.X)
+        getattr(ACILClassifier(scores="ridge"), use)(PROBLEM.X)
     assert isinstance(caught.value, SklearnNotFittedError)
     for name in ("coef_", "classes_", "gamma_", "condition_", "n_samples_", "temperature_"):
-        assert not hasattr(ACILClassifier(), name)
+        assert not hasattr(ACILClassifier(scores="ridge"), name)
 
 
 def test_pipelines_and_grid_search_work():
-    pipeline = make_pipeline(StandardScaler(), ACILClassifier(expansion_size=40))
+    pipeline = make_pipeline(StandardScaler(), ACILClassifier(scores="ridge", expansion_size=40))
     search = GridSearchCV(
         pipeline,
         {"acilclassifier__gamma": [1e-2, 1e6], "acilclassifier__activation": ["relu", "tanh"]},
@@ -136,25 +144,31 @@ def test_pipelines_and_grid_search_work():
     assert search.best_params_["acilclassifier__gamma"] == 1e-2
     assert search.score(PROBLEM.X, PROBLEM.y) > 0.9
     scores = cross_val_score(
-        ACILClassifier(expansion_size=40, gamma=1.0), PROBLEM.X, PROBLEM.y, scoring="neg_log_loss", cv=3
+        ACILClassifier(scores="ridge", expansion_size=40, gamma=1.0),
+        PROBLEM.X,
+        PROBLEM.y,
+        scoring="neg_log_loss",
+        cv=3,
     )
     assert np.isfinite(scores).all()
 
 
 def test_parameters_take_effect_at_the_next_fit():
-    model = ACILClassifier(expansion_size=40, gamma=1.0).fit(PROBLEM.X, PROBLEM.y)
+    model = ACILClassifier(scores="ridge", expansion_size=40, gamma=1.0).fit(PROBLEM.X, PROBLEM.y)
     with Unchanged(model, PROBLEM.held_out):
         model.set_params(gamma=100.0, expansion_size=20)
     model.fit(PROBLEM.X, PROBLEM.y)
-    fresh = ACILClassifier(expansion_size=20, gamma=100.0).fit(PROBLEM.X, PROBLEM.y)
+    fresh = ACILClassifier(scores="ridge", expansion_size=20, gamma=100.0).fit(PROBLEM.X, PROBLEM.y)
     assert np.array_equal(model.coef_, fresh.coef_)
 
 
 @pytest.mark.parametrize("solver", ["gram", "recursive"])
 def test_fit_starts_anew(solver):
-    model = ACILClassifier(expansion_size=40, gamma=0.1, solver=solver).fit(PROBLEM.X, PROBLEM.y)
+    model = ACILClassifier(scores="ridge", expansion_size=40, gamma=0.1, solver=solver).fit(
+        PROBLEM.X, PROBLEM.y
+    )
     model.fit(PROBLEM.X[:50, :3], np.arange(50) % 2 == 0)
-    fresh = ACILClassifier(expansion_size=40, gamma=0.1, solver=solver)
+    fresh = ACILClassifier(scores="ridge", expansion_size=40, gamma=0.1, solver=solver)
     fresh.fit(PROBLEM.X[:50, :3], np.arange(50) % 2 == 0)
     assert model.n_features_in_ == 3
     assert model.classes_.tolist() == [False, True]
@@ -163,7 +177,11 @@ def test_fit_starts_anew(solver):
 
 def test_random_state_decides_the_expansion():
     def coef(state):
-        return ACILClassifier(expansion_size=40, random_state=state).fit(PROBLEM.X, PROBLEM.y).coef_
+        return (
+            ACILClassifier(scores="ridge", expansion_size=40, random_state=state)
+            .fit(PROBLEM.X, PROBLEM.y)
+            .coef_
+        )
 
     assert np.array_equal(coef(3), coef(np.int64(3)))
     assert not np.array_equal(coef(3), coef(4))
@@ -175,7 +193,7 @@ def test_learning_does_not_touch_global_random_numbers():
     import torch
 
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    ACILClassifier(expansion_size=40).fit(PROBLEM.X, PROBLEM.y).condition_  # noqa: B018
+    ACILClassifier(scores="ridge", expansion_size=40).fit(PROBLEM.X, PROBLEM.y).condition_  # noqa: B018
     assert torch.equal(before[0], torch.get_rng_state())
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
 
@@ -183,7 +201,10 @@ def test_learning_does_not_touch_global_random_numbers():
 @pytest.mark.parametrize("solver", ["gram", "recursive"])
 @pytest.mark.parametrize("learn", [ACILClassifier.fit, ACILClassifier.partial_fit])
 def test_an_interrupted_first_fit_leaves_the_model_unfitted(solver, learn, monkeypatch):
-    model, blocks = ACILClassifier(expansion_size=40, gamma=0.1, solver=solver), AnalyticModel.blocks
+    model, blocks = (
+        ACILClassifier(scores="ridge", expansion_size=40, gamma=0.1, solver=solver),
+        AnalyticModel.blocks,
+    )
 
     def interrupted_blocks(self, *args):
         yield from list(blocks(self, *args))[:1]

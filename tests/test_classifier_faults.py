@@ -53,7 +53,9 @@ class Faulty:
 
 
 def small(solver="gram", **options):
-    model = ACILClassifier(expansion_size=24, gamma=1.0, solver=solver, **options)
+    model = ACILClassifier(
+        expansion_size=24, gamma=1.0, solver=solver, **({"scores": "ridge"} | options)
+    )
     model.fit(X[:60], np.where(Y[:60] == 3, 2, Y[:60]))
     model.predict(HELD_OUT)
     return model
@@ -67,7 +69,7 @@ def streamed(**options):
 
 
 def other():
-    return ACILClassifier(expansion_size=24, gamma=1.0).fit(X[60:], Y[60:])
+    return ACILClassifier(scores="ridge", expansion_size=24, gamma=1.0).fit(X[60:], Y[60:])
 
 
 #: Name → how to make a model, and what is done to it
@@ -207,9 +209,13 @@ def at_once(n, action):
 
 
 def rounds_of_first_scores(rounds):
-    expected = ACILClassifier(expansion_size=40, gamma=1.0).fit(X, Y).decision_function(HELD_OUT)
+    expected = (
+        ACILClassifier(scores="ridge", expansion_size=40, gamma=1.0)
+        .fit(X, Y)
+        .decision_function(HELD_OUT)
+    )
     for _ in range(rounds):
-        model = ACILClassifier(expansion_size=40, gamma=1.0).fit(X, Y)
+        model = ACILClassifier(scores="ridge", expansion_size=40, gamma=1.0).fit(X, Y)
         for scores in at_once(4, lambda i, model=model: model.decision_function(HELD_OUT)):
             assert np.array_equal(scores, expected)
 
@@ -227,9 +233,14 @@ def test_predictions_beside_learning_are_those_of_a_state_before_or_after():
     options = {"expansion_size": 40, "gamma": 1.0}
     sizes = [30, 1, 1, 1, 20, 1, 1, 35]
     ends = np.cumsum(sizes)
-    valid = [ACILClassifier(**options).fit(X[:end], Y[:end]).decision_function(HELD_OUT) for end in ends]
+    valid = [
+        ACILClassifier(**({"scores": "ridge"} | options))
+        .fit(X[:end], Y[:end])
+        .decision_function(HELD_OUT)
+        for end in ends
+    ]
     for _ in range(10):
-        model = ACILClassifier(**options).fit(X[: ends[0]], Y[: ends[0]])
+        model = ACILClassifier(**({"scores": "ridge"} | options)).fit(X[: ends[0]], Y[: ends[0]])
         finished = [0]
 
         def learn_or_look(i, model=model, finished=finished):
@@ -252,12 +263,12 @@ def test_predictions_beside_learning_are_those_of_a_state_before_or_after():
 
 def test_threads_that_learn_at_once_lose_no_sample():
     for first in (False, True):
-        model = ACILClassifier(expansion_size=40, gamma=1.0)
+        model = ACILClassifier(scores="ridge", expansion_size=40, gamma=1.0)
         if not first:
             model.fit(X[:10], Y[:10])
         parts = np.array_split(np.arange(0 if first else 10, 90), 4)
         at_once(4, lambda i, m=model, p=parts: [m.partial_fit(X[j : j + 1], Y[j : j + 1]) for j in p[i]])
-        joint = ACILClassifier(expansion_size=40, gamma=1.0).fit(X, Y)
+        joint = ACILClassifier(scores="ridge", expansion_size=40, gamma=1.0).fit(X, Y)
         assert model.n_samples_ == 90
         assert relative(model.coef_, joint.coef_) <= SAME
 

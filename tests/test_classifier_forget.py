@@ -57,10 +57,10 @@ def test_forgotten_samples_were_never_learnt(
     def given_weights(chosen):
         return weights[chosen] if weighted else None
 
-    model = ACILClassifier(**options)
+    model = ACILClassifier(**({"scores": "ridge"} | options))
     model.fit(problem.X, problem.y, sample_weight=given_weights(slice(None)))
     model.forget(problem.X[gone], problem.y[gone], sample_weight=given_weights(gone))
-    never = ACILClassifier(**options)
+    never = ACILClassifier(**({"scores": "ridge"} | options))
     never.fit(problem.X[~gone], problem.y[~gone], sample_weight=given_weights(~gone))
     assert np.array_equal(model.classes_, never.classes_)
     assert np.array_equal(model.class_count_, never.class_count_)
@@ -81,9 +81,11 @@ def test_the_recursion_forgets_too(problem, size, exponent, seed):
     assume(not gone.all())
     gamma = gamma_for(expanded(problem.X, size), 10**exponent)
     options = {"expansion_size": size, "gamma": gamma}
-    model = ACILClassifier(solver="recursive", **options).fit(problem.X, problem.y)
+    model = ACILClassifier(solver="recursive", **({"scores": "ridge"} | options)).fit(
+        problem.X, problem.y
+    )
     model.forget(problem.X[gone], problem.y[gone])
-    never = ACILClassifier(**options).fit(problem.X[~gone], problem.y[~gone])
+    never = ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X[~gone], problem.y[~gone])
     assert np.array_equal(model.classes_, never.classes_)
     scores = model.decision_function(problem.held_out)
     assert relative(scores, never.decision_function(problem.held_out)) <= RECURSIVE_SCORES
@@ -93,11 +95,15 @@ def test_the_recursion_refuses_to_forget_what_it_cannot_forget_exactly():
     # With fewer rows than dimensions, γ / ‖x‖² of the matrix is left where a row was.
     problem = blobs(30, 40, 3, 0)
     options = {"expansion_size": None, "gamma": 1e-2}
-    model = ACILClassifier(solver="recursive", **options).fit(problem.X, problem.y)
+    model = ACILClassifier(solver="recursive", **({"scores": "ridge"} | options)).fit(
+        problem.X, problem.y
+    )
     model.forget(problem.X[:10], problem.y[:10])
-    never = ACILClassifier(**options).fit(problem.X[10:], problem.y[10:])
+    never = ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X[10:], problem.y[10:])
     assert relative(model.coef_, never.coef_) <= 1e-4
-    model = ACILClassifier(solver="recursive", **(options | {"gamma": 1e-6})).fit(problem.X, problem.y)
+    model = ACILClassifier(
+        solver="recursive", **({"scores": "ridge"} | (options | {"gamma": 1e-6}))
+    ).fit(problem.X, problem.y)
     with Unchanged(model, problem.held_out), pytest.raises(InputError, match="solver='gram' could"):
         model.forget(problem.X[:10], problem.y[:10])
 
@@ -105,7 +111,9 @@ def test_the_recursion_refuses_to_forget_what_it_cannot_forget_exactly():
 @pytest.mark.parametrize("solver", ["gram", "recursive"])
 def test_a_class_leaves_with_its_last_sample(solver):
     problem = blobs(120, 6, 4, 0)
-    model = ACILClassifier(expansion_size=40, gamma=1.0, solver=solver).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=40, gamma=1.0, solver=solver).fit(
+        problem.X, problem.y
+    )
     of_two = np.flatnonzero(problem.y == 2)
     model.forget(problem.X[of_two[1:]], problem.y[of_two[1:]])
     assert model.classes_.tolist() == [0, 1, 2, 3]
@@ -113,7 +121,7 @@ def test_a_class_leaves_with_its_last_sample(solver):
     assert model.classes_.tolist() == [0, 1, 3]
     assert model.coef_.shape == (3, 40)
     assert 2 not in model.predict(problem.held_out)
-    never = ACILClassifier(expansion_size=40, gamma=1.0).fit(
+    never = ACILClassifier(scores="ridge", expansion_size=40, gamma=1.0).fit(
         problem.X[problem.y != 2], problem.y[problem.y != 2]
     )
     assert relative(model.coef_, never.coef_) <= 1e-9
@@ -127,7 +135,9 @@ def test_forgetting_everything_leaves_an_unfitted_model_that_learns_again(solver
     problem = blobs(90, 6, 3, 0)
     weights = np.random.default_rng(0).uniform(0.5, 2, 90) if weighted else None
     options = {"expansion_size": 30, "gamma": 1.0, "solver": solver}
-    model = ACILClassifier(**options).fit(problem.X, problem.y, sample_weight=weights)
+    model = ACILClassifier(**({"scores": "ridge"} | options)).fit(
+        problem.X, problem.y, sample_weight=weights
+    )
     model.forget(problem.X, problem.y, sample_weight=weights)
     for use in (model.predict, model.decision_function, model.novelty):
         with pytest.raises(NotFittedError) as caught:
@@ -135,29 +145,31 @@ def test_forgetting_everything_leaves_an_unfitted_model_that_learns_again(solver
         assert isinstance(caught.value, SklearnNotFittedError)
     assert not hasattr(model, "classes_")
     model.partial_fit(problem.X[:, :4], problem.y.astype(str))
-    fresh = ACILClassifier(**options).fit(problem.X[:, :4], problem.y.astype(str))
+    fresh = ACILClassifier(**({"scores": "ridge"} | options)).fit(
+        problem.X[:, :4], problem.y.astype(str)
+    )
     assert np.array_equal(model.coef_, fresh.coef_), "nothing of the forgotten samples is left"
 
 
 def test_forget_follows_corrections():
     problem = blobs(200, 6, 4, 0)
     options = {"expansion_size": 60, "gamma": 10.0}
-    model = ACILClassifier(**options).fit(problem.X[:190], problem.y[:190])
+    model = ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X[:190], problem.y[:190])
     model.predict(problem.held_out)
     for i in range(190, 200):
         model.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1])
     model.forget(problem.X[180:195], problem.y[180:195])
     kept = np.r_[0:180, 195:200]
-    never = ACILClassifier(**options).fit(problem.X[kept], problem.y[kept])
+    never = ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X[kept], problem.y[kept])
     assert relative(model.coef_, never.coef_) <= 1e-10
 
 
 def test_most_samples_can_be_forgotten():
     problem = blobs(2000, 6, 4, 0)
     options = {"expansion_size": 50, "gamma": 1.0}
-    model = ACILClassifier(**options).fit(problem.X, problem.y)
+    model = ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X, problem.y)
     model.forget(problem.X[30:], problem.y[30:])
-    never = ACILClassifier(**options).fit(problem.X[:30], problem.y[:30])
+    never = ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X[:30], problem.y[:30])
     # Rounding stays from the sums before, 70 times larger; γ = 1 is the smallest eigenvalue.
     largest = np.linalg.norm(expanded(problem.X, 50), 2) ** 2
     difference = relative(
@@ -170,7 +182,7 @@ def test_most_samples_can_be_forgotten():
 def test_samples_far_larger_than_the_rest_leave_sums_that_are_sound(gamma, tmp_path):
     # Such as pixels from 0 to 255 that should have been scaled to 1
     problem, large = blobs(100, 64, 3, 0), blobs(100, 64, 3, 1)
-    model = ACILClassifier(expansion_size=256, gamma=gamma).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=256, gamma=gamma).fit(problem.X, problem.y)
     model.partial_fit(large.X * 255, large.y).forget(large.X * 255, large.y)
     save(model, tmp_path / "model.acil")
     assert all(check.ok for check in verify(tmp_path / "model.acil"))
@@ -181,7 +193,7 @@ def test_samples_far_larger_than_the_rest_leave_sums_that_are_sound(gamma, tmp_p
 
 def fitted(**options):
     problem = blobs(120, 6, 4, 0)
-    model = ACILClassifier(**({"expansion_size": 40, "gamma": 1.0} | options))
+    model = ACILClassifier(**({"scores": "ridge"} | ({"expansion_size": 40, "gamma": 1.0} | options)))
     return model.fit(problem.X, problem.y), problem
 
 
@@ -209,7 +221,7 @@ def test_impossible_forgetting_changes_nothing(solver, asked, words):
 def test_forgetting_under_the_wrong_class_is_noticed_while_samples_are_few(dtype, n_gone):
     # Fewer samples than dimensions, as with photographs: every sample stands out.
     problem = blobs(60, 6, 4, 0)
-    model = ACILClassifier(expansion_size=80, dtype=dtype)
+    model = ACILClassifier(scores="ridge", expansion_size=80, dtype=dtype)
     for part in np.array_split(np.arange(60), 5):
         model.partial_fit(problem.X[part], problem.y[part])
     X, y = problem.X[:n_gone], problem.y[:n_gone]
@@ -231,7 +243,7 @@ def test_failed_forgetting_in_the_second_block_changes_nothing(monkeypatch):
 
 def test_more_weight_than_was_learnt_cannot_be_forgotten():
     # The gram matrix stays positive definite, yet no class can have a negative weight.
-    model = ACILClassifier(expansion_size=None, gamma=1.0)
+    model = ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0)
     X, y = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [0, 1, 1]
     model.fit(X, y, sample_weight=[1.0, 100.0, 1.0])
     with Unchanged(model, np.eye(2)), pytest.raises(InputError):
@@ -241,7 +253,7 @@ def test_more_weight_than_was_learnt_cannot_be_forgotten():
 def test_forgetting_without_ridge_must_leave_a_regular_matrix():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(12, 6)), np.arange(12) % 2
-    model = ACILClassifier(expansion_size=None, gamma=0.0).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=None, gamma=0.0).fit(X, y)
     with Unchanged(model, X), pytest.raises(InputError, match="positive definite"):
         model.forget(X[:8], y[:8])
     model.forget(X[:4], y[:4])
@@ -251,18 +263,20 @@ def test_forgetting_without_ridge_must_leave_a_regular_matrix():
 
 def test_forgetting_before_learning_is_refused():
     with pytest.raises(NotFittedError):
-        ACILClassifier().forget([[1.0]], [0])
+        ACILClassifier(scores="ridge").forget([[1.0]], [0])
 
 
 def test_zero_weight_samples_are_not_there_to_be_forgotten():
     problem = blobs(60, 6, 3, 0)
     weights = np.ones(60)
     weights[:10] = 0.0
-    model = ACILClassifier(expansion_size=30, gamma=1.0)
+    model = ACILClassifier(scores="ridge", expansion_size=30, gamma=1.0)
     model.fit(problem.X, problem.y, sample_weight=weights)
     assert model.n_samples_ == 50
     model.forget(problem.X[:20], problem.y[:20], sample_weight=weights[:20])
-    never = ACILClassifier(expansion_size=30, gamma=1.0).fit(problem.X[20:], problem.y[20:])
+    never = ACILClassifier(scores="ridge", expansion_size=30, gamma=1.0).fit(
+        problem.X[20:], problem.y[20:]
+    )
     assert model.n_samples_ == 40
     assert relative(model.coef_, never.coef_) <= 1e-9
 
@@ -276,7 +290,9 @@ def test_zero_weight_samples_are_not_there_to_be_forgotten():
 )
 def test_samples_and_weights_of_a_class_must_go_together(gone, weight):
     X, y = np.random.default_rng(0).normal(size=(60, 5)), np.repeat([0, 1, 2], 20)
-    clf = ACILClassifier(expansion_size=32, gamma=1.0).fit(X, y, sample_weight=np.full(60, 2.0))
+    clf = ACILClassifier(scores="ridge", expansion_size=32, gamma=1.0).fit(
+        X, y, sample_weight=np.full(60, 2.0)
+    )
     given = None if weight is None else np.full(len(y[gone]), weight)
     with Unchanged(clf, X), pytest.raises(InputError, match="Give the weights they were learnt with"):
         clf.forget(X[gone], y[gone], sample_weight=given)

@@ -25,7 +25,10 @@ from strategies import Unchanged, blobs, cut, learn_phases, problems, relative
 )
 def test_the_choice_depends_on_the_samples_alone(fit_intercept, problem, size, seed):
     options = {"expansion_size": size, "fit_intercept": fit_intercept}
-    phased, joint = ACILClassifier(**options), ACILClassifier(**options).fit(problem.X, problem.y)
+    phased, joint = (
+        ACILClassifier(**({"scores": "ridge"} | options)),
+        ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X, problem.y),
+    )
     # Predictions in between choose other γ, which must leave no trace.
     learn_phases(phased, problem, cut(problem.y, 10, seed, by_class=True), predicting=True)
     phased.solve()
@@ -36,10 +39,10 @@ def test_the_choice_depends_on_the_samples_alone(fit_intercept, problem, size, s
 
 def test_a_stream_that_starts_with_one_sample_gets_the_gamma_of_a_full_fit(digits):
     X, y = digits
-    stream = ACILClassifier(expansion_size=200)
+    stream = ACILClassifier(scores="ridge", expansion_size=200)
     for i in range(400):
         stream.partial_fit(X[i : i + 1], y[i : i + 1]).predict(X[:1])
-    joint = ACILClassifier(expansion_size=200).fit(X[:400], y[:400])
+    joint = ACILClassifier(scores="ridge", expansion_size=200).fit(X[:400], y[:400])
     assert abs(stream.score(X[400:], y[400:]) - joint.score(X[400:], y[400:])) <= 0.02
     assert stream.solve().gamma_ == pytest.approx(joint.gamma_, rel=1e-12)
 
@@ -51,7 +54,9 @@ def test_weights_are_those_of_gamma_after_a_question_that_needs_a_larger_one(nam
     X = np.random.default_rng(0).normal(size=(4000, 18))
     y = (X[:, 0] > 0) + 2 * (X[:, 1] > 0.5)
     X[:, 16], X[:, 17] = X[:, 15], X[:, 17] + 40
-    model = ACILClassifier(expansion_size=None, dtype="mixed", **options).fit(X, y)
+    model = ACILClassifier(expansion_size=None, dtype="mixed", **({"scores": "ridge"} | options)).fit(
+        X, y
+    )
     first = model.gamma_
     X[:3, 17] = 650
     for i in range(3):
@@ -69,7 +74,7 @@ def test_weights_are_those_of_gamma_after_a_question_that_needs_a_larger_one(nam
 @pytest.mark.parametrize("reload", [False, True])
 def test_a_stream_that_is_saved_now_and_then_still_chooses_gamma_again(tmp_path, reload):
     problem = blobs(300, 16, 5, 0)
-    stream = ACILClassifier(expansion_size=256).fit(problem.X[:30], problem.y[:30])
+    stream = ACILClassifier(scores="ridge", expansion_size=256).fit(problem.X[:30], problem.y[:30])
     first = stream.gamma_
     for i in range(30, 150):
         if i % 15 == 0:
@@ -100,7 +105,7 @@ def test_few_new_samples_keep_gamma_and_a_solution_chooses_it_again():
     problem = blobs(300, 8, 5, 0)
     # The later samples have random labels, which asks for more regularization.
     y = np.r_[problem.y[:200], np.random.default_rng(0).permutation(problem.y[200:])]
-    model = ACILClassifier(expansion_size=200).fit(problem.X[:200], y[:200])
+    model = ACILClassifier(scores="ridge", expansion_size=200).fit(problem.X[:200], y[:200])
     first = model.gamma_
     for i in range(200, 220):
         model.partial_fit(problem.X[i : i + 1], y[i : i + 1])
@@ -112,7 +117,7 @@ def test_few_new_samples_keep_gamma_and_a_solution_chooses_it_again():
 
 def test_saving_keeps_the_gamma_and_a_loaded_model_goes_on_choosing(tmp_path):
     problem = blobs(300, 8, 5, 0)
-    model = ACILClassifier(expansion_size=200).fit(problem.X[:200], problem.y[:200])
+    model = ACILClassifier(scores="ridge", expansion_size=200).fit(problem.X[:200], problem.y[:200])
     model.predict(problem.held_out)
     for i in range(200, 210):
         model.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1])
@@ -129,23 +134,23 @@ def test_saving_keeps_the_gamma_and_a_loaded_model_goes_on_choosing(tmp_path):
 
 
 def test_one_class_and_one_sample_have_a_gamma():
-    model = ACILClassifier(expansion_size=30).fit([[1.0, 2.0]], ["a"])
+    model = ACILClassifier(scores="ridge", expansion_size=30).fit([[1.0, 2.0]], ["a"])
     assert model.predict([[1.0, 2.0]]).tolist() == ["a"]
     assert 0 < model.gamma_ < np.inf
     assert model.gamma_relative_ == pytest.approx(1.0), "nothing to judge by: trace / d"
-    zeros = ACILClassifier(expansion_size=30).fit(np.zeros((4, 2)), [0, 0, 1, 1])
+    zeros = ACILClassifier(scores="ridge", expansion_size=30).fit(np.zeros((4, 2)), [0, 0, 1, 1])
     assert zeros.gamma_relative_ == np.inf
     assert np.isfinite(zeros.decision_function(np.ones((1, 2)))).all()
 
 
 def test_selected_gamma_is_used_from_then_on():
     problem = blobs(300, 8, 5, 0)
-    model = ACILClassifier(expansion_size=60, gamma=1e-3).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=60, gamma=1e-3).fit(problem.X, problem.y)
     before = model.decision_function(problem.held_out)
     chosen = model.select_gamma()
     assert model.gamma_ == chosen != 1e-3
     assert model.gamma == 1e-3, "the argument is the user's"
-    fresh = ACILClassifier(expansion_size=60, gamma=chosen).fit(problem.X, problem.y)
+    fresh = ACILClassifier(scores="ridge", expansion_size=60, gamma=chosen).fit(problem.X, problem.y)
     scores = model.decision_function(problem.held_out)
     assert relative(scores, fresh.decision_function(problem.held_out)) <= 1e-12
     assert relative(before, scores) > 1e-6
@@ -155,7 +160,7 @@ def test_selected_gamma_is_used_from_then_on():
 
 def test_own_candidates_are_the_only_ones():
     problem = blobs(300, 8, 5, 0)
-    model = ACILClassifier(expansion_size=60).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=60).fit(problem.X, problem.y)
     assert model.select_gamma([0.5, 1e9]) == 0.5
     assert model.select_gamma(np.array([1e9])) == 1e9
     assert model.select_gamma(torch.tensor([3.0], dtype=torch.float64)) == 3.0
@@ -164,7 +169,7 @@ def test_own_candidates_are_the_only_ones():
 def test_a_candidate_that_fits_the_samples_exactly_is_left_out():
     # 20 samples in 100 dimensions, γ = 1e-6: they are fitted exactly and the criterion is 0 / 0.
     problem = blobs(20, 8, 3, 0)
-    model = ACILClassifier(expansion_size=100, gamma=1.0).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=100, gamma=1.0).fit(problem.X, problem.y)
     assert model.select_gamma([1e-6, 10.0]) == 10.0
     with Unchanged(model, problem.held_out), pytest.raises(InputError, match="20 samples exactly"):
         model.select_gamma([0.0, 1e-6])
@@ -173,7 +178,7 @@ def test_a_candidate_that_fits_the_samples_exactly_is_left_out():
 @pytest.mark.parametrize("gammas", [[], [-1.0], [np.nan], [np.inf], [1e308], ["a"], [None]])
 def test_bad_candidates_change_nothing(gammas):
     problem = blobs(60, 8, 3, 0)
-    model = ACILClassifier(expansion_size=30).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=30).fit(problem.X, problem.y)
     with Unchanged(model, problem.held_out), pytest.raises(InputError):
         model.select_gamma(gammas)
 
@@ -181,8 +186,12 @@ def test_bad_candidates_change_nothing(gammas):
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
 def test_lower_precision_never_chooses_a_gamma_that_it_refuses(dtype):
     problem = blobs(400, 8, 5, 0)
-    model = ACILClassifier(expansion_size=150, dtype=dtype).fit(problem.X * 100, problem.y)
-    exact = ACILClassifier(expansion_size=150, gamma=model.gamma_).fit(problem.X * 100, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=150, dtype=dtype).fit(
+        problem.X * 100, problem.y
+    )
+    exact = ACILClassifier(scores="ridge", expansion_size=150, gamma=model.gamma_).fit(
+        problem.X * 100, problem.y
+    )
     found = model.decision_function(problem.held_out * 100)
     assert relative(found, exact.decision_function(problem.held_out * 100)) <= 1e-3
 
@@ -190,7 +199,9 @@ def test_lower_precision_never_chooses_a_gamma_that_it_refuses(dtype):
 def test_gamma_grows_with_weights_whose_square_overflows():
     problem = blobs(60, 4, 3, 0)
     fits = [
-        ACILClassifier(expansion_size=16, gamma="auto").fit(problem.X, problem.y, sample_weight=weight)
+        ACILClassifier(scores="ridge", expansion_size=16, gamma="auto").fit(
+            problem.X, problem.y, sample_weight=weight
+        )
         for weight in (2.0**100, 2.0**600)
     ]
     assert fits[1].gamma_ == pytest.approx(2.0**500 * fits[0].gamma_)
@@ -198,8 +209,8 @@ def test_gamma_grows_with_weights_whose_square_overflows():
 
 def test_relative_gamma_does_not_depend_on_the_scale_of_features():
     problem = blobs(300, 8, 5, 0)
-    small = ACILClassifier(expansion_size=40).fit(problem.X, problem.y)
-    large = ACILClassifier(expansion_size=40).fit(problem.X * 1e3, problem.y)
+    small = ACILClassifier(scores="ridge", expansion_size=40).fit(problem.X, problem.y)
+    large = ACILClassifier(scores="ridge", expansion_size=40).fit(problem.X * 1e3, problem.y)
     assert small.gamma_relative_ == pytest.approx(large.gamma_relative_, rel=1e-6)
     assert large.gamma_ == pytest.approx(small.gamma_ * 1e6, rel=1e-6)
     assert small.set_gamma(0.25, relative=True) == pytest.approx(
@@ -218,5 +229,5 @@ def test_a_newcomer_gets_a_good_first_number(dataset):
     X, y = dataset(return_X_y=True)
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     rival = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    ours = cross_val_score(ACILClassifier(expansion_size=512), X, y, cv=folds).mean()
+    ours = cross_val_score(ACILClassifier(scores="ridge", expansion_size=512), X, y, cv=folds).mean()
     assert ours >= cross_val_score(rival, X, y, cv=folds).mean() - 0.04

@@ -20,7 +20,9 @@ INTEGERS = np.round(PROBLEM.X * 4)
 
 
 def fitted(**options):
-    return ACILClassifier(**({"expansion_size": 20, "gamma": 1.0} | options)).fit(PROBLEM.X, PROBLEM.y)
+    return ACILClassifier(
+        **({"scores": "ridge"} | ({"expansion_size": 20, "gamma": 1.0} | options))
+    ).fit(PROBLEM.X, PROBLEM.y)
 
 
 def big_endian(X):
@@ -94,9 +96,9 @@ class DLPackOnly:
 def test_every_kind_of_array_gives_the_same_model(kind, solver):
     convert = KINDS_OF_ARRAY[kind]
     options = {"expansion_size": 20, "gamma": 1.0, "solver": solver}
-    expected = ACILClassifier(**options).fit(COARSE, PROBLEM.y)
+    expected = ACILClassifier(**({"scores": "ridge"} | options)).fit(COARSE, PROBLEM.y)
     given = convert(COARSE)
-    model = ACILClassifier(**options).fit(given, PROBLEM.y)
+    model = ACILClassifier(**({"scores": "ridge"} | options)).fit(given, PROBLEM.y)
     model_scores = model.decision_function(convert(COARSE[:10]))
     assert np.array_equal(model.coef_, expected.coef_)
     # The number of rows of a product may change its last digit, hence not bit-equal.
@@ -118,7 +120,9 @@ def learnt_within(mode, path, options):
     """Return probabilities, scores and novelty of a model that began in a mode of torch."""
     X, y = torch.from_numpy(PROBLEM.X), PROBLEM.y
     with mode():
-        clf = ACILClassifier(expansion_size=64, device="cpu", **options).partial_fit(X[:40], y[:40])
+        clf = ACILClassifier(
+            expansion_size=64, device="cpu", **({"scores": "ridge"} | options)
+        ).partial_fit(X[:40], y[:40])
         clf.predict(X)
         save(clf.partial_fit(X[40:42], y[40:42]), path)
         loaded = load(path)
@@ -142,8 +146,12 @@ def test_modes_of_torch_around_a_call_change_nothing(mode, options, tmp_path):
 @pytest.mark.parametrize("kind", KINDS_OF_INTEGERS)
 def test_integers_and_booleans_are_numbers(kind):
     given = KINDS_OF_INTEGERS[kind](INTEGERS)
-    expected = ACILClassifier(expansion_size=20).fit(np.asarray(given, dtype=np.float64), PROBLEM.y)
-    assert np.array_equal(ACILClassifier(expansion_size=20).fit(given, PROBLEM.y).coef_, expected.coef_)
+    expected = ACILClassifier(scores="ridge", expansion_size=20).fit(
+        np.asarray(given, dtype=np.float64), PROBLEM.y
+    )
+    assert np.array_equal(
+        ACILClassifier(scores="ridge", expansion_size=20).fit(given, PROBLEM.y).coef_, expected.coef_
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
@@ -151,15 +159,17 @@ def test_memory_mapped_arrays_are_learnt(tmp_path, dtype):
     path = tmp_path / "X.npy"
     np.save(path, PROBLEM.X.astype(np.float32))
     mapped = np.load(path, mmap_mode="r")
-    model = ACILClassifier(expansion_size=20, dtype=dtype).fit(mapped, PROBLEM.y)
-    expected = ACILClassifier(expansion_size=20, dtype=dtype).fit(np.array(mapped), PROBLEM.y)
+    model = ACILClassifier(scores="ridge", expansion_size=20, dtype=dtype).fit(mapped, PROBLEM.y)
+    expected = ACILClassifier(scores="ridge", expansion_size=20, dtype=dtype).fit(
+        np.array(mapped), PROBLEM.y
+    )
     assert np.array_equal(model.coef_, expected.coef_)
     assert np.array_equal(model.predict(mapped), expected.predict(np.array(mapped)))
 
 
 def test_without_expansion_the_callers_data_is_not_touched():
     X = torch.from_numpy(PROBLEM.X.copy())
-    model = ACILClassifier(expansion_size=None, gamma=1.0)
+    model = ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0)
     model.partial_fit(X[:40], PROBLEM.y[:40], sample_weight=np.full(40, 2.0))
     model.predict(X)
     model.partial_fit(X[40:], PROBLEM.y[40:]).forget(X[40:50], PROBLEM.y[40:50])
@@ -169,7 +179,7 @@ def test_without_expansion_the_callers_data_is_not_touched():
 
 def test_feature_names_are_kept_and_compared():
     frame = pd.DataFrame(PROBLEM.X, columns=list("abcde"))
-    model = ACILClassifier(expansion_size=20).fit(frame, PROBLEM.y)
+    model = ACILClassifier(scores="ridge", expansion_size=20).fit(frame, PROBLEM.y)
     assert model.feature_names_in_.tolist() == list("abcde")
     with Unchanged(model, frame), pytest.raises(InputError, match="feature names"):
         model.partial_fit(frame[list("edcba")], PROBLEM.y)
@@ -268,7 +278,7 @@ BAD_LATER += ("float labels after int", "bool labels after int")
 @pytest.mark.parametrize("case", [case for case in BAD_SAMPLES if case not in BAD_LATER])
 def test_bad_first_samples_leave_a_model_that_can_learn(case):
     X, y, words = BAD_SAMPLES[case]
-    model = ACILClassifier(expansion_size=20)
+    model = ACILClassifier(scores="ridge", expansion_size=20)
     with pytest.raises(InputError, match=words):
         model.fit(X, y)
     assert not hasattr(model, "n_features_in_")
@@ -325,7 +335,7 @@ BAD_PARAMETERS = [
 
 @pytest.mark.parametrize(("name", "value"), BAD_PARAMETERS)
 def test_bad_parameters_are_stored_and_refused_by_fit(name, value):
-    model = ACILClassifier(**{name: value})
+    model = ACILClassifier(**({"scores": "ridge"} | {name: value}))
     assert getattr(model, name) is value
     words = "lucky" if value == "lucky" else name
     with pytest.raises(InputError, match=words):
@@ -338,7 +348,7 @@ def test_bad_parameters_are_stored_and_refused_by_fit(name, value):
 )
 def test_the_recursion_refuses_what_needs_the_sums(options):
     with pytest.raises(UnsupportedError, match='solver="gram"'):
-        ACILClassifier(solver="recursive", **options).fit(PROBLEM.X, PROBLEM.y)
+        ACILClassifier(solver="recursive", **({"scores": "ridge"} | options)).fit(PROBLEM.X, PROBLEM.y)
 
 
 def test_a_fitted_recursion_refuses_what_needs_the_sums():
@@ -354,7 +364,9 @@ def test_a_fitted_recursion_refuses_what_needs_the_sums():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 def test_gamma_zero_on_a_singular_matrix_is_a_clear_error(dtype):
-    model = ACILClassifier(expansion_size=200, gamma=0.0, dtype=dtype).fit(PROBLEM.X, PROBLEM.y)
+    model = ACILClassifier(scores="ridge", expansion_size=200, gamma=0.0, dtype=dtype).fit(
+        PROBLEM.X, PROBLEM.y
+    )
     for _ in range(2):
         with pytest.raises(SingularMatrixError, match=r"γ = 0.*(gamma)") as caught:
             model.predict(PROBLEM.X)
@@ -392,8 +404,8 @@ def test_one_bad_value_far_down_is_found_before_anything_is_learnt(monkeypatch):
 def test_values_that_are_too_large_only_together_are_refused():
     X = np.full((80, 5), 3e17)  # each square fits into float32 easily, the sum of all does not
     with pytest.raises(InputError, match=r'too large.*dtype="float64"'):
-        ACILClassifier(expansion_size=20, dtype="float32").fit(X, PROBLEM.y)
-    assert ACILClassifier(expansion_size=20).fit(X, PROBLEM.y).n_samples_ == 80
+        ACILClassifier(scores="ridge", expansion_size=20, dtype="float32").fit(X, PROBLEM.y)
+    assert ACILClassifier(scores="ridge", expansion_size=20).fit(X, PROBLEM.y).n_samples_ == 80
 
 
 def test_rows_for_another_device_travel_together_and_arrive_in_blocks():

@@ -28,7 +28,7 @@ def reset_peak():
 def warm_up():
     # Libraries allocate their own buffers at the first call of each kind.
     X = np.random.default_rng(0).normal(size=(300, 8))
-    model = ACILClassifier(expansion_size=100, gamma=1e-8).fit(X, np.arange(300) % 3)
+    model = ACILClassifier(scores="ridge", expansion_size=100, gamma=1e-8).fit(X, np.arange(300) % 3)
     model.predict_proba(X)
     model.condition_
 
@@ -73,7 +73,7 @@ y = np.arange(n, dtype=np.int32) % 4
 warm_up()
 before = status("RssAnon")
 sampler = Sampler(); sampler.start()
-model = ACILClassifier(expansion_size=values["size"], gamma=1.0).fit(X, y)
+model = ACILClassifier(scores="ridge", expansion_size=values["size"], gamma=1.0).fit(X, y)
 sampler.stop = True; sampler.join()
 print(json.dumps({"grown": sampler.peak - before, "samples": model.n_samples_, "n": n}))
 """
@@ -95,7 +95,7 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(values["n"], 64)).astype(np.float32)
 y = np.arange(len(X)) % 10
 warm_up()
-model = ACILClassifier(expansion_size=d, gamma=values["gamma"], dtype=values["dtype"])
+model = ACILClassifier(scores="ridge", expansion_size=d, gamma=values["gamma"], dtype=values["dtype"])
 model.partial_fit(X[:16], y[:16], classes=np.arange(10))  # allocates the sums and the projection
 model._state.model.head.sums.gram.fill_(0.0)
 model.partial_fit(X[:16], y[:16])

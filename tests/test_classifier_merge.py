@@ -35,14 +35,16 @@ def test_merged_models_equal_one_model(n_models, problem, size, exponent, seed, 
     gamma = gamma_for(rows, 10**exponent)
     condition = condition_number(rows, gamma)
     sites = [
-        ACILClassifier(expansion_size=size, gamma=gamma).fit(problem.X[part], problem.y[part])
+        ACILClassifier(scores="ridge", expansion_size=size, gamma=gamma).fit(
+            problem.X[part], problem.y[part]
+        )
         for part in cut(problem.y, n_models, seed, by_class)
     ]
     sites[0].predict(problem.held_out)  # solved weights must not survive the merge
     merged = sites[0]
     for site in sites[1:]:
         merged.merge(site)
-    joint = ACILClassifier(expansion_size=size, gamma=gamma).fit(problem.X, problem.y)
+    joint = ACILClassifier(scores="ridge", expansion_size=size, gamma=gamma).fit(problem.X, problem.y)
     assert np.array_equal(merged.classes_, joint.classes_)
     assert np.array_equal(merged.class_count_, joint.class_count_)
     assert merged.n_samples_ == problem.n
@@ -54,8 +56,8 @@ def test_merged_models_equal_one_model(n_models, problem, size, exponent, seed, 
 def test_merge_leaves_the_other_model_as_it_was():
     problem = blobs(100, 6, 4, 0)
     half = problem.y < 2
-    left = ACILClassifier(expansion_size=30).fit(problem.X[half], problem.y[half])
-    right = ACILClassifier(expansion_size=30).fit(problem.X[~half], problem.y[~half])
+    left = ACILClassifier(scores="ridge", expansion_size=30).fit(problem.X[half], problem.y[half])
+    right = ACILClassifier(scores="ridge", expansion_size=30).fit(problem.X[~half], problem.y[~half])
     with Unchanged(right, problem.held_out):
         assert left.merge(right) is left
         left.partial_fit(problem.X, problem.y)
@@ -64,10 +66,12 @@ def test_merge_leaves_the_other_model_as_it_was():
 
 def test_merging_a_model_with_itself_learns_everything_twice():
     problem = blobs(100, 6, 4, 0)
-    model = ACILClassifier(expansion_size=30).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=30).fit(problem.X, problem.y)
     model.predict(problem.held_out)
     model.merge(model)
-    twice = ACILClassifier(expansion_size=30).fit(np.tile(problem.X, (2, 1)), np.tile(problem.y, 2))
+    twice = ACILClassifier(scores="ridge", expansion_size=30).fit(
+        np.tile(problem.X, (2, 1)), np.tile(problem.y, 2)
+    )
     assert np.array_equal(model.class_count_, twice.class_count_)
     assert relative(model.coef_, twice.coef_) <= 1e-10
 
@@ -77,10 +81,14 @@ def test_merge_keeps_weights_and_intercept_exact():
     weights = np.random.default_rng(0).uniform(0.1, 5, problem.n)
     options = {"expansion_size": 30, "fit_intercept": True, "class_balance": True, "gamma": 1.0}
     models = [
-        ACILClassifier(**options).fit(problem.X[part], problem.y[part], sample_weight=weights[part])
+        ACILClassifier(**({"scores": "ridge"} | options)).fit(
+            problem.X[part], problem.y[part], sample_weight=weights[part]
+        )
         for part in (slice(0, 50), slice(50, 120))
     ]
-    joint = ACILClassifier(**options).fit(problem.X, problem.y, sample_weight=weights)
+    joint = ACILClassifier(**({"scores": "ridge"} | options)).fit(
+        problem.X, problem.y, sample_weight=weights
+    )
     merged = models[0].merge(models[1])
     assert relative(merged.coef_, joint.coef_) <= 1e-10
     assert relative(merged.intercept_, joint.intercept_) <= 1e-10
@@ -88,8 +96,8 @@ def test_merge_keeps_weights_and_intercept_exact():
 
 def test_merge_of_string_classes_of_different_length_cuts_no_name():
     X = np.random.default_rng(0).normal(size=(20, 3))
-    left = ACILClassifier(expansion_size=10).fit(X, ["ox"] * 20)
-    right = ACILClassifier(expansion_size=10).fit(X + 5, ["hippopotamus"] * 20)
+    left = ACILClassifier(scores="ridge", expansion_size=10).fit(X, ["ox"] * 20)
+    right = ACILClassifier(scores="ridge", expansion_size=10).fit(X + 5, ["hippopotamus"] * 20)
     assert left.merge(right).classes_.tolist() == ["hippopotamus", "ox"]
     assert set(left.predict(np.vstack([X, X + 5]))) == {"hippopotamus", "ox"}
 
@@ -103,7 +111,7 @@ X, Y = samples()
 
 
 def partner(X=X, y=Y, backbone=None, **options):
-    model = ACILClassifier(**{"expansion_size": 30, **options}).fit(X, y)
+    model = ACILClassifier(**({"scores": "ridge"} | {"expansion_size": 30, **options})).fit(X, y)
     if backbone is not None:
         model.backbone_ = {"name": backbone}
     return model
@@ -120,7 +128,7 @@ def partner(X=X, y=Y, backbone=None, **options):
         (partner(backbone="resnet18"), "backbone"),
         (partner(y=Y.astype(str)), "type str"),
         (partner(gamma=0.1, solver="recursive"), 'solver="gram"'),
-        (ACILClassifier(expansion_size=30), "not learnt"),
+        (ACILClassifier(scores="ridge", expansion_size=30), "not learnt"),
         ("model", "str"),
     ],
     ids=range(10),
@@ -139,10 +147,10 @@ def test_models_of_other_feature_names_do_not_merge():
     rng = np.random.default_rng(0)
     table, y = pandas.DataFrame(rng.normal(size=(20, 3)), columns=list("abc")), np.arange(20) % 2
     first, turned = (
-        ACILClassifier(expansion_size=8, gamma=1.0).fit(table[names], y)
+        ACILClassifier(scores="ridge", expansion_size=8, gamma=1.0).fit(table[names], y)
         for names in (list("abc"), list("cba"))
     )
     with pytest.raises(InputError, match="different names"):
         first.merge(turned)
-    nameless = ACILClassifier(expansion_size=8, gamma=1.0).fit(table.to_numpy(), y)
+    nameless = ACILClassifier(scores="ridge", expansion_size=8, gamma=1.0).fit(table.to_numpy(), y)
     assert first.merge(nameless).n_samples_ == 40

@@ -19,7 +19,9 @@ def data(n=60, d=12, seed=0):
 
 
 def fitted(X, y, **options):
-    return ACILClassifier(**{"expansion_size": None, "gamma": 0.5} | options).fit(X, y)
+    return ACILClassifier(
+        **({"scores": "ridge"} | {"expansion_size": None, "gamma": 0.5} | options)
+    ).fit(X, y)
 
 
 @pytest.mark.parametrize("expansion_size", [None, 30])
@@ -67,7 +69,7 @@ def test_relative_novelty_does_not_depend_on_length_and_finds_the_strange():
 def test_relative_novelty_is_the_same_in_any_order(tmp_path):
     X, y = data()
     joint = fitted(X, y)
-    phased = ACILClassifier(expansion_size=None, gamma=0.5)
+    phased = ACILClassifier(scores="ridge", expansion_size=None, gamma=0.5)
     for part in (slice(40, 60), slice(0, 20), slice(20, 40), slice(0, 20)):
         phased.partial_fit(X[part], y[part])
     phased.forget(X[:20], y[:20])

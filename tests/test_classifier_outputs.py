@@ -50,7 +50,7 @@ KINDS_OF_LABELS = {
 @pytest.mark.parametrize("kind", KINDS_OF_LABELS)
 def test_labels_keep_their_type(kind):
     y, letter = KINDS_OF_LABELS[kind]
-    model = ACILClassifier(expansion_size=30, gamma=1.0).partial_fit(PROBLEM.X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=30, gamma=1.0).partial_fit(PROBLEM.X, y)
     predicted = model.predict(PROBLEM.X)
     assert model.classes_.dtype.kind == letter
     assert predicted.dtype.kind == letter
@@ -68,7 +68,7 @@ NAMES = st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8"), 
 def test_class_names_of_growing_length_are_never_cut(names):
     names = sorted(names, key=len)
     rng = np.random.default_rng(0)
-    model = ACILClassifier(expansion_size=20, gamma=1e-3)
+    model = ACILClassifier(scores="ridge", expansion_size=20, gamma=1e-3)
     centres = rng.normal(scale=10, size=(len(names), 4))
     for name, centre in zip(names, centres, strict=True):
         model.partial_fit(centre + rng.normal(size=(5, 4)) * 1e-3, [name] * 5)
@@ -77,7 +77,7 @@ def test_class_names_of_growing_length_are_never_cut(names):
 
 
 def test_one_class_is_always_predicted():
-    model = ACILClassifier(expansion_size=20).fit(PROBLEM.X, ["only"] * 120)
+    model = ACILClassifier(scores="ridge", expansion_size=20).fit(PROBLEM.X, ["only"] * 120)
     assert set(model.predict(PROBLEM.held_out)) == {"only"}
     assert model.decision_function(PROBLEM.held_out).shape == (60, 1)
     assert np.array_equal(model.predict_proba(PROBLEM.held_out), np.ones((60, 1)))
@@ -87,7 +87,7 @@ def test_one_class_is_always_predicted():
 @pytest.mark.parametrize("labels", [[False, True], ["n", "y"], [0, 1], [1.0, 2.0]], ids=str)
 def test_two_classes_have_one_score(labels):
     y = np.array(labels)[(CODES > 0).astype(int)]
-    model = ACILClassifier(expansion_size=20).fit(PROBLEM.X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=20).fit(PROBLEM.X, y)
     scores = model.decision_function(PROBLEM.held_out)
     assert scores.shape == (60,)
     assert np.array_equal(model.predict(PROBLEM.held_out), model.classes_[(scores > 0).astype(int)])
@@ -95,14 +95,14 @@ def test_two_classes_have_one_score(labels):
 
 
 def test_declared_classes_are_there_but_never_predicted():
-    model = ACILClassifier(expansion_size=30, gamma=1.0)
+    model = ACILClassifier(scores="ridge", expansion_size=30, gamma=1.0)
     model.partial_fit(PROBLEM.X, CODES, classes=[0, 1, 2, 7])
     assert model.classes_.tolist() == [0, 1, 2, 7]
     assert model.class_count_.tolist()[3] == 0
     assert 7 not in model.predict(PROBLEM.held_out * 100)
     assert np.isneginf(model.decision_function(PROBLEM.held_out)[:, 3]).all()
     assert (model.predict_proba(PROBLEM.held_out)[:, 3] == 0).all()
-    plain = ACILClassifier(expansion_size=30, gamma=1.0).fit(PROBLEM.X, CODES)
+    plain = ACILClassifier(scores="ridge", expansion_size=30, gamma=1.0).fit(PROBLEM.X, CODES)
     learnt = model.predict_proba(PROBLEM.held_out)[:, :3]
     assert relative(learnt, plain.predict_proba(PROBLEM.held_out)) <= 1e-12
     model.partial_fit(PROBLEM.X + 9, np.full(120, 7))
@@ -110,7 +110,7 @@ def test_declared_classes_are_there_but_never_predicted():
 
 
 def test_one_learnt_and_one_declared_class():
-    model = ACILClassifier(expansion_size=30)
+    model = ACILClassifier(scores="ridge", expansion_size=30)
     model.partial_fit(PROBLEM.X, np.zeros(120, int), classes=[0, 1])
     scores = model.decision_function(PROBLEM.held_out)
     assert scores.shape == (60,)
@@ -121,28 +121,32 @@ def test_one_learnt_and_one_declared_class():
 @pytest.mark.parametrize("kind", [int, str, float])
 def test_many_classes_can_be_declared_without_a_warning(kind):
     labels = np.arange(100).astype(kind)
-    model = ACILClassifier(expansion_size=20)
+    model = ACILClassifier(scores="ridge", expansion_size=20)
     model.partial_fit(PROBLEM.X, labels[CODES], classes=labels)
     assert len(model.classes_) == 100
 
 
 def test_a_phase_may_bring_one_sample_of_each_of_many_classes():
-    model = ACILClassifier(expansion_size=20).partial_fit(PROBLEM.X[:60], np.arange(60))
+    model = ACILClassifier(scores="ridge", expansion_size=20).partial_fit(PROBLEM.X[:60], np.arange(60))
     assert len(model.classes_) == 60
 
 
 def test_labels_outside_the_declared_classes_are_refused():
     with pytest.raises(InputError, match="not in classes: 2"):
-        ACILClassifier(expansion_size=20).partial_fit(PROBLEM.X, CODES, classes=[0, 1])
+        ACILClassifier(scores="ridge", expansion_size=20).partial_fit(PROBLEM.X, CODES, classes=[0, 1])
     with pytest.raises(InputError, match="type"):
-        ACILClassifier(expansion_size=20).partial_fit(PROBLEM.X, CODES, classes=["0", "1", "2"])
+        ACILClassifier(scores="ridge", expansion_size=20).partial_fit(
+            PROBLEM.X, CODES, classes=["0", "1", "2"]
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize("solver", ["gram", "recursive"])
 def test_tensors_come_back_for_tensors(dtype, solver):
     X = torch.from_numpy(PROBLEM.X).to(dtype)
-    model = ACILClassifier(expansion_size=30, gamma=0.1, solver=solver).fit(X, torch.from_numpy(CODES))
+    model = ACILClassifier(scores="ridge", expansion_size=30, gamma=0.1, solver=solver).fit(
+        X, torch.from_numpy(CODES)
+    )
     methods = ["decision_function", "predict_proba", "predict", "novelty"]
     for method in methods + ["relative_novelty"] * (solver == "gram"):
         answer = getattr(model, method)(X)
@@ -156,13 +160,15 @@ def test_tensors_come_back_for_tensors(dtype, solver):
 
 
 def test_text_labels_come_back_as_an_array_even_for_tensors():
-    model = ACILClassifier(expansion_size=30).fit(torch.from_numpy(PROBLEM.X), CODES.astype(str))
+    model = ACILClassifier(scores="ridge", expansion_size=30).fit(
+        torch.from_numpy(PROBLEM.X), CODES.astype(str)
+    )
     assert isinstance(model.predict(torch.from_numpy(PROBLEM.X)), np.ndarray)
     assert model.score(torch.from_numpy(PROBLEM.X), CODES.astype(str)) > 0.8
 
 
 def test_attributes_are_copies():
-    model = ACILClassifier(expansion_size=30).fit(PROBLEM.X, CODES)
+    model = ACILClassifier(scores="ridge", expansion_size=30).fit(PROBLEM.X, CODES)
     before = model.decision_function(PROBLEM.X)
     model.coef_[:] = 0
     model.intercept_[:] = 9
@@ -177,7 +183,9 @@ def test_attributes_are_copies():
     ids=str,
 )
 def test_probabilities_sum_to_one_and_rank_like_scores(options):
-    model = ACILClassifier(expansion_size=30, gamma=1.0, **options).fit(PROBLEM.X, CODES)
+    model = ACILClassifier(expansion_size=30, gamma=1.0, **({"scores": "ridge"} | options)).fit(
+        PROBLEM.X, CODES
+    )
     probabilities = model.predict_proba(PROBLEM.held_out)
     scores = model.decision_function(PROBLEM.held_out)
     assert np.allclose(probabilities.sum(axis=1), 1, rtol=0, atol=1e-6)
@@ -216,7 +224,7 @@ def losses(model, X, y):
 )
 def test_probabilities_are_calibrated_on_digits(digits, n_train, options, bar):
     X, y = digits
-    model = ACILClassifier(**options).fit(X[:n_train], y[:n_train])
+    model = ACILClassifier(**({"scores": "ridge"} | options)).fit(X[:n_train], y[:n_train])
     loss, best = losses(model, X[1200:], y[1200:])
     probabilities = model.predict_proba(X[1200:])[np.arange(len(y) - 1200), y[1200:]]
     ours = -np.log(probabilities).mean()
@@ -246,7 +254,9 @@ def leverage(rows, gamma, query, fit_intercept):
     ids=str,
 )
 def test_novelty_is_the_leverage(options, tolerance):
-    model = ACILClassifier(expansion_size=30, gamma=5.0, **options).fit(PROBLEM.X, CODES)
+    model = ACILClassifier(expansion_size=30, gamma=5.0, **({"scores": "ridge"} | options)).fit(
+        PROBLEM.X, CODES
+    )
     expected = leverage(
         expanded(PROBLEM.X, 30), 5.0, expanded(PROBLEM.held_out, 30), "fit_intercept" in options
     )
@@ -255,7 +265,7 @@ def test_novelty_is_the_leverage(options, tolerance):
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_novelty_follows_corrections(fit_intercept):
-    model = ACILClassifier(expansion_size=60, gamma=5.0, fit_intercept=fit_intercept)
+    model = ACILClassifier(scores="ridge", expansion_size=60, gamma=5.0, fit_intercept=fit_intercept)
     model.fit(PROBLEM.X[:110], CODES[:110]).predict(PROBLEM.held_out)
     model.partial_fit(PROBLEM.X[110:], CODES[110:])
     expected = leverage(expanded(PROBLEM.X, 60), 5.0, expanded(PROBLEM.held_out, 60), fit_intercept)
@@ -267,7 +277,7 @@ def test_novelty_follows_corrections(fit_intercept):
 def test_novelty_grows_for_rows_unlike_anything_learnt(digits, solver):
     X, y = digits
     known = y < 5
-    model = ACILClassifier(expansion_size=200, gamma=1.0, solver=solver)
+    model = ACILClassifier(scores="ridge", expansion_size=200, gamma=1.0, solver=solver)
     model.fit(X[known][:400], y[known][:400])
     same = model.novelty(X[known][400:])
     other = model.novelty(X[~known])

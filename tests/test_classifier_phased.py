@@ -39,9 +39,11 @@ OTHERS = {
 
 def both(problem, phases, size, gamma, predicting=False, **settings_):
     """Return the phased and the joint model, and the rank that a correction reached."""
-    phased = ACILClassifier(expansion_size=size, gamma=gamma, **settings_)
+    phased = ACILClassifier(expansion_size=size, gamma=gamma, **({"scores": "ridge"} | settings_))
     rank = learn_phases(phased, problem, phases, predicting)
-    joint = ACILClassifier(expansion_size=size, gamma=gamma, **settings_).fit(problem.X, problem.y)
+    joint = ACILClassifier(expansion_size=size, gamma=gamma, **({"scores": "ridge"} | settings_)).fit(
+        problem.X, problem.y
+    )
     return phased, joint, rank
 
 
@@ -133,12 +135,14 @@ def test_low_rank_correction_equals_solving_anew(exponent, size, seed, n_steps, 
 
     first = problem.n - n_steps
     options = {"expansion_size": size, "gamma": gamma, "fit_intercept": fit_intercept}
-    stream = ACILClassifier(**options)
+    stream = ACILClassifier(**({"scores": "ridge"} | options))
     stream.partial_fit(problem.X[:first], problem.y[:first], sample_weight=part(0, first))
     stream.predict(problem.held_out)
     for i in range(first, problem.n):
         stream.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1], sample_weight=part(i, i + 1))
-    joint = ACILClassifier(**options).fit(problem.X, problem.y, sample_weight=weights)
+    joint = ACILClassifier(**({"scores": "ridge"} | options)).fit(
+        problem.X, problem.y, sample_weight=weights
+    )
     # Samples far from everything learnt are left to a new factorization; most are near.
     if exponent < 3:
         assert correction_rank(stream) > 0
@@ -148,7 +152,9 @@ def test_low_rank_correction_equals_solving_anew(exponent, size, seed, n_steps, 
 
 def test_the_correction_path_is_taken_and_left_when_it_stops_paying():
     problem = blobs(400, 8, 5, 0)
-    model = ACILClassifier(expansion_size=60, gamma=10.0).fit(problem.X[:300], problem.y[:300])
+    model = ACILClassifier(scores="ridge", expansion_size=60, gamma=10.0).fit(
+        problem.X[:300], problem.y[:300]
+    )
     model.predict(problem.held_out)
     model.partial_fit(problem.X[300:303], problem.y[300:303])
     assert correction_rank(model) == 3
@@ -156,7 +162,7 @@ def test_the_correction_path_is_taken_and_left_when_it_stops_paying():
     assert correction_rank(model) == 4
     model.partial_fit(problem.X[304:400], problem.y[304:400])
     assert correction_rank(model) == 0, "96 rows cost more than a factor of width 60"
-    joint = ACILClassifier(expansion_size=60, gamma=10.0).fit(problem.X, problem.y)
+    joint = ACILClassifier(scores="ridge", expansion_size=60, gamma=10.0).fit(problem.X, problem.y)
     assert relative(model.coef_, joint.coef_) <= 1e-10
 
 
@@ -166,7 +172,7 @@ def assert_scores_of_joint_learning(kind, problem, phases, size, share, predicti
     rows = expanded(problem.X, size)
     gamma = gamma_for(rows, 10 ** (0.5 + share * (digits - 0.5)))
     phased, once, rank = both(problem, phases, size, gamma, predicting, **options)
-    joint = ACILClassifier(expansion_size=size, gamma=gamma).fit(problem.X, problem.y)
+    joint = ACILClassifier(scores="ridge", expansion_size=size, gamma=gamma).fit(problem.X, problem.y)
     expected = joint.decision_function(problem.held_out)
     for model in (phased, once):
         difference = relative(model.decision_function(problem.held_out), expected)
@@ -207,10 +213,12 @@ def test_mixed_precision_falls_back_when_refinement_does_not_converge(monkeypatc
     problem = blobs(200, 8, 4, 0)
     monkeypatch.setattr(ridge, "_MAX_REFINEMENTS", 0)
     gamma = gamma_for(expanded(problem.X, 60), 1e4)
-    mixed = ACILClassifier(expansion_size=60, gamma=gamma, dtype="mixed").fit(problem.X, problem.y)
+    mixed = ACILClassifier(scores="ridge", expansion_size=60, gamma=gamma, dtype="mixed").fit(
+        problem.X, problem.y
+    )
     scores = mixed.decision_function(problem.held_out)
     assert mixed._state.model.head.solution.factor.L.dtype == torch.float64
-    joint = ACILClassifier(expansion_size=60, gamma=gamma).fit(problem.X, problem.y)
+    joint = ACILClassifier(scores="ridge", expansion_size=60, gamma=gamma).fit(problem.X, problem.y)
     assert relative(scores, joint.decision_function(problem.held_out)) <= MIXED_SCORES
 
 
@@ -221,7 +229,9 @@ def test_products_in_float32_refuse_what_they_cannot_carry(excess, dtype):
     rows = expanded(problem.X, 80)  # fewer rows than columns: γ alone decides κ
     gamma = gamma_for(rows, 1.01 * excess * 1e-2 / EPS32)
     assert EPS32 * condition_number(rows, gamma) > 1e-2
-    model = ACILClassifier(expansion_size=80, gamma=gamma, dtype=dtype).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=80, gamma=gamma, dtype=dtype).fit(
+        problem.X, problem.y
+    )
     with pytest.raises(SingularMatrixError, match=r"float64|float32") as caught:
         model.predict(problem.held_out)
     assert isinstance(caught.value, ACILError)
@@ -252,7 +262,7 @@ def test_condition_is_estimated_within_a_factor_of_two(name, dtype):
     true = condition_number(X, gamma)
     if dtype == "mixed" and true > MIXED_CONDITION:
         pytest.skip("float32 products cannot carry it")
-    model = ACILClassifier(expansion_size=None, gamma=gamma, dtype=dtype)
+    model = ACILClassifier(scores="ridge", expansion_size=None, gamma=gamma, dtype=dtype)
     assert true / 2 <= model.fit(X, np.arange(len(X)) % 3).condition_ <= 2 * true
 
 
@@ -262,7 +272,7 @@ def test_condition_sees_one_outlying_direction_among_many(solver):
     spectrum = np.ones(1500)
     spectrum[0], spectrum[-1] = 2.6, 1 / 2.6
     X = np.diag(np.sqrt(spectrum))
-    model = ACILClassifier(expansion_size=None, gamma=1e-9, solver=solver)
+    model = ACILClassifier(scores="ridge", expansion_size=None, gamma=1e-9, solver=solver)
     estimate = model.fit(X, np.arange(1500) % 3).condition_
     true = 2.6**2
     assert true / 2 <= estimate <= 2 * true
@@ -300,7 +310,7 @@ def test_recursion_avoids_the_trap_of_large_first_batches():
     held_out = expanded(problem.held_out, size)
     naive = naive_recursion(rows, targets, gamma, batch=1200)
     assert relative(held_out @ naive, held_out @ exact) > 1e-3, "the trap must be there to be avoided"
-    model = ACILClassifier(expansion_size=size, gamma=gamma, solver="recursive")
+    model = ACILClassifier(scores="ridge", expansion_size=size, gamma=gamma, solver="recursive")
     model.partial_fit(problem.X[:1200], problem.y[:1200])
     model.partial_fit(problem.X[1200:], problem.y[1200:])
     difference = relative(model.decision_function(problem.held_out), held_out @ exact)
@@ -312,7 +322,8 @@ def test_recursive_equals_gram_also_when_classes_come_back_with_weights():
     gamma = gamma_for(expanded(problem.X, 80), 1e4)
     weights = np.random.default_rng(0).uniform(0.1, 3.0, problem.n)
     models = [
-        ACILClassifier(expansion_size=80, gamma=gamma, solver=solver) for solver in ("gram", "recursive")
+        ACILClassifier(scores="ridge", expansion_size=80, gamma=gamma, solver=solver)
+        for solver in ("gram", "recursive")
     ]
     for phase in cut(problem.y, 7, 0, by_class=True):
         for model in models:

@@ -62,7 +62,7 @@ def test_scores_and_weights_are_those_of_ridge(fit_intercept, problem, size, exp
     largest = np.linalg.norm(rows * root, 2) ** 2 + gamma
     smallest = (np.linalg.norm(centred * root, 2) ** 2 + gamma) / condition_number(centred * root, gamma)
     condition = largest / smallest
-    model = ACILClassifier(expansion_size=size, gamma=gamma, fit_intercept=fit_intercept)
+    model = ACILClassifier(scores="ridge", expansion_size=size, gamma=gamma, fit_intercept=fit_intercept)
     model.fit(problem.X, problem.y, sample_weight=weights)
     targets = one_hot(problem.y, model.classes_)
     ridge = fitted_ridge(rows, targets, gamma, weights, fit_intercept)
@@ -83,7 +83,9 @@ def test_lower_precision_gives_the_scores_of_ridge_roughly(dtype, tolerance):
     problem = blobs(300, 6, 4, 0)
     rows = expanded(problem.X, 60)
     gamma = gamma_for(rows, 1e4)
-    model = ACILClassifier(expansion_size=60, gamma=gamma, dtype=dtype).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=60, gamma=gamma, dtype=dtype).fit(
+        problem.X, problem.y
+    )
     ridge = fitted_ridge(rows, one_hot(problem.y, model.classes_), gamma)
     assert (
         relative(
@@ -95,7 +97,7 @@ def test_lower_precision_gives_the_scores_of_ridge_roughly(dtype, tolerance):
 
 def test_known_answer_by_hand():
     # gram = diag(2, 1), moment = [[2, 0], [0, 1]], γ = 1: W = diag(2/3, 1/2)
-    model = ACILClassifier(expansion_size=None, gamma=1.0)
+    model = ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0)
     model.fit([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], ["a", "a", "b"])
     assert np.allclose(model.coef_, [[2 / 3, 0], [0, 1 / 2]], rtol=1e-15, atol=0)
     # Scores of (1, 1) are 2/3 and 1/2; for two classes the second minus the first is given.
@@ -107,6 +109,6 @@ def test_known_answer_by_hand():
 
 def test_gamma_zero_is_least_squares():
     problem = blobs(200, 10, 3, 0)
-    model = ACILClassifier(expansion_size=None, gamma=0.0).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=None, gamma=0.0).fit(problem.X, problem.y)
     expected = np.linalg.lstsq(problem.X, one_hot(problem.y, [0, 1, 2]), rcond=None)[0]
     assert relative(model.coef_, expected.T) <= 1e-11

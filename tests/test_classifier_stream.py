@@ -14,7 +14,9 @@ EXACT = 1e-10
 
 def test_single_samples_cost_no_factorization(monkeypatch):
     problem = blobs(200, 8, 4, 0)
-    model = ACILClassifier(expansion_size=100, gamma=10.0).fit(problem.X[:180], problem.y[:180])
+    model = ACILClassifier(scores="ridge", expansion_size=100, gamma=10.0).fit(
+        problem.X[:180], problem.y[:180]
+    )
     model.predict(problem.held_out)
 
     def forbidden(*args):
@@ -28,12 +30,12 @@ def test_single_samples_cost_no_factorization(monkeypatch):
 
 def test_a_sample_unlike_anything_learnt_leads_to_a_new_factor():
     problem = blobs(200, 8, 4, 0)
-    model = ACILClassifier(expansion_size=50, gamma=1e-3).fit(problem.X, problem.y)
+    model = ACILClassifier(scores="ridge", expansion_size=50, gamma=1e-3).fit(problem.X, problem.y)
     model.predict(problem.held_out)
     strange = np.random.default_rng(0).normal(size=(1, 8)) * 100
     model.partial_fit(strange, [2])
     assert correction_rank(model) == 0, "a correction would multiply rounding errors"
-    joint = ACILClassifier(expansion_size=50, gamma=1e-3)
+    joint = ACILClassifier(scores="ridge", expansion_size=50, gamma=1e-3)
     joint.fit(np.vstack([problem.X, strange]), np.r_[problem.y, 2])
     scores = joint.decision_function(problem.held_out)
     assert relative(model.decision_function(problem.held_out), scores) <= EXACT
@@ -41,7 +43,7 @@ def test_a_sample_unlike_anything_learnt_leads_to_a_new_factor():
 
 def test_samples_are_the_same_sums_whether_or_not_weights_are_asked_for_in_between():
     problem = blobs(200, 8, 4, 0)
-    models = [ACILClassifier(expansion_size=50, gamma=1.0) for _ in range(2)]
+    models = [ACILClassifier(scores="ridge", expansion_size=50, gamma=1.0) for _ in range(2)]
     for start in range(0, 200, 10):
         for i, model in enumerate(models):
             model.partial_fit(problem.X[start : start + 10], problem.y[start : start + 10])
@@ -54,20 +56,22 @@ def test_samples_are_the_same_sums_whether_or_not_weights_are_asked_for_in_betwe
 def test_rows_that_wait_are_not_memory_of_the_caller():
     problem = blobs(80, 24, 3, 0)
     X, y = torch.from_numpy(problem.X), torch.from_numpy(problem.y)
-    model = ACILClassifier(expansion_size=None, gamma=1.0).fit(X[:70], y[:70])
+    model = ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0).fit(X[:70], y[:70])
     row = X[70:71].clone()
     model.partial_fit(row, y[70:71])
     row.zero_()
-    joint = ACILClassifier(expansion_size=None, gamma=1.0).fit(X[:71], y[:71])
+    joint = ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0).fit(X[:71], y[:71])
     assert relative(model.coef_, joint.coef_) <= EXACT
 
 
 def test_probabilities_in_a_stream_follow_the_sums():
     problem = blobs(220, 8, 4, 0)
-    stream = ACILClassifier(expansion_size=50, gamma=10.0).fit(problem.X[:200], problem.y[:200])
+    stream = ACILClassifier(scores="ridge", expansion_size=50, gamma=10.0).fit(
+        problem.X[:200], problem.y[:200]
+    )
     for i in range(200, 220):
         stream.partial_fit(problem.X[i : i + 1], problem.y[i : i + 1]).predict_proba(problem.held_out)
-    joint = ACILClassifier(expansion_size=50, gamma=10.0).fit(problem.X, problem.y)
+    joint = ACILClassifier(scores="ridge", expansion_size=50, gamma=10.0).fit(problem.X, problem.y)
     assert stream.temperature_ == pytest.approx(joint.temperature_, rel=1e-9)
     assert (
         relative(stream.predict_proba(problem.held_out), joint.predict_proba(problem.held_out)) <= 1e-9
@@ -76,7 +80,7 @@ def test_probabilities_in_a_stream_follow_the_sums():
 
 def stream_of(X, y, sizes, held_out, **options):
     """Learn in drops of these sizes, in turn, and predict after each."""
-    model, start, turn = ACILClassifier(**options), 0, 0
+    model, start, turn = ACILClassifier(**({"scores": "ridge"} | options)), 0, 0
     while start < len(X):
         stop = start + sizes[turn % len(sizes)]
         model.partial_fit(X[start:stop], y[start:stop]).predict(held_out[:1])
@@ -97,7 +101,7 @@ def test_many_drops_are_as_exact_as_a_full_solution(n, sizes, options):
     problem = blobs(n, 8, 4, 0)
     options = {"expansion_size": 32, "gamma": 1.0} | options
     stream = stream_of(problem.X, problem.y, sizes, problem.held_out, **options)
-    joint = ACILClassifier(**options).fit(problem.X, problem.y)
+    joint = ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X, problem.y)
     assert stream.n_samples_ == n
     bar = promise(condition_number(expanded(problem.X, 32), options["gamma"]), c=10)
     scores = joint.decision_function(problem.held_out)

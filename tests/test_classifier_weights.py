@@ -22,8 +22,10 @@ def test_integer_weights_are_repetitions(options, problem, seed):
     weights = np.random.default_rng(seed).integers(0, 4, problem.n)
     weights[0] = 1
     options = {"expansion_size": 25, "gamma": 5.0} | options
-    weighted = ACILClassifier(**options).fit(problem.X, problem.y, sample_weight=weights)
-    repeated = ACILClassifier(**options)
+    weighted = ACILClassifier(**({"scores": "ridge"} | options)).fit(
+        problem.X, problem.y, sample_weight=weights
+    )
+    repeated = ACILClassifier(**({"scores": "ridge"} | options))
     X, y = np.repeat(problem.X, weights, axis=0), np.repeat(problem.y, weights)
     repeated.partial_fit(X, y, classes=np.unique(problem.y))
     learnt = weighted.class_count_ > 0
@@ -41,8 +43,10 @@ def test_zero_weight_is_absence(options):
     gone[:10] = True
     weights[gone] = 0
     options = {"expansion_size": 25, "gamma": 5.0} | options
-    weighted = ACILClassifier(**options).fit(problem.X, problem.y, sample_weight=weights)
-    absent = ACILClassifier(**options).fit(problem.X[~gone], problem.y[~gone])
+    weighted = ACILClassifier(**({"scores": "ridge"} | options)).fit(
+        problem.X, problem.y, sample_weight=weights
+    )
+    absent = ACILClassifier(**({"scores": "ridge"} | options)).fit(problem.X[~gone], problem.y[~gone])
     assert weighted.classes_.tolist() == [0, 1, 2, 3]
     assert weighted.class_count_[3] == 0
     assert np.array_equal(weighted.predict(problem.held_out), absent.predict(problem.held_out))
@@ -55,15 +59,17 @@ def test_rows_of_weight_zero_still_have_to_be_finite():
     X, weights = problem.X.copy(), np.ones(20)
     X[0], weights[0] = np.nan, 0.0
     with pytest.raises(ValueError, match="NaN"):
-        ACILClassifier(expansion_size=25).fit(X, problem.y, sample_weight=weights)
+        ACILClassifier(scores="ridge", expansion_size=25).fit(X, problem.y, sample_weight=weights)
 
 
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
 def test_one_weight_for_all_only_scales_gamma(options):
     problem = blobs(100, 6, 4, 0)
     options = {"expansion_size": 25} | options
-    heavy = ACILClassifier(gamma=50.0, **options).fit(problem.X, problem.y, sample_weight=10.0)
-    light = ACILClassifier(gamma=5.0, **options).fit(problem.X, problem.y)
+    heavy = ACILClassifier(gamma=50.0, **({"scores": "ridge"} | options)).fit(
+        problem.X, problem.y, sample_weight=10.0
+    )
+    light = ACILClassifier(gamma=5.0, **({"scores": "ridge"} | options)).fit(problem.X, problem.y)
     assert relative(heavy.coef_, light.coef_) <= EXACT
 
 
@@ -87,7 +93,9 @@ def test_class_balance_helps_rare_classes(options):
     accuracy = [
         balanced_accuracy_score(
             y_test,
-            ACILClassifier(expansion_size=50, gamma=1.0, class_balance=balance, **options)
+            ACILClassifier(
+                expansion_size=50, gamma=1.0, class_balance=balance, **({"scores": "ridge"} | options)
+            )
             .fit(X, y)
             .predict(X_test),
         )
@@ -101,7 +109,9 @@ def test_class_balance_helps_rare_classes(options):
 def test_class_balance_is_a_regression_on_scaled_targets(fit_intercept, weighted):
     X, y, X_test, _ = imbalanced()
     weights = np.random.default_rng(0).uniform(0.5, 2, len(y)) if weighted else np.ones(len(y))
-    model = ACILClassifier(expansion_size=50, gamma=1.0, class_balance=True, fit_intercept=fit_intercept)
+    model = ACILClassifier(
+        scores="ridge", expansion_size=50, gamma=1.0, class_balance=True, fit_intercept=fit_intercept
+    )
     model.fit(X, y, sample_weight=weights if weighted else None)
     of_class = np.bincount(y, weights)
     targets = one_hot(y, [0, 1, 2]) * (of_class.mean() / of_class)
@@ -116,7 +126,7 @@ def test_intercept_makes_scores_independent_of_a_shift_of_features():
     options = {"expansion_size": None, "gamma": 5.0}
 
     def scores(shift, fit_intercept):
-        model = ACILClassifier(fit_intercept=fit_intercept, **options)
+        model = ACILClassifier(fit_intercept=fit_intercept, **({"scores": "ridge"} | options))
         return model.fit(problem.X + shift, problem.y).decision_function(problem.held_out + shift)
 
     # The sums hold 100² · 200 beside a spread of about 5: 4 to 5 digits are lost, as they must.
@@ -127,7 +137,7 @@ def test_intercept_makes_scores_independent_of_a_shift_of_features():
 @pytest.mark.parametrize(("dtype", "weight"), [("float32", 1e38), ("mixed", 1e38), ("float64", 1e307)])
 def test_weights_beyond_all_sums_are_refused(dtype, weight):
     X, y = np.random.default_rng(0).normal(size=(60, 5)), np.repeat([0, 1, 2], 20)
-    clf = ACILClassifier(expansion_size=32, gamma=100.0, dtype=dtype).fit(X, y)
+    clf = ACILClassifier(scores="ridge", expansion_size=32, gamma=100.0, dtype=dtype).fit(X, y)
     for rows in (X, np.zeros_like(X)):
         with Unchanged(clf, X), pytest.raises(InputError, match="too large"):
             clf.partial_fit(rows, y, sample_weight=np.full(60, weight))

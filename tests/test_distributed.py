@@ -50,7 +50,7 @@ def cut(n, size, how):
 
 def scores_of(group, options, how, weighted):
     X, y, phases, weights, held_out = problem()
-    model = ACILClassifier(**options)
+    model = ACILClassifier(**({"scores": "ridge"} | options))
     for phase in range(3):
         chosen = np.flatnonzero(phases == phase)
         if how == "by class":
@@ -74,7 +74,7 @@ def assert_same_bits(sums, others):
 
 def alone(options, weighted):
     X, y, phases, weights, held_out = problem()
-    model = ACILClassifier(**options)
+    model = ACILClassifier(**({"scores": "ridge"} | options))
     for phase in range(3):
         mine = phases == phase
         model.partial_fit(X[mine], y[mine], sample_weight=weights[mine] if weighted else None)
@@ -157,7 +157,7 @@ def misfits(group, kind):
     """Let the last rank give something bad; return error, time and whether all models are as before."""
     X, y, _, _, held_out = problem()
     mine = slice(group.rank, None, group.size)
-    model = partial_fit(ACILClassifier(**OPTIONS), X[mine], y[mine], group=group)
+    model = partial_fit(ACILClassifier(**({"scores": "ridge"} | OPTIONS)), X[mine], y[mine], group=group)
     before = model.decision_function(held_out)
     bad, labels, weights, caught = X[mine].copy(), y[mine], None, None
     if group.rank == group.size - 1:
@@ -221,7 +221,7 @@ def test_a_bug_in_one_rank_is_told_to_the_others():
 
 
 def nothing_to_learn(group):
-    partial_fit(ACILClassifier(**OPTIONS), None, None, group=group)
+    partial_fit(ACILClassifier(**({"scores": "ridge"} | OPTIONS)), None, None, group=group)
 
 
 def test_no_samples_at_all_are_an_error():
@@ -233,7 +233,7 @@ def first_samples_elsewhere(group):
     import pandas as pd
 
     frame = pd.DataFrame(np.eye(4), columns=list("abcd"))
-    model = ACILClassifier(expansion_size=8, random_state=None, device="cpu")
+    model = ACILClassifier(scores="ridge", expansion_size=8, random_state=None, device="cpu")
     mine = (frame, [True, False, True, False]) if group.rank else (None, None)
     partial_fit(model, *mine, group=group)
     return model.coef_, model.n_features_in_, list(model.feature_names_in_), model.classes_.dtype.kind
@@ -248,13 +248,13 @@ def test_an_empty_shard_ends_with_everything_that_others_know():
 def labels_of_types(group):
     mine, found = [group.rank], []
     for kind in (np.int32, np.float32):
-        model = ACILClassifier(**OPTIONS)
+        model = ACILClassifier(**({"scores": "ridge"} | OPTIONS))
         found.append(partial_fit(model, np.eye(3)[mine], np.arange(3, dtype=kind)[mine], group=group))
     return [model.classes_ for model in found]
 
 
 def guarded(group, least):
-    model = ACILClassifier(**OPTIONS, min_class_samples=least)
+    model = ACILClassifier(**({"scores": "ridge"} | OPTIONS), min_class_samples=least)
     X, y = np.eye(4)[group.rank :: 2], ["ant", "ant"]
     try:
         return partial_fit(model, X, y, group=group).class_count_.tolist()
@@ -290,17 +290,17 @@ def test_one_process_alone_learns_as_ever():
     X, y, _, _, held_out = problem()
     with Group.join(device="cpu") as group:
         assert group.size == 1
-        model = partial_fit(ACILClassifier(**OPTIONS), X, y, group=group)
+        model = partial_fit(ACILClassifier(**({"scores": "ridge"} | OPTIONS)), X, y, group=group)
         with pytest.raises(InputError, match="NaN"):
             partial_fit(model, X * np.nan, y, group=group)
-    expected = ACILClassifier(**OPTIONS).fit(X, y).decision_function(held_out)
+    expected = ACILClassifier(**({"scores": "ridge"} | OPTIONS)).fit(X, y).decision_function(held_out)
     assert relative(model.decision_function(held_out), expected) <= SCORES
 
 
 def gamma_chosen_by_one(group):
     X, y, _, _, held_out = problem()
     mine = slice(group.rank, None, group.size)
-    model = ACILClassifier(**OPTIONS | {"gamma": "auto"})
+    model = ACILClassifier(**({"scores": "ridge"} | OPTIONS | {"gamma": "auto"}))
     for _ in range(2):
         partial_fit(model, X[mine], y[mine], group=group)
         if group.leads:
@@ -315,7 +315,7 @@ def test_a_gamma_that_one_rank_has_selected_is_everyones():
 
 def bytes_of_a_phase(group):
     X, y, *_ = problem()
-    model = ACILClassifier(**OPTIONS)
+    model = ACILClassifier(**({"scores": "ridge"} | OPTIONS))
     mine = slice(group.rank, None, group.size)
     real, moved = dist.all_reduce, []
 
@@ -336,7 +336,7 @@ def test_what_travels_is_what_the_guide_says():
 
 def die_in_phase(group, place):
     X, y = (part[group.rank :: group.size] for part in problem()[:2])
-    model = partial_fit(ACILClassifier(**OPTIONS), X, y, group=group)
+    model = partial_fit(ACILClassifier(**({"scores": "ridge"} | OPTIONS)), X, y, group=group)
     before = model.coef_
     if group.rank == 1 and place == "leaving":
         raise KeyError("enough")

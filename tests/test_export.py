@@ -129,7 +129,9 @@ def test_users_networks_of_any_names_and_outputs_become_the_same_graph(pictures,
 
 def test_one_class_that_scores_the_same_for_all_images_has_a_graph(network, tmp_path):
     features = np.random.default_rng(0).normal(size=(9, network.num_features))
-    head = ACILClassifier(expansion_size=16, fit_intercept=True).fit(features, ["cat"] * 9)
+    head = ACILClassifier(scores="ridge", expansion_size=16, fit_intercept=True).fit(
+        features, ["cat"] * 9
+    )
     assert export_onnx(head, network, tmp_path / "m.onnx").difference < TOLERANCE
 
 

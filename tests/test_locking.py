@@ -27,7 +27,7 @@ for worker in range(workers):
     if child == 0:
         for step in range(steps):
             with locked(path):
-                model = load(path) if path.exists() else ACILClassifier(expansion_size=8)
+                model = load(path) if path.exists() else ACILClassifier(scores="ridge", expansion_size=8)
                 model.partial_fit(np.eye(3)[[step % 3]] + worker, [worker])
                 save(model, path)
         os._exit(0)
@@ -91,7 +91,7 @@ def busy(path):
 @pytest.mark.parametrize("exists", [True, False])
 def test_path_stays_locked_while_its_file_is_replaced(tmp_path, exists):
     path = tmp_path / "m.acil"
-    model = ACILClassifier(expansion_size=4).fit(np.eye(3), [0, 1, 2])
+    model = ACILClassifier(scores="ridge", expansion_size=4).fit(np.eye(3), [0, 1, 2])
     if exists:
         save(model, path)
     assert not busy(path)
@@ -116,7 +116,7 @@ def test_file_made_by_the_one_waited_for_is_seen(tmp_path):
         thread.start()
         time.sleep(0.1)
         assert not seen
-        save(ACILClassifier(expansion_size=4).fit(np.eye(3), [0, 1, 2]), path)
+        save(ACILClassifier(scores="ridge", expansion_size=4).fit(np.eye(3), [0, 1, 2]), path)
     thread.join()
     assert seen == [True]
 
@@ -170,7 +170,7 @@ def test_error_inside_passes_and_unlocks(tmp_path):
 
 
 def test_no_descriptor_is_left_open(tmp_path):
-    model = ACILClassifier(expansion_size=4).fit(np.eye(3), [0, 1, 2])
+    model = ACILClassifier(scores="ridge", expansion_size=4).fit(np.eye(3), [0, 1, 2])
     before = os.listdir("/proc/self/fd")  # noqa: PTH208
     for _ in range(3):
         with locked(tmp_path / "m.acil"):
@@ -192,7 +192,10 @@ def test_file_system_without_locks_is_logged(tmp_path, monkeypatch, caplog):
 
     monkeypatch.setattr(writing.fcntl, "flock", fail)
     with locked(tmp_path / "m.acil"):
-        save(ACILClassifier(expansion_size=4).fit(np.eye(3), [0, 1, 2]), tmp_path / "m.acil")
+        save(
+            ACILClassifier(scores="ridge", expansion_size=4).fit(np.eye(3), [0, 1, 2]),
+            tmp_path / "m.acil",
+        )
     assert "without locks" in caplog.text
     assert load(tmp_path / "m.acil").n_samples_ == 3
 

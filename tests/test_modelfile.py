@@ -217,7 +217,10 @@ def peak_of(function, *arguments):
 @pytest.mark.parametrize("length", [10**6, 1024])
 def test_memory_of_reading_is_bounded_when_one_label_is_long(tmp_path, length):
     path, labels = tmp_path / "m.acil", [f"{number:04}" for number in range(1000)]
-    save(ACILClassifier(expansion_size=None, gamma=1.0).fit(np.ones((1000, 1)), labels), path)
+    save(
+        ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0).fit(np.ones((1000, 1)), labels),
+        path,
+    )
     rewrite(path, {"classes": [*labels[:-1], "x" * length], "classes_dtype": f"<U{length}"})
 
     def read():
@@ -233,7 +236,7 @@ def test_memory_of_reading_is_bounded_when_one_label_is_long(tmp_path, length):
 @pytest.mark.parametrize("dtype", [object, str])
 def test_labels_that_no_file_could_keep_are_refused_when_they_are_learnt(label, dtype):
     labels = np.array(["cat", "dog", label], dtype=dtype)
-    for learn in (ACILClassifier().fit, ACILClassifier().partial_fit):
+    for learn in (ACILClassifier(scores="ridge").fit, ACILClassifier(scores="ridge").partial_fit):
         with pytest.raises(InputError, match="cannot be stored"):
             learn(np.eye(3), labels)
 

@@ -47,10 +47,10 @@ def samples():
 
 
 def test_one_after_another_equals_all_at_once(adapter):
-    stream = adapter(ACILClassifier(expansion_size=32, gamma=1.0))
+    stream = adapter(ACILClassifier(scores="ridge", expansion_size=32, gamma=1.0))
     for x, label in samples():
         stream.learn_one(x, label)
-    whole = ACILClassifier(expansion_size=32, gamma=1.0).fit(X, LABELS)
+    whole = ACILClassifier(scores="ridge", expansion_size=32, gamma=1.0).fit(X, LABELS)
     found = [stream.predict_proba_one(x) for x, _ in samples()[::10]]
     assert [*found[0]] == ["setosa", "versicolor", "virginica"]
     expected = whole.predict_proba(X[::10])
@@ -59,13 +59,13 @@ def test_one_after_another_equals_all_at_once(adapter):
 
 
 def test_nothing_is_predicted_before_anything_is_learnt(adapter):
-    stream = adapter(ACILClassifier())
+    stream = adapter(ACILClassifier(scores="ridge"))
     assert stream.predict_proba_one({"a": 1.0}) == {}
     assert stream.predict_one({"a": 1.0}) is None
 
 
 def test_order_of_features_does_not_matter_and_missing_ones_are_zero(adapter):
-    stream = adapter(ACILClassifier(expansion_size=None, gamma=1.0))
+    stream = adapter(ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0))
     for x, label in samples():
         stream.learn_one(x, label)
     x = samples()[7][0]
@@ -77,7 +77,7 @@ def test_order_of_features_does_not_matter_and_missing_ones_are_zero(adapter):
 
 
 def test_a_clone_has_the_settings_and_nothing_learnt(adapter):
-    stream = adapter(ACILClassifier(expansion_size=None, gamma=3.0))
+    stream = adapter(ACILClassifier(scores="ridge", expansion_size=None, gamma=3.0))
     for x, label in samples()[::25]:
         stream.learn_one(x, label)
     fresh = stream.clone()
@@ -99,4 +99,4 @@ def test_missing_package_is_named(monkeypatch):
 
     sys.modules.pop("acil.river")
     with pytest.raises(MissingExtraError, match=r"acil\[river\]"):
-        RiverClassifier(ACILClassifier())
+        RiverClassifier(ACILClassifier(scores="ridge"))

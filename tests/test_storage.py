@@ -52,10 +52,10 @@ def models(draw):
         "device": "cpu",
     }
     if parameters["dtype"] != "mixed" and draw(st.booleans()):
-        return ACILClassifier(solver="recursive", **parameters)
+        return ACILClassifier(solver="recursive", **({"scores": "ridge"} | parameters))
     if draw(st.booleans()):
         parameters["gamma"] = "auto"
-    return ACILClassifier(fit_intercept=draw(st.booleans()), **parameters)
+    return ACILClassifier(fit_intercept=draw(st.booleans()), **({"scores": "ridge"} | parameters))
 
 
 def saved_and_loaded(model, inference_file=False, **options):
@@ -88,7 +88,7 @@ def test_learning_goes_on_as_if_never_saved(model, first, weighted):
     X, y = data()
     weights = np.linspace(0.1, 2, len(y)) if weighted else np.ones(len(y))
     model.random_state = 5
-    twin = ACILClassifier(**model.get_params())
+    twin = ACILClassifier(**({"scores": "ridge"} | model.get_params()))
     for one in (model, twin):
         one.partial_fit(X[:first], y[:first], sample_weight=weights[:first])
     twin = saved_and_loaded(twin)
@@ -127,7 +127,7 @@ def test_inference_model_scores_like_the_full_one(model, weighted):
 
 def test_inference_model_refuses_to_learn_and_still_predicts():
     X, y = data()
-    model = ACILClassifier(expansion_size=8).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     small = saved_and_loaded(model, inference=True)
     for change in (small.partial_fit, small.forget):
         with pytest.raises(UnsupportedError, match="can only predict"):
@@ -141,8 +141,8 @@ def test_inference_model_refuses_to_learn_and_still_predicts():
 
 def test_pending_correction_is_folded_in_before_saving():
     X, y = data(n=300)
-    corrected = ACILClassifier(expansion_size=64, gamma=1.0).fit(X[:295], y[:295])
-    direct = ACILClassifier(expansion_size=64, gamma=1.0).fit(X[:295], y[:295])
+    corrected = ACILClassifier(scores="ridge", expansion_size=64, gamma=1.0).fit(X[:295], y[:295])
+    direct = ACILClassifier(scores="ridge", expansion_size=64, gamma=1.0).fit(X[:295], y[:295])
     corrected.predict(X[:1])
     for model in (corrected, direct):
         model.partial_fit(X[295:], y[295:])
@@ -154,14 +154,14 @@ def test_pending_correction_is_folded_in_before_saving():
 
 def test_loading_does_not_solve_again(monkeypatch):
     X, y = data()
-    loaded = saved_and_loaded(ACILClassifier(expansion_size=8).fit(X, y))
+    loaded = saved_and_loaded(ACILClassifier(scores="ridge", expansion_size=8).fit(X, y))
     monkeypatch.setattr("acil.analytic.ridge.Factor", None)
     assert loaded.predict_proba(X).shape == (40, 3)
 
 
 def test_settings_changed_after_fitting_do_not_change_what_was_learnt():
     X, y = data()
-    model = ACILClassifier(expansion_size=8, class_balance=True).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=8, class_balance=True).fit(X, y)
     model.set_params(expansion_size=5, activation="tanh", class_balance=False, fit_intercept=True)
     loaded = saved_and_loaded(model)
     assert loaded.get_params() == model.get_params()
@@ -170,9 +170,11 @@ def test_settings_changed_after_fitting_do_not_change_what_was_learnt():
 
 def test_feature_names_and_backbone_are_kept():
     X, y = data()
-    without = saved_and_loaded(ACILClassifier(expansion_size=8).fit(X, y))
+    without = saved_and_loaded(ACILClassifier(scores="ridge", expansion_size=8).fit(X, y))
     assert not {"backbone_", "feature_names_in_"} & vars(without).keys()
-    model = ACILClassifier(expansion_size=8).fit(pd.DataFrame(X, columns=list("abcd")), y)
+    model = ACILClassifier(scores="ridge", expansion_size=8).fit(
+        pd.DataFrame(X, columns=list("abcd")), y
+    )
     model.backbone_ = {"name": "resnet18", "sha256": "00", "mean": [0.5, 0.25], "engine": None}
     loaded = saved_and_loaded(model)
     assert list(loaded.feature_names_in_) == list("abcd")
@@ -185,7 +187,7 @@ def test_feature_names_and_backbone_are_kept():
 )
 def test_backbone_that_would_come_back_different_is_refused(tmp_path, backbone):
     X, y = data()
-    model = ACILClassifier(expansion_size=8).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     model.backbone_ = backbone
     with pytest.raises(InputError, match="could not be loaded: 'backbone"):
         save(model, tmp_path / "m.acil")
@@ -194,7 +196,7 @@ def test_backbone_that_would_come_back_different_is_refused(tmp_path, backbone):
 
 def test_forgotten_wide_class_and_declared_class_round_trip():
     X, y = data(np.array(["a", "b", "a long name"]))
-    model = ACILClassifier(expansion_size=8).partial_fit(
+    model = ACILClassifier(scores="ridge", expansion_size=8).partial_fit(
         X, y, classes=["a", "b", "a long name", "never"]
     )
     model.forget(X[y == "a long name"], y[y == "a long name"])
@@ -207,7 +209,7 @@ def test_forgotten_wide_class_and_declared_class_round_trip():
 
 def test_extended_floats_are_stored_as_float64():
     X, y = data(LABELS["float64"].astype(np.longdouble))
-    model = ACILClassifier(expansion_size=8).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     assert saved_and_loaded(model).classes_.dtype == np.float64
 
 
@@ -215,7 +217,10 @@ def test_extended_floats_are_stored_as_float64():
 @pytest.mark.parametrize("solver", ["gram", "recursive"])
 def test_tensors_of_a_loaded_model_are_aligned_and_its_own(tmp_path, monkeypatch, solver, inference):
     X, y = data()
-    save(ACILClassifier(expansion_size=7, gamma=0.1, solver=solver).fit(X, y), tmp_path / "m.acil")
+    save(
+        ACILClassifier(scores="ridge", expansion_size=7, gamma=0.1, solver=solver).fit(X, y),
+        tmp_path / "m.acil",
+    )
     raw, read = [], saving._read
 
     def record(file, name, header):
@@ -236,7 +241,10 @@ def test_tensors_of_a_loaded_model_are_aligned_and_its_own(tmp_path, monkeypatch
 
 def test_reading_for_inference_leaves_the_sums_alone(tmp_path, monkeypatch):
     X, y = data()
-    save(ACILClassifier(expansion_size=8, class_balance=True).fit(X, y), tmp_path / "m.acil")
+    save(
+        ACILClassifier(scores="ridge", expansion_size=8, class_balance=True).fit(X, y),
+        tmp_path / "m.acil",
+    )
     names, read = [], saving._read
     monkeypatch.setattr(
         saving, "_read", lambda file, name, header: names.append(name) or read(file, name, header)
@@ -261,7 +269,9 @@ def numbers(value):
 def test_inference_file_does_not_tell_gamma(tmp_path, options):
     # With γ, the weights of classes of one sample give back these samples to the last digit.
     X, y = np.random.default_rng(0).normal(size=(5, 16)), np.arange(5)
-    model = ACILClassifier(**{"expansion_size": None, "gamma": 0.37} | options).fit(X, y)
+    model = ACILClassifier(
+        **({"scores": "ridge"} | {"expansion_size": None, "gamma": 0.37} | options)
+    ).fit(X, y)
     save(model, tmp_path / "m.acil", inference=True)
     assert describe(tmp_path / "m.acil")["tensors"].keys() <= {"coef", "intercept", "scaling"}
     secret = [model.gamma_, model.condition_, model.temperature_]
@@ -275,7 +285,7 @@ def test_inference_file_does_not_tell_gamma(tmp_path, options):
 
 def test_description_has_the_facts(tmp_path):
     X, y = data(LABELS["<U8"])
-    model = ACILClassifier(expansion_size=8, gamma=2.0, random_state=None).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=8, gamma=2.0, random_state=None).fit(X, y)
     path = tmp_path / "m.acil"
     save(model, path)
     report = describe(path)
@@ -293,7 +303,7 @@ def test_description_has_the_facts(tmp_path):
 def test_stored_bytes_are_those_of_the_file(tmp_path):
     X, y = data()
     for options in ({}, {"solver": "recursive", "gamma": 1.0}, {"expansion_size": None}):
-        model = ACILClassifier(**({"expansion_size": 9} | options)).fit(X, y)
+        model = ACILClassifier(**({"scores": "ridge"} | ({"expansion_size": 9} | options))).fit(X, y)
         save(model, tmp_path / "m.acil")
         stored = describe(tmp_path / "m.acil")["tensors"]
         assert model.stored_bytes() == {name: part["bytes"] for name, part in stored.items()}
@@ -301,7 +311,7 @@ def test_stored_bytes_are_those_of_the_file(tmp_path):
 
 def test_model_on_a_missing_device_says_how_to_load_it(tmp_path):
     X, y = data()
-    model = ACILClassifier(expansion_size=8).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     model.device = "cuda:97"
     path = tmp_path / "m.acil"
     save(model, path)
@@ -317,17 +327,21 @@ def test_model_on_a_missing_device_says_how_to_load_it(tmp_path):
 def test_models_that_cannot_be_saved_are_refused_and_the_file_stays(tmp_path):
     X, y = data()
     path = tmp_path / "m.acil"
-    save(ACILClassifier(expansion_size=8).fit(X, y), path)
+    save(ACILClassifier(scores="ridge", expansion_size=8).fit(X, y), path)
     before = path.read_bytes()
-    empty = ACILClassifier(expansion_size=8).partial_fit(X, y, classes=[-7, 0, 12, 99]).forget(X, y)
-    interrupted = ACILClassifier(expansion_size=8).fit(X, y)
+    empty = (
+        ACILClassifier(scores="ridge", expansion_size=8)
+        .partial_fit(X, y, classes=[-7, 0, 12, 99])
+        .forget(X, y)
+    )
+    interrupted = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     interrupted._state.model.head.sums.matrix.version = -1
-    spoilt = ACILClassifier(expansion_size=8).fit(X, y)
+    spoilt = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     spoilt.predict(X)
     spoilt._state.model.head.sums.moment[0, 0] = torch.nan
-    invalid = ACILClassifier(expansion_size=8).fit(X, y).set_params(activation="none")
+    invalid = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y).set_params(activation="none")
     for model, error, words in [
-        (ACILClassifier(), NotFittedError, "not learnt anything"),
+        (ACILClassifier(scores="ridge"), NotFittedError, "not learnt anything"),
         (empty, NotFittedError, "not learnt anything"),
         (interrupted, InterruptedModelError, "interrupted"),
         (spoilt, InputError, "NaN|JSON"),
@@ -344,7 +358,7 @@ def test_header_that_the_library_would_not_read_is_refused(tmp_path, monkeypatch
     X, y = data()
     monkeypatch.setattr(saving, "MAX_HEADER_BYTES", 100)
     with pytest.raises(InputError, match="shorter names"):
-        save(ACILClassifier(expansion_size=8).fit(X, y), tmp_path / "m.acil")
+        save(ACILClassifier(scores="ridge", expansion_size=8).fit(X, y), tmp_path / "m.acil")
 
 
 def test_names_are_those_of_the_learner():
@@ -355,20 +369,20 @@ def test_names_are_those_of_the_learner():
     assert tuple(ACTIVATIONS) == header.ACTIVATIONS
     assert {name: MAX_GAMMA[p.products] for name, p in PRECISIONS.items()} == header.MAX_GAMMA
     assert MAX_LENGTH == header.MAX_TEXT
-    assert ACILClassifier().get_params().keys() == header.PARAMETERS.keys()
+    assert ACILClassifier(scores="ridge").get_params().keys() == header.PARAMETERS.keys()
 
 
 def test_wide_triangles_span_panels(tmp_path):
     X, y = data(n=50, n_features=30)
     for solver, size in itertools.product(("gram", "recursive"), (511, 513)):
-        model = ACILClassifier(expansion_size=size, solver=solver, gamma=10.0).fit(X, y)
+        model = ACILClassifier(scores="ridge", expansion_size=size, solver=solver, gamma=10.0).fit(X, y)
         save(model, tmp_path / "m.acil")
         assert same_sums(load(tmp_path / "m.acil"), model)
 
 
 def test_packing_measures_nothing_and_the_model_made_of_it_measures_for_itself(monkeypatch):
     X, y = data()
-    model = ACILClassifier(expansion_size=8).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     expected = model.copy().predict_proba(X)
 
     def refuse(self):

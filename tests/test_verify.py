@@ -32,7 +32,7 @@ def test_saved_models_pass(tmp_path, options):
 
 def test_model_of_tiny_features_with_intercepts_passes(tmp_path):
     rows = np.random.default_rng(0).normal(size=(60, 4)) * 1e-6
-    clf = ACILClassifier(expansion_size=None, gamma=1e-3, fit_intercept=True)
+    clf = ACILClassifier(scores="ridge", expansion_size=None, gamma=1e-3, fit_intercept=True)
     save(clf.fit(rows, np.arange(60) % 7), tmp_path / "m.acil")
     assert not failed(tmp_path / "m.acil")
 
@@ -93,6 +93,6 @@ def test_flipped_bit_is_found_by_its_checksum(tmp_path):
 def test_private_release_passes_though_its_sums_are_noisy(tmp_path):
     pytest.importorskip("dp_accounting")
     X, y = np.random.default_rng(0).random((90, 4)), np.repeat([0, 1, 2], 30)
-    model = ACILClassifier(expansion_size=None, clip_norm=1.0).fit(X, y)
+    model = ACILClassifier(scores="ridge", expansion_size=None, clip_norm=1.0).fit(X, y)
     save(privatize(model, epsilon=0.5, delta=1e-6), tmp_path / "m.acil")
     assert not failed(tmp_path / "m.acil")

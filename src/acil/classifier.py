@@ -53,8 +53,9 @@ class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[mis
 class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier that learns new classes in closed form, forgets nothing and keeps no sample.
 
-    A random expansion followed by ridge regression onto one-hot labels. Learning in phases, in any
-    order and grouping, gives the weights of learning everything at once (up to rounding, see *Notes*).
+    A random expansion followed by ridge regression onto one-hot labels, and linear discriminants of it.
+    Learning in phases, in any order and grouping, gives the model of learning everything at once (up to
+    rounding, see *Notes*). ``ACILClassifier(scores="ridge", gamma=…)`` is the method of the paper.
 
     Parameters
     ----------
@@ -79,23 +80,31 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``"auto"`` takes CUDA when there is one, else the CPU.
     fit_intercept : bool, default=False
         Centre features and targets. Done from the sums, without data.
-    class_balance : bool, default=False
-        Scale the weights of each class by (mean class weight) / (its class weight), so that frequent
-        classes do not win by their number alone. Done from the sums, without data.
+    class_balance : float, default=0
+        Exponent a from 0 to 1 (True is 1) of ridge scores: a class of weight n counts n^−a times, so that
+        frequent classes do not win by their number alone. Done from the sums, without data. Discriminants
+        are balanced by themselves.
     clip_norm : float, optional
         Largest Euclidean norm of an expanded row; longer ones are scaled to it. Choose it without the
         data: `acil.privacy.privatize` relies on it. Sample weights are then at most 1.
     min_class_samples : int, default=1
         Refuse to learn a class of which the model would then have fewer samples; `forget` only warns.
-    scores : {"ridge", "discriminant"}, default="ridge"
-        ``"ridge"`` scores by the weights of the regression, as in the paper. ``"discriminant"`` makes
-        linear discriminants of them, from the same sums: better where some classes have few samples,
-        with calibrated probabilities. Every call that learns then solves, and looks at its samples once
-        more.
-    standardize : bool, default=False
-        Shift and scale each feature to mean 1 and standard deviation 1 over the samples of the first
-        call; later calls keep that scale. (Mean 1, because the expansion has no bias.) Only models with
-        the same scale can be merged, such as copies of one model.
+    scores : {"auto", "ridge", "discriminant"}, default="auto"
+        ``"discriminant"`` makes linear discriminants of the weights of the regression, from the same sums:
+        better where classes have few samples, with calibrated probabilities. A call that learns many
+        samples then solves, and looks at them once more. ``"ridge"`` scores by the weights, as in the
+        paper. ``"auto"`` is ``"discriminant"``, but ``"ridge"`` with ``solver="recursive"``,
+        ``fit_intercept`` or ``class_balance``.
+    standardize : bool, "auto" or array-like of shape (2, n_features), default="auto"
+        Shift and scale each feature to mean 0 and deviation 1 over the samples of the first call; later
+        calls keep that scale. Only models with the same scale can be merged, or compared with learning
+        everything at once, so give means and deviations if you know them, or the ``scaling_`` of another
+        model. ``"auto"`` does so only for discriminants of features in several units: where the largest
+        root mean square of a feature is more than 10 times the median.
+    expansion_bias : float or "auto", default="auto"
+        Standard deviation of the bias b in ``activation(X W_fe + b)``. ``"auto"`` is half the length of a
+        standardized row, or 0.5 where features are as they are; 0 for ridge scores of such features, as
+        in the paper. Without it the expansion of 2x is twice that of x.
 
     Attributes
     ----------
@@ -117,6 +126,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Number of samples learnt.
     n_features_in_ : int
         Number of features of X.
+    scaling_ : ndarray of shape (2, n_features) or None
+        What is taken from each feature, and what it is divided by then.
     temperature_ : float
         Temperature of the softmax in ``predict_proba``.
 
@@ -396,15 +407,13 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return state.model.ask(lambda head: _like(rows, map(head.leverage, blocks)))
 
     def relative_novelty(self, X: Any) -> Any:
-        """Return how novel the direction of each row is, of shape (n,): about 1 if like those learnt.
+        """Return how unlike everything learnt each row is, of shape (n,): above 1 is unknown.
 
-        The leverage of the row, scaled to the mean length of those learnt, divided by the mean leverage
-        that samples learnt would have if each were left out. All of it follows from the sums: it is the
-        same for any order of learning, merging and forgetting.
-
-        With ``scores="discriminant"`` it is divided by exp(highest score), so that rows between classes
-        count as novel, too, and scaled so that 5 % of the samples learnt would be above 1 if each were
-        left out. Rows more than five times as long as those learnt are above 1 in any case.
+        The squared distance to the nearest class, in the metric of the scatter within classes, relative to
+        the length of the row and to how much nearer that class is than the centre of all. It grows along
+        every ray that leaves the classes, and follows from the sums. It is scaled so that 5 % of the
+        samples learnt would be above 1 if each were left out; with ``scores="ridge"``, which leaves none
+        out, by what is typical.
 
         Parameters
         ----------
@@ -504,6 +513,12 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Estimate of the condition number κ of gram + γI."""
         with self._locked() as state:
             return state.model.ask(lambda head: head.condition())
+
+    @property
+    def scaling_(self) -> npt.NDArray[Any] | None:
+        """What is taken from each feature, and what it is divided by then; None if nothing is."""
+        scaling = self._require_state().scaling
+        return None if scaling is None else scaling.numpy().copy()
 
     @property
     def temperature_(self) -> float:

@@ -72,7 +72,9 @@ def test_curve_is_that_of_ridge_regression_on_all_classes_so_far(views):
     centres = torch.randn(8, 5, generator=generator)
     features = centres[split.labels] + 0.8 * torch.randn(240, 5, generator=generator)
     rows = [features, features.flip(1)][:views]
-    found = curves(features, rows, split, ACILClassifier(expansion_size=None), (0.1,))["0.1"]
+    found = curves(features, rows, split, ACILClassifier(scores="ridge", expansion_size=None), (0.1,))[
+        "0.1"
+    ]
     for end, accuracy in zip(split.ends, found, strict=True):
         known = split.labels < end
         X = torch.cat([view[known & ~split.held_out] for view in rows]).double().numpy()

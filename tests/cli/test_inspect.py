@@ -32,7 +32,9 @@ def run(*arguments, command="inspect"):
 def write(path, n_classes=3, inference=False, **options):
     X = np.random.default_rng(0).normal(size=(2 * n_classes, 3))
     y = np.repeat([f"class {number:03}" for number in range(n_classes)], 2)
-    model = ACILClassifier(**{"expansion_size": 5, "gamma": 2.0} | options).fit(X, y)
+    model = ACILClassifier(**({"scores": "ridge"} | {"expansion_size": 5, "gamma": 2.0} | options)).fit(
+        X, y
+    )
     model.backbone_ = {"name": "resnet18", "sha256": "c0ffee"}
     save(model, path, inference=inference)
     return path
@@ -101,7 +103,7 @@ def test_other_kinds_of_models(tmp_path, options, words):
 def test_labels_cannot_rule_the_terminal(tmp_path):
     path = tmp_path / "m.acil"
     labels = ["\x1b[31mred", "[bold]x[/bold]", "line\nbreak", "\x9b2J"]
-    save(ACILClassifier(expansion_size=5).fit(np.eye(4), labels), path)
+    save(ACILClassifier(scores="ridge", expansion_size=5).fit(np.eye(4), labels), path)
     result = run(path)
     assert result.exit_code == 0
     for text in ("\\x1b[31mred", "[bold]x[/bold]", "line\\nbreak", "\\x9b2J"):

@@ -132,7 +132,7 @@ def test_onnx_and_serving_need_a_network(tmp_path):
 
 def test_model_made_in_python_predicts_files_and_keeps_its_labels(tmp_path):
     numbers = np.where(LABELS == "cat", 3, 7)
-    save(ACILClassifier(expansion_size=None).fit(ROWS, numbers), tmp_path / "m.acil")
+    save(ACILClassifier(scores="ridge", expansion_size=None).fit(ROWS, numbers), tmp_path / "m.acil")
     table = write_table(tmp_path / "x.csv")
     found = json.loads(acil("predict", tmp_path / "m.acil", table, "--json").stdout)
     assert {row["top"][0]["label"] for row in found} == {"3", "7"}

@@ -98,7 +98,7 @@ def test_an_undo_that_was_cut_short_is_not_done_twice(model):
 
 def test_a_damaged_state_does_not_replace_the_model(model, monkeypatch):
     monkeypatch.setattr(undo, "require_whole", require_whole)
-    save(ACILClassifier(expansion_size=8).fit([[0.0], [1.0]], [0, 1]), model)
+    save(ACILClassifier(scores="ridge", expansion_size=8).fit([[0.0], [1.0]], [0, 1]), model)
     content = model.read_bytes()
     change(model, "1")
     (state,) = kept_states(model)

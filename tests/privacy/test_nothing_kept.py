@@ -33,7 +33,9 @@ def marked_model(**settings):
     """Learn samples nobody else holds; return the model and the marks of samples and expanded rows."""
     rng = np.random.default_rng()
     X, y = rng.random((60, 12)), np.arange(60) % 3
-    clf = ACILClassifier(expansion_size=48, gamma=1.0, **settings).fit(X[:40], y[:40])
+    clf = ACILClassifier(expansion_size=48, gamma=1.0, **({"scores": "ridge"} | settings)).fit(
+        X[:40], y[:40]
+    )
     clf.partial_fit(X[40:], y[40:]).predict(X)
     for i in range(6):  # single samples, that wait to be added together
         clf.partial_fit(X[i : i + 1], y[i : i + 1]).predict(X[:1])

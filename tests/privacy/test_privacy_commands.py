@@ -145,7 +145,7 @@ def test_nothing_is_forgotten_if_the_receipt_cannot_be_written(place):
 
 def test_saving_advises_where_few_samples_lie_between_two_states(tmp_path, caplog):
     X, y = np.random.default_rng(0).random((50, 4)), np.arange(50) % 2
-    clf = ACILClassifier(expansion_size=16, gamma=1.0).fit(X[:20], y[:20])
+    clf = ACILClassifier(scores="ridge", expansion_size=16, gamma=1.0).fit(X[:20], y[:20])
     with caplog.at_level(logging.WARNING, "acil"):
         save(clf, tmp_path / "m.acil")
         save(clf.partial_fit(X[20:40], y[20:40]), tmp_path / "m.acil")

@@ -21,7 +21,9 @@ DELTA = 1e-5
 
 
 def plain(**settings):
-    return ACILClassifier(**{"expansion_size": None, "gamma": 1.0, "clip_norm": 1.0, **settings})
+    return ACILClassifier(
+        **({"scores": "ridge"} | {"expansion_size": None, "gamma": 1.0, "clip_norm": 1.0, **settings})
+    )
 
 
 def far_apart(n):

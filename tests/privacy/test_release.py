@@ -23,7 +23,9 @@ DELTA = 1e-5
 
 
 def plain(**settings):
-    return ACILClassifier(**{"expansion_size": None, "gamma": 1.0, "clip_norm": 1.0, **settings})
+    return ACILClassifier(
+        **({"scores": "ridge"} | {"expansion_size": None, "gamma": 1.0, "clip_norm": 1.0, **settings})
+    )
 
 
 def sums_of(clf):
@@ -364,7 +366,9 @@ def test_the_label_set_is_of_the_kind_of_the_labels():
 
 def test_numbers_of_numpy_are_numbers_and_bad_ones_spend_nothing(tmp_path):
     rng = np.random.default_rng(0)
-    clf = ACILClassifier(expansion_size=None, clip_norm=1.0).fit(rng.random((90, 4)), np.arange(90) % 3)
+    clf = ACILClassifier(scores="ridge", expansion_size=None, clip_norm=1.0).fit(
+        rng.random((90, 4)), np.arange(90) % 3
+    )
     for bad in (
         {"gamma": -1.0},
         {"gamma": math.nan},
@@ -386,7 +390,7 @@ def test_releases_of_other_labels_or_names_are_not_combined():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(np.random.default_rng(0).random((90, 2)), columns=["a", "b"])
     models = [
-        ACILClassifier(expansion_size=None, clip_norm=1.0).fit(rows, labels)
+        ACILClassifier(scores="ridge", expansion_size=None, clip_norm=1.0).fit(rows, labels)
         for rows, labels in (
             (table, np.arange(90) % 3),
             (table, np.array(list("abc"))[np.arange(90) % 3]),
