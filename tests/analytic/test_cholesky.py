@@ -87,11 +87,15 @@ def test_rows_of_a_correction_act_like_rows_of_the_matrix(intercept, d, sizes, s
     for i, n in enumerate(sizes):
         new, residual = rows_of(n, d, seed + 2 + i), rows_of(n, 3, seed + 50 + i)
         X = with_one(new, intercept)
-        factor, step = factor.updated(X, residual)
+        factor, *parts = factor.updated(X, residual)
+        step = parts[0] @ parts[1]
         seen = torch.cat([seen, new])
         R = inverse(seen, intercept)
         assert relative(step, R @ X.numpy().T @ residual.numpy()) <= 1e-8
     assert factor.rank == sum(sizes)
+    if factor.knows_trace:
+        centred = R[1:, 1:] if intercept else R
+        assert factor.trace_of_inverse() == pytest.approx(np.trace(centred), rel=1e-8)
     assert relative(factor.leverage(query), leverage(R, query.numpy())) <= 1e-8
     right = rows_of(len(R), 2, seed)
     assert relative(factor.solve(right), R @ right.numpy()) <= 1e-8
@@ -100,16 +104,17 @@ def test_rows_of_a_correction_act_like_rows_of_the_matrix(intercept, d, sizes, s
 @pytest.mark.parametrize("k", [1, 2, 50])
 def test_a_step_is_the_same_for_few_and_many_columns(k, solver):
     base, new, residual = rows_of(40, 12), rows_of(6, 12, 1), rows_of(6, k, 2)
-    _, step = solver(factor_of(base)).updated(new, residual)
+    _, left, right = solver(factor_of(base)).updated(new, residual)
+    step = left @ right
     R = inverse(torch.cat([base, new]))
     assert relative(step, R @ new.numpy().T @ residual.numpy()) <= 1e-11
 
 
 def test_a_correction_leaves_the_factor_as_it_was():
     factor, query = factor_of(rows_of(40, 12)), rows_of(5, 12, 1)
-    once, _ = factor.updated(rows_of(3, 12, 2), rows_of(3, 2, 3))
+    once, *_ = factor.updated(rows_of(3, 12, 2), rows_of(3, 2, 3))
     before = [one.leverage(query) for one in (factor, once)]
-    twice, _ = once.updated(rows_of(3, 12, 4), rows_of(3, 2, 5))
+    twice, *_ = once.updated(rows_of(3, 12, 4), rows_of(3, 2, 5))
     assert [one.rank for one in (factor, once, twice)] == [0, 3, 6]
     assert torch.equal(factor.leverage(query), before[0])
     assert torch.equal(once.leverage(query), before[1])
@@ -147,7 +152,7 @@ def test_correcting_pays_for_few_rows_and_stays_small(monkeypatch):
     assert not factor.worth_correcting(400, 100)
     monkeypatch.setattr(cholesky, "_CORRECTION_BYTES", 200 * 8 * 10)
     while factor.worth_correcting(1, 100):
-        factor, _ = factor.updated(rows_of(1, 200, factor.rank), rows_of(1, 2))
+        factor, *_ = factor.updated(rows_of(1, 200, factor.rank), rows_of(1, 2))
     assert factor.rank == 10
 
 
