@@ -2,17 +2,20 @@
 
 import json
 import re
+import shlex
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
 
+from acil.benchmark.report import write_report
 from acil.benchmark.report.collect import collect
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cifar100"
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+TABLES = ROOT / "docs" / "results" / "tables.md"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -157,3 +160,19 @@ def test_the_readme_rounds_the_same_numbers():
     assert len(shown) > 10
     # Half of the last digit shown
     assert all(any(row == pytest.approx(other, abs=0.0501) for other in ours) for row in shown)
+
+
+@pytest.mark.slow
+def test_the_command_of_the_page_makes_tables_md_line_for_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "acil.benchmark.report.plots.image_bytes", lambda figure: {"png": b"", "svg": b""}
+    )
+    (command,) = re.findall(r"^\$ (acil bench report .*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    words = shlex.split(command.replace("\\\n", " "))[3:]
+    start = words.index("--title")
+    options = dict(zip(words[start::2], words[start + 1 :: 2], strict=True))
+    assert (RECORDS / options["--page"]).resolve() == TABLES
+    monkeypatch.chdir(RECORDS)
+    made = tmp_path / "tables.md"
+    write_report(words[:start], tmp_path, options["--plots"].split(","), options["--title"], made)
+    assert made.read_text("utf-8").splitlines() == TABLES.read_text("utf-8").splitlines()
