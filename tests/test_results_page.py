@@ -88,6 +88,16 @@ def test_the_papers_ablation():
         assert ours == (shown or ["not solvable", "", ""])
 
 
+def test_base_training_in_float32_beside_half_precision():
+    found = summaries("trained/paper-float32/natural-?.jsonl")[5]
+    pages = [PAGE, (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")]
+    for text in (re.sub(r"\s+", " ", page) for page in pages):
+        assert spread([record["average_accuracy"] for record in found]) in text
+        assert spread([record["forgetting"] for record in found]) in text
+    (both,) = {record["forgetting"] for record in summaries("trained/paper-float32/seed1993-?.jsonl")[5]}
+    assert f"In seed1993 F is {both:.2f} for both seeds" in PAGE
+
+
 def test_resnet18():
     (row,) = [row for row in rows(PAGE, "### ResNet-18") if not row[0].startswith("*")]
     found = summaries("resnet18/seed1993-0.jsonl")
