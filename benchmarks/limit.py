@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import platform
 import resource
 import sys
 from pathlib import Path
@@ -38,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.published import PublishedRecursion
 from benchmarks.stages import timed_parts
 from benchmarks.synthetic import Stream
-from benchmarks.timing import clock_name, count_cpu_time, seconds
+from benchmarks.timing import count_cpu_time, environment, seconds
 
 BATCHES = (256, 1024, 4096)
 #: Features, base classes, phases, classes of a phase, rows of a class; width; γ. That of CIFAR-100
@@ -220,9 +219,6 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     alone = options.preset == "wide" or options.no_bare
     result: dict[str, Any] = {
         "preset": options.preset,
-        "machine": f"{torch.get_num_threads()} threads, torch {torch.__version__}, {platform.machine()}",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "clock": clock_name(),
         "settings": {"width": width, "gamma": gamma, "rows": sum(stream.sizes), "phases": phases},
     }
     if options.blocks:
@@ -242,6 +238,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if how != "none":
         result["published"] = run_published(stream, width, gamma, device, how == "all")
         result["times_as_fast_as_published"] = result["published"]["seconds"] / result["head_seconds"]
+    result["environment"] = environment(options.device, "benchmarks.limit")
     print(json.dumps({name: value for name, value in result.items() if name != "phases"}, indent=2))
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n")

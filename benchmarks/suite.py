@@ -111,8 +111,8 @@ def parts(figures: dict[str, Any]) -> dict[str, str]:
         if chosen is not None:
             where = entry["environment"]
             line = (
-                f"{where['machine']}, {where['cores']} cores, {where['threads']} threads, torch "
-                f"{where['torch']}, {where['date']}" + (" (quick sizes)" if entry["quick"] else "")
+                f"`{name}`: {where['machine']}, {where['cores']} cores, {where['threads']} threads, "
+                f"torch {where['torch']}, {where['date']}" + (" (quick sizes)" if entry["quick"] else "")
             )
             found[name] = f"\n{table(chosen.shown(entry['rows']), chosen.columns)}\n\n*{line}*\n"
     return found

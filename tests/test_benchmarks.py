@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import json
 import os
 import shutil
@@ -10,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from acil.benchmark.datasets.imagefolder import load
+from acil.training.recipes import recipe
 
 ROOT = Path(__file__).parent.parent
 
@@ -105,6 +109,19 @@ def test_a_model_that_does_not_hold_is_an_error(tmp_path, capsys):
     path.write_text(json.dumps(figures))
     with pytest.raises(SystemExit, match=r"1 of .* predictions are off by more than 20 %"):
         main(["--from", str(path)])
+
+
+def test_the_page_on_scale_says_what_its_plans_leave_out_and_which_are_old():
+    from benchmarks.cost import TASKS
+
+    page = " ".join((ROOT / "docs" / "scale.md").read_text().split())
+    rows, size = TASKS["imagenet"].rows, inspect.signature(load).parameters["size"].default
+    assert f"{recipe('imagenet').training.epochs * rows / 2 / 1e6:.1f} million network inputs" in page
+    # ImageNet has 50,000 test images.
+    assert f"decoded images take {(rows + 50_000) * 3 * size**2 / 1e9:.0f} GB" in page
+    figures = json.loads((ROOT / "docs" / "performance" / "cost-cuda.json").read_text())
+    # The core was rewritten on 16 November 2026.
+    assert (figures["environment"]["date"] < "2026-11-16") == ("older than the present core" in page)
 
 
 def test_more_processes_share_out_rows_but_not_solving():

@@ -2,18 +2,36 @@
 
 import json
 import re
+import shlex
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
 
+from acil.benchmark.published import ablation
+from acil.benchmark.report import write_report
 from acil.benchmark.report.collect import collect
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cifar100"
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+TABLES = ROOT / "docs" / "results" / "tables.md"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def records_of(pattern: str) -> list[dict]:
+    files = sorted(RECORDS.glob(pattern))
+    return [json.loads(line) for path in files for line in path.read_text("utf-8").splitlines()]
+
+
+def summaries_of(pattern: str) -> list[dict]:
+    return [record for record in records_of(pattern) if record["kind"] == "summary"]
+
+
+def phases_of(pattern: str, classes_seen: int) -> list[dict]:
+    found = [record for record in records_of(pattern) if record["kind"] == "phase"]
+    return [record for record in found if record["classes_seen"] == classes_seen]
 
 
 def summaries(*patterns: str, **wanted: str) -> dict[int, list[dict]]:
@@ -47,11 +65,61 @@ def test_acil_by_recipe(recipe, order, averages, last, forgetting):
     folder = re.sub(r"[^\w-]", "", recipe.split(",")[0]) + (
         "-no-mirror" if "without mirror" in recipe else ""
     )
-    found = summaries(f"{folder}/{order}-*.jsonl", method="acil")
+    (seed,) = re.findall(r"seed (\d)", recipe) or "*"
+    found = summaries(f"{folder}/{order}-{seed}.jsonl", method="acil")
     column = [[record["average_accuracy"] for record in found.get(k, [])] for k in (5, 10, 25, 50)]
-    assert averages == " / ".join(spread(values) if values else "–" for values in column)
+    # No row mixes numbers of some seeds with numbers of all.
+    whole = [values if len(values) == len(column[0]) else [] for values in column]
+    assert averages == " / ".join(spread(values) if values else "–" for values in whole)
     assert last == spread([record["last_accuracy"] for record in found[5]])
     assert forgetting == spread([record["forgetting"] for record in found[5]])
+
+
+def test_the_papers_ablation():
+    records = summaries_of("ablation/natural-?.jsonl")
+    for expansion, gamma, paper, *ours in rows(PAGE, "### The paper's ablation"):
+        width = None if expansion == "none" else int(expansion)
+        known = ablation("cifar100", width is not None, float(gamma))
+        assert paper == f"*{known.average_accuracy:.2f}*"
+        wanted = {"expansion_size": width, "gamma": float(gamma)}
+        found = [r for r in records if wanted.items() <= r["settings"].items()]
+        names = ("average_accuracy", "last_accuracy", "forgetting")
+        shown = [spread([record[name] for record in found]) for name in names] if found else []
+        assert ours == (shown or ["not solvable", "", ""])
+
+
+def test_base_training_in_float32_beside_half_precision():
+    found = summaries("trained/paper-float32/natural-?.jsonl")[5]
+    pages = [PAGE, (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")]
+    for text in (re.sub(r"\s+", " ", page) for page in pages):
+        assert spread([record["average_accuracy"] for record in found]) in text
+        assert spread([record["forgetting"] for record in found]) in text
+    (both,) = {record["forgetting"] for record in summaries("trained/paper-float32/seed1993-?.jsonl")[5]}
+    assert f"In seed1993 F is {both:.2f} for both seeds" in PAGE
+
+
+def test_resnet18():
+    (row,) = [row for row in rows(PAGE, "### ResNet-18") if not row[0].startswith("*")]
+    found = summaries("resnet18/seed1993-0.jsonl")
+    (last,) = {f"{record['last_accuracy']:.2f}" for (record,) in found.values()}
+    averages = " / ".join(f"{found[k][0]['average_accuracy']:.2f}" for k in (5, 10, 25))
+    assert row[1:] == ["1", averages, f"{last} for each K"]
+
+
+def test_memory_follows_from_sizes():
+    (statistics,) = {
+        r["memory"]["statistics"] for r in phases_of("paper/natural-0.jsonl", classes_seen=100)
+    }
+    for data, classes, d, *shown in rows(PAGE, "### Memory"):
+        c, width = int(classes), int(d)
+        pixels = 20 * c * 3 * (32 if data == "CIFAR-100" else 224) ** 2
+        kept = 8 * (width * (width + 1) // 2 + width * c)
+        assert kept == statistics or data != "CIFAR-100"
+        sizes = [pixels / 1e6, 8 * width**2 / 1e6, kept / 1e6]
+        # As exact as the digits that are shown
+        assert [float(text.replace(",", "")) for text in shown] == pytest.approx(
+            sizes, abs=0.5, rel=5e-4
+        )
 
 
 SMALL = rows(PAGE[PAGE.index("Ten steps of ten") :], "| recipe")
@@ -85,6 +153,45 @@ def test_size_of_the_base(row):
     means = [mean(firsts), *(mean(record[name] for record in found) for name in names)]
     forgotten = mean(record["forgetting"] for record in found)
     assert shown == [*(f"{value:.2f}" for value in means), f"{forgotten:.1f}"]
+
+
+def test_networks_that_go_on_learning_stand_beside_the_rows_above():
+    small = {(row[0], row[1], row[3]): f"{row[5]} / {row[6]}" for row in SMALL}
+    for name, ten, twenty in rows(PAGE[PAGE.index("**Networks that go on learning") :], "| method"):
+        if "seed1993" in name:
+            recipe = name.partition(",")[0]
+            assert ten == small[recipe, "10", "seed1993"]
+            assert twenty == small.get((recipe, "5", "seed1993"), "")
+
+
+def firsts(page: str, heading: str, column: int) -> list[float]:
+    """Return the first number of a column of a table."""
+    return [float(row[column].split(" / ")[0]) for row in rows(page, heading)]
+
+
+def test_rows_of_methods_are_sorted_by_their_average_accuracy():
+    tables = [
+        firsts(PAGE, "## Other methods, recipe `paper`", 3),
+        firsts(PAGE, "## Other methods, features of `strong`", 1),
+        firsts(README, "Other methods with the recipe `paper`", 1),
+        firsts(README, "The same order with the features of `strong`", 1),
+    ]
+    assert all(table == sorted(table, reverse=True) for table in tables)
+
+
+def test_the_papers_headline_is_said_not_to_hold():
+    ours, other = (
+        [r["average_accuracy"] for r in found[25]]
+        for found in (
+            summaries("paper/seed1993-?.jsonl", method="acil"),
+            summaries("compare/*.jsonl", method="podnet+aanets+rmm", order="seed1993"),
+        )
+    )
+    for page in (README, PAGE):
+        text = re.sub(r"\s+", " ", page)
+        assert f"has {mean(other):.2f} at K = 25" in text
+        assert f"ACIL {mean(ours):.2f}" in text
+    assert mean(other) > mean(ours)
 
 
 METHODS = [row for row in rows(PAGE, "## Other methods, recipe `paper`") if "the seed of" not in row[0]]
@@ -157,3 +264,19 @@ def test_the_readme_rounds_the_same_numbers():
     assert len(shown) > 10
     # Half of the last digit shown
     assert all(any(row == pytest.approx(other, abs=0.0501) for other in ours) for row in shown)
+
+
+@pytest.mark.slow
+def test_the_command_of_the_page_makes_tables_md_line_for_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "acil.benchmark.report.plots.image_bytes", lambda figure: {"png": b"", "svg": b""}
+    )
+    (command,) = re.findall(r"^\$ (acil bench report .*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    words = shlex.split(command.replace("\\\n", " "))[3:]
+    start = words.index("--title")
+    options = dict(zip(words[start::2], words[start + 1 :: 2], strict=True))
+    assert (RECORDS / options["--page"]).resolve() == TABLES
+    monkeypatch.chdir(RECORDS)
+    made = tmp_path / "tables.md"
+    write_report(words[:start], tmp_path, options["--plots"].split(","), options["--title"], made)
+    assert made.read_text("utf-8").splitlines() == TABLES.read_text("utf-8").splitlines()

@@ -4,7 +4,8 @@ import pytest
 from synthetic_records import compared, run_records
 
 from acil.benchmark.published import PAPER_NOTES, ablation, elsewhere, published
-from acil.benchmark.report.tables import suite_table
+from acil.benchmark.report.render import to_markdown
+from acil.benchmark.report.tables import overview_table, suite_table
 
 
 @pytest.mark.parametrize(
@@ -94,4 +95,24 @@ def test_a_recipe_that_follows_another_source_is_compared_with_that():
     assert (found.average_accuracy, found.source) == (71.05, "authors' code")
     assert published("cifar100", "acil", 5, "authors") is None
     assert published("cifar100", "icarl", 25, "authors") is None
-    assert published("cifar100", "acil", 25, "strong") == published("cifar100", "acil", 25)
+    assert published("imagenet-subset", "acil", 25, "imagenet").average_accuracy == 74.59
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"recipe": "strong"}, {"recipe": "quick"}, {"settings": {"recipe.training.epochs": 6}}],
+    ids=str,
+)
+@pytest.mark.parametrize("suite", ["main", "ablation"])
+def test_rows_of_another_recipe_have_no_difference_to_the_papers(tmp_path, suite, changes):
+    usual = {"expansion_size": 8000, "gamma": 0.1}
+    own = {**changes, "settings": {**usual, **changes.get("settings", {})}}
+    for folder, settings, shown in (("like", {"settings": usual}, True), ("unlike", own, False)):
+        records = [r for k in (5, 10) for r in run_records(suite=suite, phases=k, **settings)]
+        comparison = compared(tmp_path / folder, records, suite)
+        text = to_markdown(suite_table(suite, comparison))
+        if suite == "main":
+            text += to_markdown(overview_table(comparison))
+        assert [word in text for word in ("66.30", "−0.30", "Published", "to published")] == (
+            [shown, shown, shown, shown and suite == "main"]
+        )

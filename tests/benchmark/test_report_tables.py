@@ -39,7 +39,7 @@ MAIN = """\
 - Mean ± standard deviation (n − 1) over seeds.
 - Published: Zhuang et al., ACIL, NeurIPS 2022, main table.
 - acil: The paper's F differs between K, which it cannot for one and the same network.
-- acil: Consistent with the natural class order and one seed; width 8,000.
+- acil: Mean of three runs; the paper does not name its class order. Width 8,000.
 - icarl: The paper's F at K = 5 (57.12) repeats its Ā: an error.
 - icarl, Ā elsewhere (PODNet paper): 58.08 at K = 5.
 - icarl, Ā elsewhere (collected from the literature): 58.03 at K = 5.

@@ -32,7 +32,7 @@ _PROCESS_BYTES = 500 * 2**20
 #: Most images of the trial step that tells how fast the network trains. A GPU needs many to be busy.
 _TRIAL_IMAGES = {"cpu": 16, "cuda": 256}
 #: How many times faster a GPU trains by recorded and compiled steps in half precision than in the trial
-#: (docs/performance.md; compiling takes longer than a dry run should).
+#: (by benchmarks/training.py on an H200; compiling takes longer than a dry run should).
 _COMPILED_SPEED = 7
 #: Trials, of which the fastest counts: the others met with something else on the machine.
 _TRIALS = 3

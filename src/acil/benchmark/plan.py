@@ -28,8 +28,8 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
 }
 
 SUITES = tuple(_VARIANTS)
-#: Suite → settings of a run that hold where the user names no others. The paper's main table for
-#: CIFAR-100: its rows, in the class order that such tables use.
+#: Suite → settings of a run that hold where the user names no others. The CIFAR-100 third of the paper's
+#: table: its rows, in the class order that such tables use.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "table1": {
         "dataset": "cifar100",

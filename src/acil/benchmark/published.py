@@ -16,8 +16,9 @@ PAPER_NOTES: tuple[str, ...] = tuple(_FACTS["traps"])
 PROTOCOLS = {"cifar100": (50, 100), "imagenet-subset": (50, 100)}
 #: Data sets of ours that are among those of the paper: its rows mix both subsets.
 _SUBSETS = ("imagenet100-lucir", "imagenet100-podnet")
-#: Recipes that follow another source than the paper's tables; their rows stand beside its numbers.
-_SOURCE_OF_RECIPE = {"authors": "authors' code"}
+_PAPER = str(_FACTS["paper"])
+#: Recipe → the source that it follows. Rows of other recipes have no numbers to be compared with.
+_SOURCE_OF_RECIPE = {"paper": _PAPER, "imagenet": _PAPER, "authors": "authors' code"}
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,10 @@ def protocol_name(dataset: str) -> str:
     return "imagenet-subset" if dataset.partition(":")[0] in _SUBSETS else dataset
 
 
-def published(dataset: str, method: str, phases: int, recipe: str | None = None) -> Published | None:
-    """Return what the paper's main table, or the source of a recipe, has for a method at K, or None.
+def published(dataset: str, method: str, phases: int, recipe: str = "paper") -> Published | None:
+    """Return what the source that a recipe follows has for a method at K; None if there is none.
 
-    Data sets are ``cifar100`` and ``imagenet-subset``. A recipe that follows another source is compared
-    with that.
+    Data sets are ``cifar100`` and ``imagenet-subset``. The source is mostly the paper's main table.
 
     Examples
     --------
@@ -57,9 +57,11 @@ def published(dataset: str, method: str, phases: int, recipe: str | None = None)
     66.01
     >>> published("cifar100", "acil", 25, "authors").average_accuracy
     71.05
+    >>> published("cifar100", "acil", 25, "strong") is None
+    True
     """
-    if recipe in _SOURCE_OF_RECIPE:
-        followed = _SOURCE_OF_RECIPE[recipe]
+    followed = _SOURCE_OF_RECIPE.get(recipe)
+    if followed != _PAPER:
         return next((one for one in elsewhere(dataset, method, phases) if one.source == followed), None)
     average, forgetting = (
         dict(zip(_FACTS["phases"], _FACTS[table].get(dataset, {}).get(method, ()), strict=False))
@@ -73,7 +75,7 @@ def published(dataset: str, method: str, phases: int, recipe: str | None = None)
         for entry in _FACTS["notes"]
         if all(entry.get(name, value) == value for name, value in wanted.items())
     ]
-    source = f"{_FACTS['paper']}, main table"
+    source = f"{_PAPER}, main table"
     return Published(average.get(phases), forgetting.get(phases), source, tuple(notes))
 
 
@@ -98,6 +100,6 @@ def ablation(dataset: str, expansion: bool, gamma: float, phases: int = 5) -> Pu
     """Return what the paper's ablation has, with or without expansion, at a ridge strength γ."""
     for entry in _FACTS["ablation"] if (dataset, phases) == ("cifar100", 5) else ():
         if entry["expansion"] == expansion and math.isclose(entry["gamma"], gamma):
-            source, notes = f"{_FACTS['paper']}, ablation", tuple(entry.get("notes", ()))
+            source, notes = f"{_PAPER}, ablation", tuple(entry.get("notes", ()))
             return Published(entry["average_accuracy"], None, source, notes)
     return None

@@ -31,7 +31,7 @@ def run(
         str | None,
         typer.Option(
             help="Methods, comma-separated; HOST+WRAPPER and package.module:Class too (default: acil; "
-            "compare: all)."
+            "compare: all without wrappers)."
         ),
     ] = None,
     phases: Annotated[
@@ -53,7 +53,11 @@ def run(
         typer.Option("--set", help="key=value, e.g. recipe.training.epochs=3 or data.size=64"),
     ] = None,
     suite: Annotated[
-        str | None, typer.Option(help="main (default), compare, table1, ablation, width or memory.")
+        str | None,
+        typer.Option(
+            help="main (default), compare, table1 (the paper's table, CIFAR-100 alone), ablation, width "
+            "or memory."
+        ),
     ] = None,
     backbone: Annotated[
         str | None,

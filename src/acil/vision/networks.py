@@ -254,7 +254,7 @@ def open_efficientnet() -> Embedder:
     try:
         import onnxruntime  # noqa: F401
     except ImportError:
-        logger.warning("onnxruntime is not installed: features take ten times as long (acil[onnx]).")
+        logger.warning("onnxruntime is not installed: features take several times as long (acil[onnx]).")
         return TorchEmbedder(EfficientNetLite0().eval(), EFFICIENTNET_CROP, exported=digest)
     return OnnxEmbedder(
         _graph(digest), EFFICIENTNET, digest, EFFICIENTNET_PREPROCESSING, EFFICIENTNET_CROP

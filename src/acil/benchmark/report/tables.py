@@ -221,13 +221,14 @@ def _difference(mean: Stat | str | None, paper: Published | None) -> float | Non
 
 
 def _published(suite: str, comparison: Comparison, row: Row, k: int) -> Published | None:
-    """Return the published numbers of a row, if our run follows their protocol."""
-    if not comparison.is_published_protocol:
+    """Return the published numbers of a row, if our run follows their protocol and their recipe."""
+    changed = any(name.startswith("recipe.") for name in row.settings)
+    if changed or not comparison.is_published_protocol:
         return None
     if suite != "ablation":
         return published(protocol_name(comparison.dataset), row.method, k, comparison.recipe)
     gamma, expanded = row.settings.get("gamma"), row.settings.get("expansion_size", "yes") is not None
-    if row.method != "acil" or not isinstance(gamma, int | float):
+    if (comparison.recipe, row.method) != ("paper", "acil") or not isinstance(gamma, int | float):
         return None
     return ablation(comparison.dataset, expanded, gamma, k)
 
