@@ -305,5 +305,5 @@ class TestEfficientNet:
 
     def test_missing_package_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-        with pytest.raises(MissingExtraError, match="pip install efficientnet.lite"):
+        with pytest.raises(MissingExtraError, match="pip install efficientnet"):
             open_network("efficientnet-lite0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 import warnings
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from acil.cli.shared import (
+    HEAD,
     AsJson,
     Backbone,
     ClassName,
@@ -39,6 +41,8 @@ SkipBad = Annotated[
 #: With so many classes numbers fit into the cells of a confusion matrix; so many cells and names into it
 #: at its largest, and so many pairs and letters of a name beside it.
 _MOST_NUMBERS, _MOST_CELLS, _MOST_NAMES, _MOST_PAIRS, _LONGEST_NAME = 25, 600, 80, 45, 24
+#: Right images of a smaller probability are doubtful.
+_SURE = 0.9
 _CANNOT_TELL = "This model has no exact sums: it cannot tell what is unknown."
 
 
@@ -86,7 +90,8 @@ def predict(
     features = given_features(images)
     files = list_files(images) if features is None else features
     threshold = UNKNOWN_ABOVE if unknown_above is None else unknown_above or None
-    with shown_progress("images") as progress:
+    with shown_progress() as begin:
+        progress = begin("images" if features is None else HEAD, HEAD)
         classifier = ImageClassifier.load(model, backbone=backbone, inference=threshold is None)
         answers = classifier.classify(files, top, threshold, progress, skip_bad=skip_bad)
     found = [prediction for prediction in answers if prediction.error is None]
@@ -139,14 +144,16 @@ def evaluate(
 
     Accuracies are in percent and count the likeliest class, also of images that are called unknown. A
     file that cannot be read is told on stderr and counts nowhere; with --strict the command fails. Wrong
-    images are named, those first of which the model is surest, and right ones of which it is least sure.
+    images are named, those first of which the model is surest, and right ones that it gives less than
+    90 %.
     """
     if plot is not None:
         require_free(plot, force)
     sources, labels = given(images, class_name)
     from acil.images import ImageClassifier
 
-    with shown_progress("images") as progress:
+    with shown_progress() as begin:
+        progress = begin(HEAD if labels is None else "images", HEAD)
         classifier = ImageClassifier.load(model, backbone=backbone)
         found = classifier.evaluate(sources, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(found.skipped)
@@ -164,17 +171,19 @@ def evaluate(
     if as_json:
         echo_json(found.to_dict())
         return
-    _show_images("wrong", found.wrong, show)
-    _show_images("doubtful", found.right, show)
+    # What matters most comes last: it stays in sight.
     rows = [(name, f"{accuracy:.2f} %") for name, accuracy in found.per_class.items()]
     typer.echo(table(rows, right=(1,)))
+    _show_images("wrong", found.wrong, show)
+    doubtful = [(name, prediction) for name, prediction in found.right if prediction.top[0][1] < _SURE]
+    _show_images("doubtful", doubtful, show)
     called = f"; {sum(found.unknown.values())} called unknown" if tells else ""
     typer.echo(f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')}{called}")
     if plot is not None:
         tell(str(plot))
 
 
-def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> None:
+def _show_images(what: str, pairs: Sequence[tuple[str, Any]], show: int) -> None:
     """Print a line for each of the first images: its class, and the one that the model names."""
     rows = []
     for name, prediction in pairs[:show]:
@@ -292,7 +301,8 @@ def embed(
     labelled = class_name is not None or any(has_folders(p) or p.suffix.lower() in LISTS for p in images)
     labelled = labelled or (len(images) > 1 and all(place.is_dir() for place in images))
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
-    with shown_progress("images") as progress:
+    with shown_progress() as begin:
+        progress = begin("images")
         reader = ImageClassifier(DEFAULT if backbone is None else backbone)
         samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(samples.skipped)
