@@ -319,17 +319,13 @@ def test_an_image_that_is_there_twice_names_its_twin(place, tmp_path, network):
     assert json.loads(report.stdout)["twins"] == []
 
 
-def test_what_two_states_give_away_is_told_once_after_the_result(place, model, tmp_path, network):
-    new, told = tmp_path / "new.acil", "docs/privacy.md#guards"
-    made = acil(
-        "learn", place / "train" / "red", "--class", "red", "--model", new, "--backbone", network
-    )
-    assert f"Whoever has {new} can recover the features of 5 samples: {told}\n" in made.stderr
+def test_what_two_states_give_away_is_told_once_after_the_result(place, model):
+    told = f"Whoever has {model} as it was and as it is can recover the features of 1 sample: docs/pri"
     images = sorted((place / "test" / "red").iterdir())
-    (first, *others) = (acil("learn", image, "--class", "red", "--model", model) for image in images)
-    assert first.stderr.count(told) == 1
+    first, *others = (acil("learn", image, "--class", "red", "--model", model) for image in images)
+    assert first.stderr.count(told) == first.stderr.count("recover") == 1
     assert first.output.index("in model") < first.output.index(told)
-    assert not any(told in result.stderr for result in others)
+    assert not any("recover" in result.stderr for result in others)
 
 
 def test_classes_that_are_numbers_are_shown_as_numbers(tmp_path):

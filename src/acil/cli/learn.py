@@ -96,7 +96,6 @@ def learn(
         )
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
-    made = not model.exists()
     chosen = {name: value for name, value in options.items() if value is not None}
     _require_new(model, chosen)
     network = DEFAULT if backbone is None else backbone
@@ -173,9 +172,8 @@ def learn(
             f"acil undo {shlex.quote(str(model))} takes this back; the state before is kept for it "
             "(--no-undo)"
         )
-    if made or states == 1:  # once is enough
-        files = str(model) if made else f"{model} as it was and as it is"
-        tell_recoverable(model, n_images, files)
+    if states == 1:  # once is enough
+        tell_recoverable(model, n_images, f"{model} as it was and as it is")
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         tell(
             f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
