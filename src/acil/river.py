@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from acil.classifier import ACILClassifier
 from acil.errors import InputError, MissingExtraError
+from acil.extras import install
 
 try:
     from river.base import Classifier
@@ -34,7 +35,7 @@ class RiverClassifier(Classifier or object):  # type: ignore[misc]
     def __init__(self, model: ACILClassifier) -> None:
         if Classifier is None:
             raise MissingExtraError(
-                "RiverClassifier needs the package river. Install it with: pip install 'acil[river]'"
+                f"RiverClassifier needs the package river. Install it with: {install('river')}"
             )
         if model.__sklearn_is_fitted__():
             raise InputError("Give a model that has learnt nothing: it does not know names of features.")

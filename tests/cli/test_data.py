@@ -315,8 +315,11 @@ class Terminal(io.StringIO):
 
 
 def test_bars_are_shown_on_a_terminal_only(monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
     with progress_bars() as progress:
-        assert progress is None
+        progress("some file", 1, 2)
+    assert written.getvalue() == ""
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")

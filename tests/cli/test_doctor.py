@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import acil
+from acil import extras
 from acil.benchmark import machine
 from acil.cli import app, doctor
 
@@ -57,20 +58,22 @@ def test_people_see_what_machines_see(tiny):
 def test_extras_are_those_of_the_package(monkeypatch):
     lines = ["torch>=2.4", "timm>=1.0; extra == 'timm'", "ruff; extra == 'dev'"]
     lines += ['onnx; extra == "onnx"', 'python-multipart (>=1) ; extra == "onnx"']
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: lines)
-    assert doctor.extras() == {"timm": ["timm"], "onnx": ["onnx", "python-multipart"]}
+    monkeypatch.setattr(extras.metadata, "requires", lambda name: lines)
+    assert extras.extras() == {"timm": ["timm"], "onnx": ["onnx", "python-multipart"]}
 
 
 def test_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(doctor, "version", lambda name: None if name == "onnxruntime" else "1.0")
-    extras = doctor.examine(speed=False)["extras"]
-    assert extras["onnx"] == {"missing": ["onnxruntime"], "install": 'pip install "acil[onnx]"'}
-    assert extras["serve"] == {"missing": [], "install": None}
-    assert 'pip install "acil[onnx]" (missing: onnxruntime)' in run("--no-speed").stdout
+    found = doctor.examine(speed=False)["extras"]
+    command = extras.install("onnx")
+    assert command.startswith("pip install onnx ")
+    assert found["onnx"] == {"missing": ["onnxruntime"], "install": command}
+    assert found["serve"] == {"missing": [], "install": None}
+    assert f"{command} (missing: onnxruntime)" in run("--no-speed").stdout
     monkeypatch.setattr(doctor, "version", lambda name: None)
     result = run("--no-speed")
     assert result.exit_code == 0
-    assert all(f'pip install "acil[{name}]"' in result.stdout for name in doctor.extras())
+    assert all(extras.install(name) in result.stdout for name in extras.extras())
 
 
 def test_torch_that_cannot_be_imported_is_reported_as_the_problem(monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 from rich.cells import cell_len
 
 from acil import ImageClassifier
+from acil.cli import predict
 from acil.cli.shared import counted, table
 from acil.modelfile import describe, saving
 from commands import acil
@@ -300,6 +301,52 @@ def test_image_that_was_learnt_is_left_out_and_told(place, model):
     assert "This holds if" not in acil("forget", model, image, "--class", "red").stderr
 
 
+def test_an_image_that_is_there_twice_names_its_twin(place, tmp_path, network):
+    folder, model = tmp_path / "cat", tmp_path / "m.acil"
+    shutil.copytree(place / "train" / "red", folder)
+    first = min(folder.iterdir())
+    shutil.copy(first, folder / "same.png")
+    new = ["learn", folder, "--class", "cat", "--model", model]
+    report = acil(*new, "--backbone", network)
+    assert f"left out: 1 image given twice ({folder / 'same.png'} is {first})" in report.stderr
+    assert "learnt already" not in report.stderr
+    assert "another class" not in report.stderr
+    # Learnt before, both are known, whatever lies beside them.
+    shutil.copy(min((place / "test" / "red").iterdir()), folder / "new.png")
+    report = acil(*new, "--json")
+    assert "left out: 6 images learnt already" in report.stderr
+    assert "given twice" not in report.stderr
+    assert json.loads(report.stdout)["twins"] == []
+
+
+def test_what_two_states_give_away_is_told_once_after_the_result(place, model):
+    told = f"Whoever has {model} as it was and as it is can recover the features of 1 sample: docs/pri"
+    images = sorted((place / "test" / "red").iterdir())
+    first, *others = (acil("learn", image, "--class", "red", "--model", model) for image in images)
+    assert first.stderr.count(told) == first.stderr.count("recover") == 1
+    assert first.output.index("in model") < first.output.index(told)
+    assert not any("recover" in result.stderr for result in others)
+
+
+def test_classes_that_are_numbers_are_shown_as_numbers(tmp_path):
+    rows, model = tmp_path / "rows.csv", tmp_path / "m.acil"
+    names = ["100", "9", "10", "-1"]
+    rows.write_text(
+        "f,g,label\n" + "".join(f"{i},{i * i},{n}\n{i + 1},{i},{n}\n" for i, n in enumerate(names))
+    )
+    commands = (
+        *(("learn", rows, "--model", model), ("inspect", model), ("evaluate", model, rows)),
+        *(("merge", model, model, "-o", tmp_path / "both.acil"), ("learn", rows, "--model", model)),
+        ("undo", model),
+    )
+    for command in commands:
+        words = [line.split() for line in acil(*command).stdout.splitlines() if line]
+        assert [first for first, *_ in words if first in names] == ["-1", "9", "10", "100"], command
+    totals = json.loads(acil("learn", rows, "--model", model, "--json").stdout)["totals"]
+    assert [*totals] == ["-1", "9", "10", "100"]
+    assert ImageClassifier.load(model).classes_ == describe(model)["classes"] == sorted(names)
+
+
 def test_commands_to_copy_quote_paths(place, model):
     spaced = model.with_name("my model.acil")
     shutil.copy(model, spaced)
@@ -424,7 +471,8 @@ def test_predict_and_evaluate_go_on_past_a_bad_file(place, model, tmp_path):
             found = acil(command, model, images, *options)
             assert "left out: Cannot read the image" in found.stderr
             assert "bad.png" in found.stderr
-            assert found.stdout.count(".png") == 3
+            assert (found.stdout.count(".png") == 3) == (command == "predict")
+            assert ("of 3 samples" in found.stdout) == (command == "evaluate")
         assert "bad.png" in acil(command, model, images, "--strict", code=1).stderr
     errors = [row["error"] for row in json.loads(acil("predict", model, folder, "--json").stdout)]
     assert [error is None for error in errors] == [True, True, True, False]
@@ -433,17 +481,22 @@ def test_predict_and_evaluate_go_on_past_a_bad_file(place, model, tmp_path):
     assert "1 of 1 images cannot be used" in acil("predict", model, folder / "bad.png", code=1).stderr
 
 
-def test_evaluate_names_wrong_and_doubtful_images(place, model, tmp_path):
+def test_evaluate_names_wrong_and_doubtful_images(place, model, tmp_path, monkeypatch):
     images = tmp_path / "images"
     shutil.copytree(place / "test", images)
     for name in ("1-0.png", "1-1.png"):
         shutil.move(images / "red" / name, images / "blue" / f"not-{name}")
     table = acil("evaluate", model, images, "--show", 1).stdout.splitlines()
-    assert "taken for red" in table[0]
-    assert "not-1-" in table[0]
-    assert table[1] == "… and 1 more wrong"
-    assert table[2].startswith("doubtful")
-    assert not table[3].startswith("doubtful")
+    assert "taken for red" in table[4]
+    assert "not-1-" in table[4]
+    assert table[5] == "… and 1 more wrong"
+    assert table[-1].startswith("accuracy 83.33 %")
+    monkeypatch.setattr(predict, "_SURE", 1.0)
+    table = acil("evaluate", model, images, "--show", 1).stdout.splitlines()
+    assert table[6].startswith("doubtful")
+    assert table[7:] == table[-1:]
+    monkeypatch.setattr(predict, "_SURE", 0.0)
+    assert "doubtful" not in acil("evaluate", model, images).stdout
     report = json.loads(acil("evaluate", model, images, "--json").stdout)
     wrong = [row["top"][0]["probability"] for row in report["wrong"]]
     right = [row["top"][0]["probability"] for row in report["right"]]

@@ -5,8 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from acil.cli import bench
+from acil.cli import bench, shared
+from acil.cli.shared import shown_progress
 from acil.training.loop import Progress
+from commands import acil
+from pictures import draw, network_file
 
 
 @pytest.mark.parametrize(
@@ -16,7 +19,7 @@ def test_epoch_is_shown_with_and_without_an_accuracy(accuracy, said, monkeypatch
     shown = []
 
     @contextmanager
-    def bars():
+    def bars(beginning):
         yield lambda *values: shown.append(values)
 
     monkeypatch.setattr(bench, "progress_bars", bars)
@@ -26,7 +29,7 @@ def test_epoch_is_shown_with_and_without_an_accuracy(accuracy, said, monkeypatch
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "PAUSE", 0.01)
+    monkeypatch.setattr(shared, "PAUSE", 0.01)
     done = SimpleNamespace(method="acil", seed=1, phase=2, phases=5, accuracy=81.25)
     with bench.run_progress() as progress:
         progress(done)
@@ -34,3 +37,50 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch)
             pass
     assert "s: acil, seed 1, 3 of 6, accuracy 81.25 %\n" in text
     assert capsys.readouterr().out == ""
+
+
+def test_without_a_terminal_every_stage_is_told_and_a_short_one_is_not(capsys, monkeypatch):
+    with shown_progress() as begin:
+        begin("images")(1, 2)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(shared, "PAUSE", 0.01)
+    with shown_progress() as begin:
+        progress = begin("images", "computing the head")
+        for done, said in (
+            (0, "s: images\n"),
+            (1, "s: images, 1 of 2\n"),
+            (2, "s: computing the head\n"),
+        ):
+            if done:
+                progress(done, 2)
+            while said not in capsys.readouterr().err:
+                pass
+
+
+@pytest.mark.parametrize("command", ["learn", "forget", "predict", "evaluate", "embed", "merge"])
+def test_commands_without_a_terminal_tell_what_they_do(command, tmp_path, monkeypatch):
+    """The head of a model of features takes long, and images: so both are told."""
+    told = []
+
+    @contextmanager
+    def lines(beginning):
+        yield lambda what, done, total, note="": told.append((what, done, total))
+
+    rows, one, network = (tmp_path / name for name in ("rows.csv", "one.csv", "network.onnx"))
+    rows.write_text("f,g,label\n1,2,a\n2,1,a\n3,5,b\n5,3,b\n")
+    one.write_text("f,g,label\n1,2,a\n")
+    model = tmp_path / "m.acil"
+    acil("learn", rows, "--model", model)
+    monkeypatch.setattr(shared, "_lines", lines)
+    if command == "embed":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+        images = draw(tmp_path / "images", 1)
+        acil("embed", images, "-o", tmp_path / "x.npz", "--backbone", f"onnx:{network_file(network)}")
+        assert told == [("images", 0, None), *(("images", i, 4) for i in range(1, 5))]
+    elif command == "merge":
+        acil("merge", model, model, "-o", tmp_path / "both.acil")
+        assert told == [("merging", 0, None)]
+    else:
+        acil(command, *([one, "--model", model] if command == "learn" else [model, one]))
+        assert told == [("computing the head", 0, None)]

@@ -54,6 +54,19 @@ def test_help_and_version_import_neither_torch_nor_scikit_learn(command):
     assert loaded(*command.split()) == []
 
 
+@pytest.mark.parametrize("command", ["predict", "evaluate", "forget", "inspect", "verify", "export"])
+def test_a_model_that_is_not_there_is_told_before_torch_is_imported(command, tmp_path):
+    (tmp_path / "a.png").touch()
+    images = [] if command in ("inspect", "verify", "export") else [tmp_path / "a.png"]
+    ask = LOADED.replace("assert not end.code", "assert end.code == 1")
+    command = [sys.executable, "-c", ask, command, tmp_path / "m.acil", *images]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=120, check=True
+    )
+    assert f"There is no model {tmp_path / 'm.acil'}" in done.stderr
+    assert done.stdout.split() == []
+
+
 def seconds(*arguments):
     """Return the processor time of a process: on a busy machine the other time says little."""
     before = os.times()

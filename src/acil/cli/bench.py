@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +13,6 @@ import typer
 
 from acil.cli.shared import assignment, echo_json, is_rank_zero, progress_bars, stop_on_sigterm, tell
 from acil.errors import InputError, ModelFileError, ProcessLostError
-
-#: Seconds between two lines about a run.
-PAUSE = 10.0
 
 app = typer.Typer(help="Reproduce and compare class-incremental learning.", no_args_is_help=True)
 
@@ -154,29 +149,9 @@ def _import_from_here() -> None:
 
 @contextmanager
 def run_progress() -> Iterator[Callable[[Any], None]]:
-    """Show trainings and phases of a run on stderr: bars, or without a terminal a line now and then."""
-    started, latest, ended = time.monotonic(), "loading data and computing features", threading.Event()
-
-    def print_lines() -> None:
-        while not ended.wait(PAUSE):
-            tell(f"{time.monotonic() - started:.0f} s: {latest}")
-
-    with progress_bars() as bars:
-
-        def show(event: Any) -> None:
-            nonlocal latest
-            name, done, total, note = _described(event)
-            latest = f"{name}, {done} of {total}, {note}"
-            if bars is not None:
-                bars(name, done, total, note)
-
-        lines = threading.Thread(target=print_lines if bars is None else ended.wait, daemon=True)
-        lines.start()
-        try:
-            yield show
-        finally:
-            ended.set()
-            lines.join()
+    """Show trainings and phases of a run on stderr."""
+    with progress_bars("loading data and computing features") as show:
+        yield lambda event: show(*_described(event))
 
 
 def _described(event: Any) -> tuple[str, int, int, str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +14,7 @@ import typer
 from acil import __version__
 from acil.benchmark.machine import cpu_name, memory, thread_variables, usable_cores, version
 from acil.cli.shared import AsJson, echo_json, table, tell
+from acil.extras import extras, install
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +23,6 @@ PACKAGES = (
     *("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "matplotlib", "pooch"),
     *("typer", "rich", "threadpoolctl"),
 )
-#: Extras for those who change this package.
-FOR_DEVELOPERS = ("dev", "docs")
 #: Width of the matrices to measure with: large enough for the device to reach its usual speed.
 SIZES = {"cpu": 2048, "cuda": 8192}
 ROWS = 1024
@@ -73,8 +70,7 @@ def examine(speed: bool = True) -> dict[str, Any]:
     }
     for name, packages in extras().items():
         missing = [package for package in packages if version(package) is None]
-        install = f'pip install "acil[{name}]"' if missing else None
-        report["extras"][name] = {"missing": missing, "install": install}
+        report["extras"][name] = {"missing": missing, "install": install(name) if missing else None}
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library that torch needs is missing
@@ -83,20 +79,6 @@ def examine(speed: bool = True) -> dict[str, Any]:
     if speed:
         report["speed"] = measure([device["name"] for device in report["devices"]])
     return report
-
-
-def extras() -> dict[str, list[str]]:
-    """Return the optional extras of this package, and the packages that each brings."""
-    found: dict[str, list[str]] = {}
-    try:
-        lines = metadata.requires("acil") or []
-    except metadata.PackageNotFoundError:  # run from its source folder
-        lines = []
-    for line in lines:
-        package = re.match(r"([\w.-]+).*; extra == [\"'](\w+)[\"']", line)
-        if package is not None and package[2] not in FOR_DEVELOPERS:
-            found.setdefault(package[2], []).append(package[1])
-    return found
 
 
 def _devices(torch: Any) -> list[dict[str, Any]]:

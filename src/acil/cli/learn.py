@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from acil.cli.shared import (
+    HEAD,
     AsJson,
     Backbone,
     ClassName,
@@ -23,6 +24,7 @@ from acil.cli.shared import (
     shown_progress,
     table,
     tell,
+    tell_recoverable,
     tell_skipped,
 )
 from acil.errors import InputError
@@ -75,6 +77,7 @@ def learn(
     from acil.images import ImageClassifier, network_of
     from acil.images.undo import kept_states
     from acil.modelfile import locked
+    from acil.modelfile.header import in_order
     from acil.vision.embedder import UnreadableError
     from acil.vision.listing import first_of
     from acil.vision.networks import DEFAULT
@@ -97,13 +100,14 @@ def learn(
     _require_new(model, chosen)
     network = DEFAULT if backbone is None else backbone
     new = ImageClassifier(network, track=track is not False, **chosen)
-    with shown_progress("images") as progress:
+    with shown_progress() as begin:
         samples, labels = given(images, class_name)
         embedder = None
         if labels is not None:
             # Before the lock: features take longest, and other processes may change the model meanwhile.
             reader = ImageClassifier(network_of(model, backbone)) if model.exists() else new
             try:
+                progress = begin("images", HEAD)
                 samples = reader.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
             except UnreadableError as error:
                 hint = " Or leave them out with --skip-bad." if error.others else ""
@@ -113,6 +117,8 @@ def learn(
             raise InputError("--track needs images, or features that acil embed has made.")
         elif backbone is not None:
             raise InputError("--backbone is for images: features have been made by a network already.")
+        else:
+            begin(HEAD)
         with locked(model):
             # The file as it is now; another process may have made it or added to it.
             _require_new(model, chosen)
@@ -123,9 +129,13 @@ def learn(
             if report.counts:
                 classifier.save(model, undo=undo)
     tell_skipped(report.skipped)
+    pairs = dict(report.twins)
+    if before := [image for image in report.repeated if image not in pairs]:
+        tell(f"left out: {counted(len(before), 'image')} learnt already ({plain(first_of(before))})")
+    if pairs:
+        same = first_of([f"{image} is {twin}" for image, twin in pairs.items()])
+        tell(f"left out: {counted(len(pairs), 'image')} given twice ({plain(same)})")
     if report.repeated:
-        some = counted(len(report.repeated), "image")
-        tell(f"left out: {some} learnt already ({plain(first_of(report.repeated))})")
         if report.misplaced:
             some = counted(len(report.misplaced), "of them was", "of them were")
             again = "it" if len(report.misplaced) == 1 else "them"
@@ -133,7 +143,7 @@ def learn(
                 f"{some} learnt as another class: to correct that, acil forget "
                 f"{shlex.quote(str(model))} IMAGE --class OLD first, then learn {again} again"
             )
-        missing = sorted({*samples.names} - {*report.totals})
+        missing = in_order({*samples.names} - {*report.totals})
         if missing:
             tell(
                 f"nothing learnt of {plain(', '.join(missing))}: all its images were learnt under "
@@ -156,11 +166,14 @@ def learn(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
-    if kept_states(model):
+    states = len(kept_states(model))
+    if states:
         tell(
             f"acil undo {shlex.quote(str(model))} takes this back; the state before is kept for it "
             "(--no-undo)"
         )
+    if states == 1:  # once is enough
+        tell_recoverable(model, n_images, f"{model} as it was and as it is")
     if n_images == sum(report.totals.values()) and track is not False and samples.identity:
         tell(
             f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
@@ -210,10 +223,12 @@ def forget(
     samples, labels = given(images, class_name)
     embedder = None
     if labels is not None:
-        with shown_progress("images") as progress:
+        with shown_progress() as begin:
+            progress = begin("images")
             embedder = network_of(model, backbone)
             samples = ImageClassifier(embedder).prepare(samples, labels, progress=progress)
-    with locked(model):
+    with locked(model), shown_progress() as begin:
+        begin(HEAD)
         latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)
         report = latest.forget(samples)
         receipts_file(model)  # raises while nothing has been changed
@@ -267,6 +282,7 @@ def undo(
     from acil.images.undo import kept_states, remove_states
     from acil.images.undo import undo as take_back
     from acil.modelfile import describe, locked
+    from acil.modelfile.header import in_order
 
     with locked(model):
         if remove:
@@ -282,7 +298,7 @@ def undo(
     if as_json:
         echo_json({"model": str(model), "totals": after, "undo_left": left})
         return
-    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    names = in_order(name for name in {*before, *after} if before.get(name) != after.get(name))
     _show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
     typer.echo(f"{model} is as it was before the last change; {counted(left, 'earlier state')} left")
 

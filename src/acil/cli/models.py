@@ -21,6 +21,7 @@ from acil.cli.shared import (
     shown_progress,
     table,
     tell,
+    tell_recoverable,
 )
 from acil.errors import InputError
 
@@ -73,7 +74,9 @@ def verify(model: Model, as_json: AsJson = False) -> None:
     """
     from acil.modelfile import verify as checked
 
-    checks = checked(model)
+    with shown_progress() as begin:
+        begin("checking")
+        checks = checked(model)
     passed = all(check.ok for check in checks)
     if as_json:
         echo_json({"model": str(model), "ok": passed, "checks": [check._asdict() for check in checks]})
@@ -95,10 +98,13 @@ def _guaranteed(release: dict[str, Any]) -> str:
 
 def _show(report: dict[str, Any]) -> None:
     typer.echo(table(_facts(report)) + "\n")
-    pairs = list(zip(report["classes"], report["counts"], strict=True))
-    rows = [("class", "samples"), *((label, f"{count:,}") for label, count in pairs[:_MOST_CLASSES])]
-    if rest := pairs[_MOST_CLASSES:]:
-        rows.append((f"... and {len(rest)} more", f"{sum(count for _, count in rest):,}"))
+    from acil.modelfile.header import in_order
+
+    counts = dict(zip(map(str, report["classes"]), report["counts"], strict=True))
+    names = in_order(counts)
+    rows = [("class", "samples"), *((name, f"{counts[name]:,}") for name in names[:_MOST_CLASSES])]
+    if rest := names[_MOST_CLASSES:]:
+        rows.append((f"... and {len(rest)} more", f"{sum(counts[name] for name in rest):,}"))
     typer.echo(table(rows, right=(1,)) + "\n")
     parts = [("part", "shape", "type", "bytes")]
     for name, part in sorted(report["tensors"].items()):
@@ -190,8 +196,9 @@ def merge(
     from acil.images import ImageClassifier
     from acil.images.undo import keep_state
     from acil.modelfile import describe, load, locked, save
+    from acil.modelfile.header import in_order
 
-    with locked(out):
+    with locked(out), shown_progress() as begin:
         require_free(out, force)
         headers = [describe(path) for path in models]
         for path, header in zip(models, headers, strict=True):
@@ -199,6 +206,7 @@ def merge(
                 raise InputError(
                     f"{path} can only predict: it has no exact sums to merge. Give the full model file."
                 )
+        begin("merging")
         of_images = headers[0]["images"] is not None
         merged, *others = [ImageClassifier.load(path) if of_images else load(path) for path in models]
         for other in others:
@@ -206,13 +214,16 @@ def merge(
         head = merged.snapshot.head if isinstance(merged, ImageClassifier) else merged
         keep_state(out)
         save(head, out)
-    totals = dict(zip(map(str, head.classes_), head.class_count_.tolist(), strict=True))
+    counts = dict(zip(map(str, head.classes_), head.class_count_.tolist(), strict=True))
+    totals = {name: counts[name] for name in in_order(counts)}
     if as_json:
         echo_json({"model": str(out), "totals": totals})
         return
     typer.echo(table(totals.items(), right=(1,)))
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
     typer.echo(f"{out} knows {known} from {learnt}")
+    added = sum(totals.values()) - headers[0]["n_samples"]
+    tell_recoverable(out, added, f"{models[0]} and {out}")
 
 
 def export(
@@ -265,7 +276,8 @@ def export(
         require_network(model)
 
     written: dict[str, Any] = {}
-    with shown_progress("exporting"):
+    with shown_progress() as begin:
+        begin("exporting")
         if inference is not None:
             ImageClassifier.load(model).save(inference, inference=True, undo=False)
             written["inference"] = {"path": str(inference), "bytes": inference.stat().st_size}

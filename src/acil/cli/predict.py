@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 import warnings
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from acil.cli.shared import (
+    HEAD,
     AsJson,
     Backbone,
     ClassName,
@@ -36,6 +38,11 @@ from acil.cli.shared import (
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad/--strict", help="Leave out unreadable images, or fail.")
 ]
+#: With so many classes numbers fit into the cells of a confusion matrix; so many cells and names into it
+#: at its largest, and so many pairs and letters of a name beside it.
+_MOST_NUMBERS, _MOST_CELLS, _MOST_NAMES, _MOST_PAIRS, _LONGEST_NAME = 25, 600, 80, 45, 24
+#: Right images of a smaller probability are doubtful.
+_SURE = 0.9
 _CANNOT_TELL = "This model has no exact sums: it cannot tell what is unknown."
 
 
@@ -83,7 +90,8 @@ def predict(
     features = given_features(images)
     files = list_files(images) if features is None else features
     threshold = UNKNOWN_ABOVE if unknown_above is None else unknown_above or None
-    with shown_progress("images") as progress:
+    with shown_progress() as begin:
+        progress = begin("images" if features is None else HEAD, HEAD)
         classifier = ImageClassifier.load(model, backbone=backbone, inference=threshold is None)
         answers = classifier.classify(files, top, threshold, progress, skip_bad=skip_bad)
     found = [prediction for prediction in answers if prediction.error is None]
@@ -136,14 +144,16 @@ def evaluate(
 
     Accuracies are in percent and count the likeliest class, also of images that are called unknown. A
     file that cannot be read is told on stderr and counts nowhere; with --strict the command fails. Wrong
-    images are named, those first of which the model is surest, and right ones of which it is least sure.
+    images are named, those first of which the model is surest, and right ones that it gives less than
+    90 %.
     """
     if plot is not None:
         require_free(plot, force)
     sources, labels = given(images, class_name)
     from acil.images import ImageClassifier
 
-    with shown_progress("images") as progress:
+    with shown_progress() as begin:
+        progress = begin(HEAD if labels is None else "images", HEAD)
         classifier = ImageClassifier.load(model, backbone=backbone)
         found = classifier.evaluate(sources, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(found.skipped)
@@ -161,17 +171,19 @@ def evaluate(
     if as_json:
         echo_json(found.to_dict())
         return
-    _show_images("wrong", found.wrong, show)
-    _show_images("doubtful", found.right, show)
+    # What matters most comes last: it stays in sight.
     rows = [(name, f"{accuracy:.2f} %") for name, accuracy in found.per_class.items()]
     typer.echo(table(rows, right=(1,)))
+    _show_images("wrong", found.wrong, show)
+    doubtful = [(name, prediction) for name, prediction in found.right if prediction.top[0][1] < _SURE]
+    _show_images("doubtful", doubtful, show)
     called = f"; {sum(found.unknown.values())} called unknown" if tells else ""
     typer.echo(f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')}{called}")
     if plot is not None:
         tell(str(plot))
 
 
-def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> None:
+def _show_images(what: str, pairs: Sequence[tuple[str, Any]], show: int) -> None:
     """Print a line for each of the first images: its class, and the one that the model names."""
     rows = []
     for name, prediction in pairs[:show]:
@@ -185,25 +197,81 @@ def _show_images(what: str, pairs: tuple[tuple[str, Any], ...], show: int) -> No
 
 
 def _draw(found: Any, path: Path) -> None:
-    """Draw the confusion matrix, in percent of each true class."""
+    """Draw the confusion matrix, in percent of each true class; the image does not grow with classes.
+
+    Of more than a few classes cells have no numbers, names stand where there is room, and the pairs that
+    are most often confused stand beside the matrix.
+    """
+    import numpy as np
+    from matplotlib.colors import Normalize, PowerNorm
     from matplotlib.figure import Figure
-    from sklearn.metrics import ConfusionMatrixDisplay
 
     from acil.modelfile.writing import replacing
 
-    shares = 100 * found.confusion / found.confusion.sum(axis=1, keepdims=True).clip(min=1)
-    names = [plain(name).replace("$", r"\$") for name in found.classes]
-    side = 2.5 + 0.45 * len(names)
-    figure = Figure(figsize=(side + 1, side), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(f"accuracy {found.accuracy:.1f} %; cells in % of the true class")
-    shown = ConfusionMatrixDisplay(shares, display_labels=names)
-    shown.plot(ax=axes, cmap="Blues", values_format=".0f", xticks_rotation=45)
+    n = len(found.classes)
+    few = n <= _MOST_NUMBERS
+    side = 2.5 + 0.45 * min(n, _MOST_NUMBERS)
+    figure = Figure(figsize=(side + (1 if few else 5), side), layout="constrained")
+    # There are no more of these than images; a copy of the matrix could be large.
+    rows, columns = np.nonzero(found.confusion)
+    percent = 100 * found.confusion[rows, columns] / found.confusion.sum(axis=1)[rows]
+    step = -(-n // _MOST_CELLS)
+    shares = np.zeros((-(-n // step),) * 2)
+    # The largest where a cell stands for several classes: in a mean, rare confusions would fade away.
+    np.maximum.at(shares, (rows // step, columns // step), percent)
+    if few:
+        axes = figure.subplots()
+    else:
+        axes, beside = figure.subplots(1, 2, width_ratios=(side - 1, 4))
+        beside.axis("off")
+        text = _confused(found, rows, columns)
+        beside.text(0, 1, text, va="top", fontsize=10, linespacing=1.4, parse_math=False)
+    image = axes.imshow(
+        shares,
+        cmap="Blues",
+        # Where there is no room for numbers, small ones have to be seen, too.
+        norm=Normalize(0, 100) if few else PowerNorm(0.5, 0, 100),
+        extent=(-0.5, n - 0.5, n - 0.5, -0.5),
+        interpolation="nearest",
+    )
+    figure.colorbar(image, ax=axes, label="% of the true class", shrink=0.6, aspect=30)
+    named = range(0, n, -(-n // _MOST_NAMES))
+    names = [_short(found.classes[i]) for i in named]
+    size = 10 if few else 7
+    axes.set_yticks(named, names, fontsize=size, parse_math=False)
+    axes.set_xticks(
+        named, names, fontsize=size, parse_math=False, rotation=45 if few else 90,
+        ha="right" if few else "center", rotation_mode="anchor" if few else "default",
+    )  # fmt: skip
+    several = f"; a cell shows the largest share of {step} x {step} classes" if step > 1 else ""
+    axes.set_title(f"accuracy {found.accuracy:.1f} %{several}")
+    axes.set(xlabel="predicted class", ylabel="true class")
+    for (i, j), share in np.ndenumerate(shares) if few else ():
+        axes.text(j, i, f"{share:.0f}", ha="center", va="center", color="w" if share > 50 else "k")
     with replacing(path) as draft, warnings.catch_warnings(record=True) as said:
         warnings.filterwarnings("always", message=r"Glyph .* missing from font")
         figure.savefig(draft, format="png", dpi=120)
     if any("missing from font" in str(warning.message) for warning in said):
         tell(f"{path} shows boxes where its font lacks a letter of a class name. The table has all.")
+
+
+def _confused(found: Any, rows: Any, columns: Any) -> str:
+    """Return lines about the pairs of classes most often confused, of cells that are not empty."""
+    counts, totals = found.confusion[rows, columns], found.confusion.sum(axis=1)
+    order = (-counts).argsort(kind="stable")
+    wrong = order[rows[order] != columns[order]]
+    lines = ["Most often taken for another class:", ""]
+    for k in wrong[:_MOST_PAIRS]:
+        pair = " → ".join(_short(found.classes[i]) for i in (rows[k], columns[k]))
+        lines.append(f"{counts[k]:,} of {totals[rows[k]]:,}   {pair}")
+    if len(wrong) > _MOST_PAIRS:
+        lines.append(f"… and {len(wrong) - _MOST_PAIRS:,} more pairs")
+    return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    shown = plain(name)
+    return shown if len(shown) <= _LONGEST_NAME else f"{shown[: _LONGEST_NAME - 1]}…"
 
 
 def embed(
@@ -233,7 +301,8 @@ def embed(
     labelled = class_name is not None or any(has_folders(p) or p.suffix.lower() in LISTS for p in images)
     labelled = labelled or (len(images) > 1 and all(place.is_dir() for place in images))
     paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
-    with shown_progress("images") as progress:
+    with shown_progress() as begin:
+        progress = begin("images")
         reader = ImageClassifier(DEFAULT if backbone is None else backbone)
         samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
     tell_skipped(samples.skipped)

@@ -59,7 +59,7 @@ def audit(
 
     loaded = load(model)
     given: dict[str, Any] = {}
-    with shown_progress("images") as progress:
+    with shown_progress() as begin:
         names = (images, "features", "labels"), (others, "others", "other_labels")
         for place, rows, labels in names:
             if place is not None:
@@ -71,8 +71,9 @@ def audit(
                     network = ImageClassifier(network_of(model, backbone))
                     labelled = has_folders(place) or place.suffix.lower() in LISTS
                     source = place if labelled else list_files([place])
-                    samples = network.prepare(source, progress=progress)
+                    samples = network.prepare(source, progress=begin("images"))
                 given |= {rows: samples.rows_for(loaded), labels: samples.labels}
+        begin("attacking")
         found = attack(loaded, None if previous is None else load(previous), **given)
     if as_json:
         facts = {"model": str(model), "previous": None if previous is None else str(previous)}

@@ -13,6 +13,7 @@ import typer
 
 from acil.cli.shared import Backbone, Undo, plain, shown_log, tell
 from acil.errors import MissingExtraError
+from acil.extras import install
 
 
 def serve(
@@ -62,7 +63,7 @@ def serve(
     except ImportError as error:
         raise MissingExtraError(
             f"Serving needs the package {error.name!r}, which is not installed. Install it with: "
-            "pip install 'acil[serve]'"
+            f"{install('serve')}"
         ) from error
     from acil.app.settings import Settings, read_token
 

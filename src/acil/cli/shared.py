@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +16,22 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.errors import InputError
+from acil.errors import InputError, ModelFileError
 
-Model = Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL")]
+#: Seconds between two lines about work that takes long, without a terminal.
+PAUSE = 10.0
+#: The stage after the last image.
+HEAD = "computing the head"
+
+
+def _existing(model: Path) -> Path:
+    """Raise if there is no such model: before torch is imported, which takes seconds."""
+    if not model.exists():
+        raise ModelFileError(f"There is no model {model}. Check the path, or make it with acil learn.")
+    return model
+
+
+Model = Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL", callback=_existing)]
 Backbone = Annotated[
     str | None,
     typer.Option(
@@ -130,6 +145,15 @@ def echo_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
+def tell_recoverable(model: Path, number: int, files: str) -> None:
+    """Say that these files, this model the last of them, give away so many samples, if these are few."""
+    from acil.modelfile import describe
+
+    if 0 < number < describe(model)["size"]:
+        what = counted(number, "sample")
+        tell(f"Whoever has {files} can recover the features of {what}: docs/privacy.md#guards")
+
+
 def tell_skipped(messages: Iterable[str]) -> None:
     """Name on stderr the files that could not be read."""
     for message in messages:
@@ -137,10 +161,14 @@ def tell_skipped(messages: Iterable[str]) -> None:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callable[..., None] | None]:
-    """Yield what shows a bar on stderr for each thing being done; None if stderr is not a terminal."""
+def progress_bars(beginning: str = "") -> Iterator[Callable[..., None]]:
+    """Yield what shows how far each thing is: bars on stderr, or without a terminal a line now and then.
+
+    ``beginning`` is being done until something else is shown.
+    """
     if not sys.stderr.isatty():
-        yield None
+        with _lines(beginning) as show:
+            yield show
         return
     from rich.console import Console
     from rich.progress import Progress, TextColumn
@@ -158,14 +186,48 @@ def progress_bars() -> Iterator[Callable[..., None] | None]:
 
 
 @contextmanager
-def shown_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show one bar, and what the library logs, such as the first export of a network."""
-    with shown_log("%(message)s", {"acil": logging.INFO}), progress_bars() as show:
-        if show is None:
-            yield None
-        else:
+def _lines(latest: str) -> Iterator[Callable[..., None]]:
+    started, ended = time.monotonic(), threading.Event()
+
+    def show(what: str, done: int, total: int | None, note: str = "") -> None:
+        nonlocal latest
+        counted = "" if total is None else f"{done:,} of {total:,}"
+        latest = ", ".join(filter(None, (what, counted, note)))
+
+    def print_lines() -> None:
+        while not ended.wait(PAUSE):
+            tell(f"{time.monotonic() - started:.0f} s: {latest}")
+
+    lines = threading.Thread(target=print_lines, daemon=True)
+    lines.start()
+    try:
+        yield show
+    finally:
+        ended.set()
+        lines.join()
+
+
+@contextmanager
+def shown_progress() -> Iterator[Callable[..., Callable[[int, int], None]]]:
+    """Show what is being done, and what the library logs, such as the first export of a network.
+
+    Yields a function that begins a stage and returns what takes its progress; after the last of its
+    things the stage ``then`` begins.
+    """
+    # What saving advises would come before the result: see `tell_recoverable`.
+    levels = {"acil": logging.INFO, "acil.modelfile.saving": logging.ERROR}
+    with shown_log("%(message)s", levels), progress_bars() as show:
+
+        def begin(what: str, then: str = "") -> Callable[[int, int], None]:
+            def progress(done: int, total: int) -> None:
+                show(what, done, total)
+                if then and done == total:
+                    show(then, 0, None)
+
             show(what, 0, None)
-            yield lambda done, total: show(what, done, total)
+            return progress
+
+        yield begin
 
 
 @contextmanager

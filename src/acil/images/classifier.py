@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NoReturn
 
 import numpy as np
@@ -151,7 +152,7 @@ class ImageClassifier:
     @property
     def classes_(self) -> list[str]:
         """Names of the classes, sorted."""
-        return list(self.snapshot.totals)
+        return list(map(str, self.snapshot.head.classes_.tolist()))
 
     @property
     def counts_(self) -> dict[str, int]:
@@ -231,6 +232,9 @@ class ImageClassifier:
             places = tracker.repeated(samples.digests)
             repeated = tuple(samples.images[i] for i in places)
             given, samples = samples, samples.without(places)
+            kept = dict(zip(samples.digests, samples.images, strict=True))
+            pairs = ((given.images[i], kept.get(given.digests[i])) for i in places)
+            twins = tuple((image, twin) for image, twin in pairs if twin is not None)
             tracker = tracker.with_added(samples.digests, samples.names)
             misplaced = tuple(given.images[i] for i in tracker.misplaced(given.digests, given.names))
             if before is not None and not samples.digests:
@@ -247,7 +251,8 @@ class ImageClassifier:
                 if samples.columns is not None:
                     head.feature_names_in_ = np.array(samples.columns, dtype=object)
                 self.source = samples.source
-            return self._replace(head, tracker, samples, start, repeated, misplaced)
+            report = self._replace(head, tracker, samples, start)
+            return replace(report, repeated=repeated, misplaced=misplaced, twins=twins)
 
     def forget(
         self,
@@ -457,13 +462,9 @@ class ImageClassifier:
         tracker: Tracker,
         samples: Samples,
         start: float,
-        repeated: tuple[str, ...] = (),
-        misplaced: tuple[str, ...] = (),
     ) -> Report:
         before = self._snapshot
         source = before.source if before else without_folder(samples.source)
         self._snapshot = made = Snapshot.of(head, tracker, source)
         seconds, skipped = time.perf_counter() - start, samples.skipped
-        return Report(
-            samples.counts, made.totals, skipped, repeated, misplaced, samples.seconds, seconds
-        )
+        return Report(samples.counts, made.totals, skipped, (), (), samples.seconds, seconds)

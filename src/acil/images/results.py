@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
+from acil.modelfile.header import in_order
 from acil.validation import Rows
 
 
@@ -114,6 +115,8 @@ class Report:
     """Spent on decoding and features."""
     head_seconds: float
     """Spent on the head."""
+    twins: tuple[tuple[str, str], ...] = ()
+    """Images left out because others of this call are the same, and these others."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -225,4 +228,5 @@ class Evaluation:
 
 
 def _counted(names: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(names).items()))
+    counts = Counter(names)
+    return {name: counts[name] for name in in_order(counts)}

@@ -17,6 +17,7 @@ from acil.analytic import Frozen, Ridge
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.images.results import Prediction, Samples
+from acil.modelfile.header import in_order
 from acil.scores import expected_leverage
 from acil.validation import Rows
 from acil.vision.listing import UNKNOWN, first_of
@@ -244,9 +245,10 @@ class Snapshot:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Number of images of each class."""
+        """Number of images of each class, in the order for people."""
         names = map(str, self.head.classes_.tolist())
-        return dict(zip(names, self.head.class_count_.tolist(), strict=True))
+        counts = dict(zip(names, self.head.class_count_.tolist(), strict=True))
+        return {name: counts[name] for name in in_order(counts)}
 
     def classify(
         self,

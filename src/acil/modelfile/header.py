@@ -15,8 +15,9 @@ import os
 import re
 import reprlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
@@ -275,6 +276,22 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         }
         facts = {"path": str(path), "file_bytes": Path(path).stat().st_size}
         return {**facts, **header, "n_samples": sum(header["counts"]), "tensors": tensors}
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of classes as people read them: as numbers if all are numbers, else as text.
+
+    A model has them as scikit-learn sorts them (``classes_``).
+
+    Examples
+    --------
+    >>> in_order(["10", "9", "-1.5"]), in_order(["10", "9", "ten"])
+    (['-1.5', '9', '10'], ['10', '9', 'ten'])
+    """
+    given = list(names)
+    if all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in given):
+        return sorted(given, key=lambda name: (Decimal(name), name))
+    return sorted(given)
 
 
 def require_whole(path: str | os.PathLike[str]) -> None:

@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -62,6 +63,8 @@ _DISCRIMINANT = (discriminant, released)
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
+#: Files of which it has been said, once in a process, that they give samples away.
+_advised: set[str] = set()
 #: Share of a class that rounding of the recursion may invent.
 _RECURSION = {torch.float64: 1e-4, torch.float32: 0.5}
 
@@ -99,10 +102,13 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
         between, d = state.changes, state.model.expansion.size
         private = state.release is not None and state.release["private"]
         clf._state = replace(state, changes=0)
-    if 0 < between < d and not private:
+    place = str(Path(path).absolute())
+    if 0 < between < d and not private and place not in _advised:
+        _advised.add(place)
         logger.warning(
-            "Samples between this state and the one saved or loaded before: %d, less than the width %d. "
-            "Whoever has both files can recover them: see docs/privacy.md.",
+            "Whoever has %s and the state saved or loaded before can recover the %d samples between, "
+            "fewer than the width %d: see docs/privacy.md#guards.",
+            path,
             between,
             d,
         )

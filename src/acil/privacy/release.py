@@ -19,6 +19,7 @@ from acil.analytic import AnalyticModel, Expansion, Frozen, Ridge, Sums
 from acil.analytic.linalg import mirror_
 from acil.classifier import ACILClassifier, require_same_features
 from acil.errors import InputError, MissingExtraError, UnsupportedError
+from acil.extras import install
 from acil.privacy import UNIT
 from acil.scores import Calibration, discriminant, released
 from acil.state import State
@@ -193,7 +194,7 @@ def accountant() -> Any:
         import dp_accounting
     except ImportError as error:
         raise MissingExtraError(
-            "Private releases need dp-accounting: pip install 'acil[privacy]'."
+            f"Private releases need the package dp-accounting. Install it with: {install('privacy')}"
         ) from error
     return dp_accounting
 

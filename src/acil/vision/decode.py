@@ -20,6 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from acil.errors import InputError
+from acil.extras import install
 
 #: What Pillow may open. Its other formats are rare, and one of them (EPS) starts another program.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "HEIF")
@@ -94,7 +95,7 @@ def _read(source: Source, mode: str) -> Image.Image:
     except UnidentifiedImageError:
         cause = f"it is not an image of a known format ({', '.join(_available())})"
         if not isinstance(source, np.ndarray | Image.Image) and _is_heic(source):
-            cause = "it is a HEIC image, which pillow-heif reads (pip install pillow-heif)"
+            cause = f"it is a HEIC image, which pillow-heif reads ({install('heic')})"
     except OSError as error:
         cause = error.strerror or f"it is truncated or damaged ({error})"
     except InputError as error:

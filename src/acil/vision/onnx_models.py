@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from acil.errors import InputError, MissingExtraError, ModelFileError, UnsupportedError
+from acil.extras import install
 from acil.modelfile.writing import cannot_read
 from acil.vision.architectures import IMAGENET_MEAN, IMAGENET_STD, Backbone
 from acil.vision.decode import Preprocessing, normalise
@@ -156,7 +157,7 @@ def open_session(content: bytes, name: str) -> Any:
     except ImportError as error:
         raise MissingExtraError(
             f"The network {name!r} runs in onnxruntime, which is not installed. Install it with: "
-            "pip install 'acil[onnx]'"
+            f"{install('onnx')}"
         ) from error
     options = onnxruntime.SessionOptions()
     # The library would write its own warnings to stderr.
@@ -258,7 +259,7 @@ def require_onnx() -> None:
     except ImportError as error:
         raise MissingExtraError(
             f"ONNX needs the package {error.name!r}, which is not installed. Install it with: "
-            "pip install 'acil[onnx]'"
+            f"{install('onnx')}"
         ) from error
 
 
