@@ -74,7 +74,9 @@ def photographs(folder: Path | None, number: int) -> list[bytes]:
     """Return photographs of a folder and those below, or made up ones."""
     if folder is None:
         return [photograph(side=480, seed=seed) for seed in range(number)]
-    found = sorted(itertools.chain(folder.rglob("*.jpg"), folder.rglob("*.jpeg"), folder.rglob("*.JPEG")))
+    found = sorted(
+        itertools.chain(folder.rglob("*.jpg"), folder.rglob("*.jpeg"), folder.rglob("*.JPEG"))
+    )
     if len(found) < number:
         raise SystemExit(f"{folder} has {len(found)} photographs, and {number} are needed.")
     # From all of them, as folders may be classes

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
-#: Multiplications up to which one thread does the work of a call: docs/performance.md, "Threads".
+#: Multiplications up to which a second thread saves nothing: docs/performance.md, "A busy machine".
 SMALL = 2**24
 
-P, R = ParamSpec("P"), TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Mine(threading.local):
@@ -33,9 +33,9 @@ _set_mkl = getattr(_library, "MKL_Set_Num_Threads_Local", None)
 
 @contextmanager
 def threads_for(multiplications: float) -> Iterator[None]:
-    """Compute in one thread what is too small to divide, and the rest in as many as the caller has set.
+    """Compute in one thread what is too small to divide, anything else in as many as the caller has set.
 
-    The innermost of nested ones counts. Other threads, and threads that begin meanwhile, are not touched.
+    The innermost of nested ones counts. Other threads, and those that begin meanwhile, keep theirs.
 
     >>> with threads_for(1000):
     ...     torch.get_num_threads()
@@ -63,16 +63,16 @@ def threads_for(multiplications: float) -> Iterator[None]:
             _mine.before = None
 
 
-def sized(multiplications: Callable[P, float]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def sized(multiplications: Callable[..., float]) -> Callable[[Function], Function]:
     """Run a function in `threads_for` as many multiplications as are told by its arguments."""
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Function) -> Function:
         @wraps(function)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        def run(*args: Any, **kwargs: Any) -> Any:
             with threads_for(multiplications(*args, **kwargs)):
                 return function(*args, **kwargs)
 
-        return run
+        return cast(Function, run)
 
     return decorate
 

@@ -23,7 +23,7 @@ from acil.training.settings import Training
 from acil.training.step import Step
 from acil.vision.backbones import Preprocessing, normalise
 from acil.vision.decode import centre
-from acil.vision.extract import full_float32, largest_layer
+from acil.vision.extract import full_float32, multiplications
 
 #: Seconds between two reports: reading the loss makes a GPU wait.
 REPORT_SECONDS = 0.2
@@ -248,13 +248,13 @@ def _multiplications(
     preprocessing: Preprocessing | None,
     device: torch.device,
 ) -> float:
-    """Return those of the largest layer for one batch."""
+    """Return those of a forward pass of one batch."""
     if device.type != "cpu":
         return math.inf
     x = images[:1].to(device)
     if preprocessing is not None and x.dtype == torch.uint8:
         x = normalise(centre(x, preprocessing.size), preprocessing)
-    return min(settings.batch_size, len(images)) * largest_layer(network.to(device), x)
+    return min(settings.batch_size, len(images)) * multiplications(network.to(device), x)
 
 
 @contextmanager

@@ -213,7 +213,7 @@ class FeatureExtractor:
         if self._multiplications is None:
             needed = self.backbone.preprocessing
             blank = torch.zeros(1, len(needed.mean), needed.size, needed.size, device=self.device)
-            self._multiplications = self.batch_size * largest_layer(self.backbone, blank)
+            self._multiplications = self.batch_size * multiplications(self.backbone, blank)
         with exact_inference(self.backbone, self.device), threads_for(self._multiplications):
             for start in range(0, len(images), self.batch_size):
                 stop = min(start + self.batch_size, len(images))
@@ -299,11 +299,11 @@ def exact_inference(network: nn.Module, device: torch.device) -> Iterator[None]:
         yield
 
 
-def largest_layer(network: nn.Module, x: Tensor) -> float:
-    """Return the multiplications of the largest layer for an input; ∞ if no layer is known."""
+def multiplications(network: nn.Module, x: Tensor) -> float:
+    """Return those of all convolutions and linear layers for an input; ∞ if there are none."""
     found: list[float] = []
 
-    def count(layer: nn.Module, inputs: object, output: Tensor) -> None:
+    def count(layer: nn.Conv2d | nn.Linear, inputs: object, output: Tensor) -> None:
         found.append(output.numel() * layer.weight[0].numel())
 
     with ExitStack() as hooks, evaluating(network), torch.no_grad():
@@ -311,7 +311,7 @@ def largest_layer(network: nn.Module, x: Tensor) -> float:
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 hooks.enter_context(layer.register_forward_hook(count))
         network(x)
-    return max(found, default=math.inf)
+    return sum(found) or math.inf
 
 
 @contextmanager
