@@ -14,9 +14,11 @@ from acil import ACILClassifier
 from acil.analytic import threads
 from acil.analytic.expansion import ACTIVATIONS
 from acil.analytic.threads import SMALL, sized, threads_for
+from acil.app.line import Line, Waiting
 from acil.training.settings import Training
 from acil.vision import FeatureExtractor, ImageSet, build
 from acil.vision.decode import decode
+from acil.vision.embedder import embed_files
 from acil.vision.extract import multiplications
 from small_training import fit, make_network, problem
 
@@ -232,3 +234,27 @@ def test_reading_an_image_starts_no_threads():
         return set(TASKS.iterdir()) - before
 
     assert not in_a_thread(started)
+
+
+class Plain:
+    """An embedder of images that are large enough to be copied by several threads."""
+
+    batch_size, num_features = 2, 1
+
+    def decode(self, source):
+        return torch.full((3, 224, 224), source, dtype=torch.uint8)
+
+    def embed(self, pixels):
+        return pixels[:, 0, 0, :1].float()
+
+
+def test_images_are_put_together_in_one_thread(monkeypatch):
+    found, stack = [], torch.stack
+    monkeypatch.setattr(torch, "stack", lambda parts: found.append(number()) or stack(parts))
+    assert embed_files([5, 6, 7, 8], Plain()).features.flatten().tolist() == [5, 6, 7, 8]
+    assert found == [1, 1]
+    line = Line(Plain(), max_pixels=10**6, limit=10**6)
+    picture = Waiting(lambda: Plain().decode(9), 224 * 224, 1)
+    assert line.submit("client", [picture], lambda features: features.item()).result(20) == 9
+    line.close()
+    assert found[2] == 1
