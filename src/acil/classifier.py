@@ -21,6 +21,7 @@ from torch import Tensor
 from acil.analytic import Frozen
 from acil.analytic.linalg import plain_torch
 from acil.analytic.model import Weights
+from acil.analytic.threads import sized
 from acil.errors import InputError, NotFittedError
 from acil.scores import rebalanced
 from acil.state import Samples, State, both_ledgers
@@ -48,6 +49,16 @@ _FIRST_FIT = threading.RLock()
 
 class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
     """What code written for scikit-learn expects from a model that has learnt nothing."""
+
+
+def _work(model: ACILClassifier, X: Any = None, *others: Any, **options: Any) -> float:
+    """Return the multiplications of a call on rows; ∞ if that cannot be told before they are checked."""
+    try:
+        n, features = X.shape
+        width = model.expansion_size or features
+        return float(n * width * max(width, features))
+    except (AttributeError, TypeError, ValueError):
+        return math.inf
 
 
 class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -218,6 +229,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with nullcontext() if self.__sklearn_is_fitted__() else _FIRST_FIT:
             return self._learn(X, y, classes, sample_weight, fresh=not self.__sklearn_is_fitted__())
 
+    @sized(_work)
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Remove samples: the head becomes the one that never learnt them.
 
@@ -335,6 +347,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 state, check_gamma(value * state.gamma_unit(), products) if relative else value
             )
 
+    @sized(_work)
     @plain_torch()
     def decision_function(self, X: Any) -> Any:
         """Return the scores of each class.
@@ -354,6 +367,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         blocks = state.model.scores(state.features(rows), weights)
         return _like(rows, (s[:, 1] - s[:, 0] if s.shape[1] == 2 else s for s in blocks))
 
+    @sized(_work)
     @plain_torch()
     def predict(self, X: Any) -> Any:
         """Return the label with the highest score of each row.
@@ -376,6 +390,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return labels
         return torch.from_numpy(labels).to(rows.tensor_device)
 
+    @sized(_work)
     @plain_torch()
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities, of shape (n, n_classes): a softmax of the scores.
@@ -394,6 +409,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores = state.model.scores(state.features(rows), weights)
         return _like(rows, (torch.softmax(block / heat, dim=1) for block in scores))
 
+    @sized(_work)
     def novelty(self, X: Any) -> Any:
         """Return the leverage xᵀRx of each row, of shape (n,): high for rows unlike anything learnt.
 
@@ -406,6 +422,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             blocks = map(state.model.expansion, state.features(rows))
             return state.model.ask(lambda head: _like(rows, map(head.leverage, blocks)))
 
+    @sized(_work)
     def relative_novelty(self, X: Any) -> Any:
         """Return how unlike everything learnt each row is, of shape (n,): above 1 is unknown.
 
@@ -526,6 +543,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._counted() as state:
             return state.temperature()
 
+    @sized(_work)
     @plain_torch()
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)

@@ -100,3 +100,21 @@ def test_a_class_of_thirty_photographs_is_learnt_in_twice_the_time_of_imports(tm
     with capsys.disabled():
         print(f"\nlearnt in {learning:.2f} s of processor time, libraries imported in {importing:.2f} s")
     assert learning <= IMPORTS * importing
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "active")]
+)
+def test_threads_that_are_done_wait_asleep_unless_the_caller_says_otherwise(given, expected):
+    script = """
+import os, sys
+from acil import cli
+cli.app = lambda **options: print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+cli.main()
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, env={**environment, **given}, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == [given.get("OMP_WAIT_POLICY", "PASSIVE"), "False"]

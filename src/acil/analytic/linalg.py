@@ -15,6 +15,8 @@ from scipy.linalg import blas, lapack
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
+from acil.analytic.threads import sized
+
 
 def _is_intel() -> bool:
     facts = Path("/proc/cpuinfo")
@@ -92,6 +94,7 @@ def _routine(name: str, matrix: Tensor, **options: Any) -> Callable[..., Any]:
     return partial(getattr(blas if name == "syrk" else lapack, full), **options)
 
 
+@sized(lambda gram, rows, sign=1: rows.numel() * len(gram))
 def add_gram_(gram: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
     """Add ``sign · rowsᵀ rows`` to the lower triangle of a matrix, in place, at half the work.
 
@@ -127,6 +130,7 @@ def mirror_(lower: Tensor) -> Tensor:
     return lower
 
 
+@sized(lambda lower, right: len(lower) * right.numel())
 def symmetric_product(lower: Tensor, right: Tensor) -> Tensor:
     """Return the product of a symmetric matrix, of which the lower triangle is given, with a matrix."""
     product = torch.zeros_like(right)
@@ -138,6 +142,7 @@ def symmetric_product(lower: Tensor, right: Tensor) -> Tensor:
     return product
 
 
+@sized(lambda matrix: len(matrix) ** 3 / 3)
 def cholesky_in_place_(matrix: Tensor) -> Tensor:
     """Replace the lower triangle of A, row-major or column-major, by L with A = L Lᵀ.
 
@@ -151,6 +156,7 @@ def cholesky_in_place_(matrix: Tensor) -> Tensor:
     return status
 
 
+@sized(lambda lower, right, transposed=False: len(lower) * right.numel() / 2)
 def solve_lower(lower: Tensor, right: Tensor, transposed: bool = False) -> Tensor:
     """Return L⁻¹ right, or L⁻ᵀ right, for ``right`` of shape (d, k) and the lower triangle L."""
     solution: Tensor = torch.linalg.solve_triangular(
@@ -159,6 +165,7 @@ def solve_lower(lower: Tensor, right: Tensor, transposed: bool = False) -> Tenso
     return solution
 
 
+@sized(lambda lower: len(lower) ** 3 / 3)
 def cholesky_inverse_(lower: Tensor) -> Tensor:
     """Replace L by the full symmetric matrix (L Lᵀ)⁻¹, in place."""
     if _uses_scipy(lower):
@@ -168,6 +175,7 @@ def cholesky_inverse_(lower: Tensor) -> Tensor:
     return mirror_(lower)
 
 
+@sized(lambda lower, overwrite=False: len(lower) ** 3 / 3)
 def squared_norm_of_inverse(lower: Tensor, overwrite: bool = False) -> float:
     """Return ‖L⁻¹‖² = tr (L Lᵀ)⁻¹; L is lost if it may be overwritten."""
     total = 0.0

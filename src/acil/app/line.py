@@ -13,6 +13,7 @@ import torch
 from starlette.exceptions import HTTPException
 from torch import Tensor
 
+from acil.analytic.threads import threads_for
 from acil.vision.embedder import Embedder
 
 #: An image with a larger part of the pixels that may be decoded at a time leaves one thread to others.
@@ -223,7 +224,9 @@ class Line:
     def _process(self, batch: list[tuple[_Request, int, Tensor, int]]) -> None:
         requests = list(dict.fromkeys(request for request, *_ in batch))
         try:
-            rows = self._embedder.embed(torch.stack([pixels for _, _, pixels, _ in batch]))
+            with threads_for(sum(pixels.numel() for _, _, pixels, _ in batch)):
+                pixels = torch.stack([pixels for _, _, pixels, _ in batch])
+            rows = self._embedder.embed(pixels)
         except Exception as error:  # whatever a network raises belongs to those who asked
             for request in requests:
                 self._finish(request, error)

@@ -91,6 +91,8 @@ app.add_typer(data.app, name="data")
 
 def main() -> None:
     """Run the `acil` command with the arguments of the process, and exit."""
+    # Threads that are done wait asleep. torch's library of threads reads this when it is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         try:
             app(prog_name="acil")

@@ -19,6 +19,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from acil.analytic.threads import threads_for
 from acil.errors import InputError
 from acil.extras import install
 
@@ -69,7 +70,8 @@ def decode(source: Source, size: int, mode: Literal["RGB", "L"] = "RGB", crop: f
         raise InputError(f"mode must be 'RGB' or 'L'. Got {mode!r}.")
     square = _square(_read(source, mode), size, max(size, round(size / crop)))
     pixels = torch.from_numpy(np.array(square))
-    return pixels.permute(2, 0, 1).contiguous() if mode == "RGB" else pixels.unsqueeze(0)
+    with threads_for(pixels.numel()):
+        return pixels.permute(2, 0, 1).contiguous() if mode == "RGB" else pixels.unsqueeze(0)
 
 
 def _read(source: Source, mode: str) -> Image.Image:

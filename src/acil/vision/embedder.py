@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from acil.analytic.threads import threads_for
 from acil.errors import InputError
 from acil.vision.architectures import Backbone
 from acil.vision.backbones import fingerprint
@@ -204,7 +205,9 @@ def embed_files(
             digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
             waiting.append(result)
         if waiting and (len(waiting) == embedder.batch_size or index + 1 == n):
-            features.append(embedder.embed(torch.stack(waiting)))
+            with threads_for(waiting[0].numel() * len(waiting)):
+                batch = torch.stack(waiting)
+            features.append(embedder.embed(batch))
             waiting.clear()
         if progress is not None:
             progress(index + 1, n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from acil.analytic.threads import threads_for
 from acil.errors import InputError
 from acil.vision.backbones import Backbone, fingerprint, normalise
 from acil.vision.cache import FeatureCache
@@ -148,6 +150,7 @@ class FeatureExtractor:
         if self._format == torch.channels_last:
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.num_features = self._count_features()
+        self._multiplications: float | None = None
 
     @property
     def identity(self) -> str:
@@ -207,7 +210,11 @@ class FeatureExtractor:
 
     def _extract(self, images: ImageSet, views: Sequence[View]) -> Tensor:
         found = torch.empty(len(images), self.num_features)
-        with exact_inference(self.backbone, self.device):
+        if self._multiplications is None:
+            needed = self.backbone.preprocessing
+            blank = torch.zeros(1, len(needed.mean), needed.size, needed.size, device=self.device)
+            self._multiplications = self.batch_size * multiplications(self.backbone, blank)
+        with exact_inference(self.backbone, self.device), threads_for(self._multiplications):
             for start in range(0, len(images), self.batch_size):
                 stop = min(start + self.batch_size, len(images))
                 batch = images.batch(start, stop)
@@ -290,6 +297,21 @@ def exact_inference(network: nn.Module, device: torch.device) -> Iterator[None]:
     no_autocast = torch.autocast(device.type, enabled=False)
     with evaluating(network), torch.no_grad(), no_autocast, full_float32():
         yield
+
+
+def multiplications(network: nn.Module, x: Tensor) -> float:
+    """Return those of all convolutions and linear layers for an input; ∞ if there are none."""
+    found: list[float] = []
+
+    def count(layer: nn.Conv2d | nn.Linear, inputs: object, output: Tensor) -> None:
+        found.append(output.numel() * layer.weight[0].numel())
+
+    with ExitStack() as hooks, evaluating(network), torch.no_grad():
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                hooks.enter_context(layer.register_forward_hook(count))
+        network(x)
+    return sum(found) or math.inf
 
 
 @contextmanager

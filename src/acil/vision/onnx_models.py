@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from acil.analytic.threads import threads_for
 from acil.errors import InputError, MissingExtraError, ModelFileError, UnsupportedError
 from acil.extras import install
 from acil.modelfile.writing import cannot_read
@@ -98,7 +99,8 @@ class OnnxEmbedder(Embedder):
         return self._content
 
     def _row(self, pixels: Tensor) -> Tensor:
-        x = pixels if self._takes_pixels else normalise(pixels, self.preprocessing)
+        with threads_for(pixels.numel()):
+            x = pixels if self._takes_pixels else normalise(pixels, self.preprocessing)
         try:
             found = self._session.run(None, {self._input: x.numpy()})[0]
         except Exception as error:  # onnxruntime has its own classes for what models do at run time
