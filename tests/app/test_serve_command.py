@@ -98,7 +98,7 @@ def test_what_cannot_be_served_is_told(tmp_path):
 def test_missing_extra_is_named(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("acil.app")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setitem(sys.modules, "granian", None)
     result = CliRunner().invoke(app, ["serve", str(tmp_path / "m.acil")])
     assert result.exit_code == 1
     assert "acil[serve]" in result.stderr

@@ -211,7 +211,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(404, _answered(404, _NOTHING))
     app.add_exception_handler(405, _method_refused)
     app.add_exception_handler(RequestValidationError, _parameters_refused)
-    inbox = Inbox(service.settings)
+    app.state.inbox = inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
 
     async def changed(request: Request, action: Action, name: str) -> Changed:

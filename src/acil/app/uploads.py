@@ -106,6 +106,7 @@ class Inbox:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._limit = _FULL_REQUESTS * settings.max_bytes
+        self._seconds = settings.read_seconds
         self._held = 0
         #: The oldest first.
         self._receiving: dict[_Upload, None] = {}
@@ -115,7 +116,7 @@ class Inbox:
         """Receive the files of a request; their bytes count until the end of the context."""
         if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{FIELD}'.")
-        upload = _Upload(asyncio.timeout(self._settings.read_seconds))
+        upload = _Upload(asyncio.timeout(self._seconds))
         try:
             async with upload.deadline:
                 self._receiving[upload] = None
@@ -124,6 +125,14 @@ class Inbox:
         finally:
             self._receiving.pop(upload, None)
             self._held -= upload.size
+
+    def hurry(self, seconds: float) -> None:
+        """Give uploads that arrive now or later no more than so many seconds."""
+        self._seconds = min(self._seconds, seconds)
+        end = asyncio.get_running_loop().time() + self._seconds
+        for upload in self._receiving:
+            if not upload.deadline.expired():
+                upload.deadline.reschedule(min(end, upload.deadline.when() or end))
 
     async def _received(self, request: Request, upload: _Upload) -> list[bytes]:
         parser = _Parser(
