@@ -39,7 +39,7 @@ _MAX_CONNECTIONS = 20_000
 #: Files that a server may open beside its connections.
 _OTHER_FILES = 256
 #: Bytes of the head of a request, and of a body that are read before they are asked for.
-_BUFFER = 2**16
+_BUFFER = 2**18
 _BACKLOG = 2048
 _SWITCH_SECONDS = 0.001
 _M_MMAP_THRESHOLD = -3

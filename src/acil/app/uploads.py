@@ -31,8 +31,10 @@ PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 #: A marker inside the coded data of a JPEG that is neither a stuffed byte, a restart nor a filler.
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
-#: A progressive JPEG has about ten; each goes through the whole image.
-_MAX_SCANS = 100
+#: A progressive JPEG has ten, of four colours eighteen; each goes through the whole image.
+_MAX_SCANS = 32
+#: Bytes that are searched at a time: nothing else runs meanwhile.
+_SEARCHED = 2**16
 #: Markers without content: restarts, a second start, and one for private use.
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
 #: At the start of a file, or anywhere behind the end of its image, where other readers may find it.
@@ -283,10 +285,18 @@ def _end_of_jpeg(content: bytes) -> int:
             scans += 1
             if scans > _MAX_SCANS:
                 raise InputError(f"It has more than {_MAX_SCANS} scans. Save it again as an image.")
-            found = _JPEG_MARKER.search(content, position)
-            if found is None:
-                return len(content)
-            position = found.start()
+            position = _next_marker(content, position)
+    return len(content)
+
+
+def _next_marker(content: bytes, position: int) -> int:
+    """Return where the next marker of a JPEG is, or the end if there is none."""
+    while position < len(content):
+        # One byte more: a marker has two.
+        found = _JPEG_MARKER.search(content, position, position + _SEARCHED + 1)
+        if found is not None:
+            return found.start()
+        position += _SEARCHED
     return len(content)
 
 
