@@ -99,7 +99,7 @@ async def short(load: Load) -> None:
 
 
 async def markers(load: Load) -> None:
-    """Send JPEGs that are slow to search: stuffed bytes, or markers of other formats behind their end."""
+    """Send JPEGs that are slow to search: of stuffed bytes, or with much behind their end."""
     jpeg = photograph("JPEG", 64)
     stuffed = jpeg[:-2] + b"\xff\0" * (30 * 2**20)
     behind = jpeg + b"<svg" * (15 * 2**20)

@@ -151,6 +151,42 @@ def test_large_images_leave_a_thread_and_the_memory_of_one(line, gate):
         future.result(10)
 
 
+def test_photograph_is_decoded_beside_a_bomb_of_another_client(line, gate):
+    held, begun = blocked(gate)
+    made = line(decoders=2, max_pixels=100)
+    bombs = [made.submit("a", [held._replace(pixels=100)], answered)]
+    assert begun.wait(10)
+    second, second_begun = blocked(gate)
+    bombs.append(made.submit("a", [second._replace(pixels=24)], answered))
+    assert made.submit("b", [image(7, pixels=24)], answered).result(10) == [7.0]
+    # Of its own client, or beyond the reserve, it waits.
+    bombs.append(made.submit("b", [second._replace(pixels=26)], answered))
+    assert not second_begun.wait(0.1)
+    gate.set()
+    for future in bombs:
+        future.result(10)
+
+
+def test_who_comes_is_served_before_who_has_had_something(line, gate):
+    """What another client has in hand counts, even if what it waits for is cheaper."""
+    order = []
+    made = line(max_images=1, decoders=0)
+    first, begun = blocked(gate)
+    futures = [made.submit("a", [first._replace(cost=5)], answered)]
+    assert begun.wait(10)
+    for client, cost in (("a", 5), ("b", 8)):
+
+        def read(client=client):
+            order.append(client)
+            return torch.zeros(1, 2, 2, dtype=torch.uint8)
+
+        futures.append(made.submit(client, [image(0, cost=cost, read=read)], answered))
+    gate.set()
+    for future in futures:
+        future.result(10)
+    assert order == ["b", "a"]
+
+
 def test_decoding_pauses_while_a_batch_waits(line, gate):
     """What is decoded and waits is bounded, whatever was sent."""
     read = []

@@ -264,7 +264,6 @@ def create_app(service: Service) -> FastAPI:
         """Describe the model: classes, counts, limits, accuracy on the held-out folder."""
         return Model.model_validate(service.describe())
 
-    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> Health:
         """Say that the server is up, whether it can predict, and whether it sees its model file."""

@@ -21,7 +21,7 @@ from acil.vision.listing import check_class_name
 
 FIELD = "images"
 #: Largest requests that are held in memory at a time.
-_FULL_REQUESTS = 4
+_FULL_REQUESTS = 3
 #: Uploads larger than this share so many bytes a second: reading them must leave time for others.
 _LARGE, _BYTES_PER_SECOND = 2**20, 100 * 2**20
 
@@ -82,9 +82,17 @@ class _Upload:
 
 
 class _Parser(MultiPartParser):
-    """Refuses a form without its end; Starlette's own parser leaves out the part that is cut off."""
+    """Refuses a form without its end; Starlette's own parser leaves out the part that is cut off.
+
+    Too many images are a `TooLargeError`.
+    """
 
     _ended = False
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if len(self._files_to_close_on_error) == self.max_files:
+            raise TooLargeError(f"A request may have {self.max_files - 1} images. Send fewer at a time.")
 
     def on_end(self) -> None:
         self._ended = True
@@ -140,7 +148,8 @@ class Inbox:
         parser = _Parser(
             request.headers,
             self._counted(request, upload),
-            max_files=self._settings.max_images,
+            # The first that is too many is told by our parser.
+            max_files=self._settings.max_images + 1,
             max_fields=1,
         )
         # Bytes are counted, so none has to go to the disk.
