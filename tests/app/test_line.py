@@ -167,24 +167,32 @@ def test_photograph_is_decoded_beside_a_bomb_of_another_client(line, gate):
         future.result(10)
 
 
-def test_who_comes_is_served_before_who_has_had_something(line, gate):
-    """What another client has in hand counts, even if what it waits for is cheaper."""
-    order = []
-    made = line(max_images=1, decoders=0)
+def test_who_comes_is_served_before_who_has_something_in_hand(line, gate):
+    """Even if what the other waits for is cheaper."""
+    order, in_hand = [], threading.Event()
+
+    def read(client, wait=None):
+        order.append(client)
+        in_hand.set()
+        if wait is not None:
+            wait.wait(10)
+        return torch.zeros(1, 2, 2, dtype=torch.uint8)
+
+    made, later = line(max_images=1, decoders=0), threading.Event()
     first, begun = blocked(gate)
-    futures = [made.submit("a", [first._replace(cost=5)], answered)]
+    other = made.submit("x", [first], answered)
     assert begun.wait(10)
-    for client, cost in (("a", 5), ("b", 8)):
-
-        def read(client=client):
-            order.append(client)
-            return torch.zeros(1, 2, 2, dtype=torch.uint8)
-
-        futures.append(made.submit(client, [image(0, cost=cost, read=read)], answered))
+    pending = [
+        made.submit("a", [image(0, cost=5, read=lambda: read("a", later))], answered) for _ in range(2)
+    ]
     gate.set()
-    for future in futures:
+    other.result(10)
+    assert in_hand.wait(10)
+    pending.append(made.submit("b", [image(0, cost=8, read=lambda: read("b"))], answered))
+    later.set()
+    for future in pending:
         future.result(10)
-    assert order == ["b", "a"]
+    assert order == ["a", "b", "a"]
 
 
 def test_decoding_pauses_while_a_batch_waits(line, gate):

@@ -197,10 +197,8 @@ class Line:
         if not large:
             return small
         others = [(other, image.pixels) for other, image in self._decoding if image.pixels > small]
-        room = self._max_pixels - sum(pixels for _, pixels in others)
-        if all(other != client for other, _ in others):
-            room += _RESERVE * self._max_pixels
-        return max(room, small)
+        reserve = 0.0 if any(other == client for other, _ in others) else _RESERVE
+        return max((1 + reserve) * self._max_pixels - sum(pixels for _, pixels in others), small)
 
     def _decode(self, large: bool) -> None:
         while True:

@@ -17,7 +17,7 @@ import granian.server.embed
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
-from granian.net import SocketHolder
+from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.utils.proxies import wrap_asgi_with_proxy_headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -77,7 +77,8 @@ class _Granian(granian.server.embed.Server):
 
     def _init_shared_socket(self) -> None:
         # Its own can share a port with another server, and does not tell which port it has taken.
-        self._shd = SocketHolder(os.dup(self._listening.fileno()), False, _BACKLOG)
+        descriptor = os.dup(self._listening.fileno())
+        self._shd = SocketHolder(descriptor, False, _BACKLOG)  # type: ignore[assignment, call-arg]
 
 
 class _Requests:
@@ -127,7 +128,7 @@ class Server:
             serving = asyncio.create_task(server.serve())
             while not self._stops and not serving.done():
                 await asyncio.sleep(_TICK_SECONDS)
-            server.stop()
+            server.stop()  # type: ignore[no-untyped-call]
             app.state.inbox.hurry(_UPLOAD_SECONDS)
             end = loop.time() + _GRACE_SECONDS
             while requests.open and self._stops < 2 and loop.time() < end:
