@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from benchmarks.attackers import encoded, head, large_picture, photograph, upload
+from benchmarks.attackers import LARGE_MODES, encoded, head, large_picture, photograph, upload
 
 #: Where the loads come from, and how many connections they have at a time.
 SOURCE = "127.0.0.2"
@@ -117,7 +117,7 @@ async def scans(load: Load) -> None:
 async def bombs(load: Load) -> None:
     """Send the largest pictures."""
     chance = random.Random(0)
-    requests = [upload("/predict", [large_picture(mode)] * n) for mode in ("L", "RGB") for n in (1, 4)]
+    requests = [upload("/predict", [large_picture(mode)] * n) for mode in LARGE_MODES for n in (1, 4)]
     await load.again(lambda: load.send(chance.choice(requests)))
 
 
@@ -226,7 +226,7 @@ def measure(
 
 def prepare() -> None:
     """Make the large pictures, so that processes of loads inherit them."""
-    for mode in ("L", "RGB"):
+    for mode in LARGE_MODES:
         large_picture(mode)
     many_scans(7000)
     large_photograph()
