@@ -30,7 +30,7 @@ _HEIC = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"hevc", b"heim", 
 #: Pixels of an image that is still decoded: 268 MB as RGB. Larger ones are taken for an attack.
 MAX_PIXELS = 89_478_485
 #: Pixels that are made plain at a time.
-_STRIP = 2**20
+_STRIP = 2**18
 #: Of longer images only the middle is resized: one of 1 x 100,000 pixels would fill the memory.
 _MAX_ASPECT = 4
 #: Path of an image file, its content, or the image itself.
