@@ -129,6 +129,7 @@ class Server:
             while not self._stops and not serving.done():
                 await asyncio.sleep(_TICK_SECONDS)
             server.stop()  # type: ignore[no-untyped-call]
+            self._listening.close()
             app.state.inbox.hurry(_UPLOAD_SECONDS)
             end = loop.time() + _GRACE_SECONDS
             while requests.open and self._stops < 2 and loop.time() < end:
