@@ -121,6 +121,14 @@ class Inbox:
         #: The oldest first.
         self._receiving: dict[_Upload, None] = {}
 
+    def hurry(self, seconds: float) -> None:
+        """Give uploads that arrive now or later no more than so many seconds."""
+        self._seconds = min(self._seconds, seconds)
+        end = asyncio.get_running_loop().time() + self._seconds
+        for upload in self._receiving:
+            if not upload.deadline.expired():
+                upload.deadline.reschedule(min(end, upload.deadline.when() or end))
+
     @contextlib.asynccontextmanager
     async def files(self, request: Request) -> AsyncIterator[list[bytes]]:
         """Receive the files of a request; their bytes count until the end of the context."""
@@ -135,14 +143,6 @@ class Inbox:
         finally:
             self._receiving.pop(upload, None)
             self._held -= upload.size
-
-    def hurry(self, seconds: float) -> None:
-        """Give uploads that arrive now or later no more than so many seconds."""
-        self._seconds = min(self._seconds, seconds)
-        end = asyncio.get_running_loop().time() + self._seconds
-        for upload in self._receiving:
-            if not upload.deadline.expired():
-                upload.deadline.reschedule(min(end, upload.deadline.when() or end))
 
     async def _received(self, request: Request, upload: _Upload) -> list[bytes]:
         parser = _Parser(
