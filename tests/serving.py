@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from acil.app.server import configured, listen
+from acil.app.server import Server, listen
 from acil.app.service import Service
 from acil.app.settings import Settings
 from pictures import COLOURS, picture
@@ -67,13 +67,13 @@ def server(settings: Settings):
     """Serve in a thread; yield the service and the address."""
     listening = listen("127.0.0.1", 0)
     service = Service(settings)
-    running = configured(service)
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+    running = Server(service, listening)
+    thread = threading.Thread(target=running.run)
     thread.start()
     try:
         yield service, f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        running.should_exit = True
+        running.stop()
         thread.join(timeout=60)
         listening.close()
         assert not thread.is_alive()

@@ -393,9 +393,11 @@ def test_an_address_that_is_none_is_told(taught):
         assert "A class name cannot have a '/'" in refused.json()["detail"]
 
 
-def test_monitors_may_ask_for_the_head_of_health_alone(taught):
-    answer = taught.head("/health")
+@pytest.mark.parametrize("path", ["/", "/static/page.js", "/health", "/model", "/metrics"])
+def test_heads_can_be_asked_for_alone(taught, path):
+    answer, whole = taught.head(path), taught.get(path)
     assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == whole.headers["content-type"]
 
 
 def test_a_method_that_is_none_of_an_address_is_told(taught):

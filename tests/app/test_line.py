@@ -151,6 +151,50 @@ def test_large_images_leave_a_thread_and_the_memory_of_one(line, gate):
         future.result(10)
 
 
+def test_photograph_is_decoded_beside_a_bomb_of_another_client(line, gate):
+    held, begun = blocked(gate)
+    made = line(decoders=2, max_pixels=100)
+    bombs = [made.submit("a", [held._replace(pixels=100)], answered)]
+    assert begun.wait(10)
+    second, second_begun = blocked(gate)
+    bombs.append(made.submit("a", [second._replace(pixels=24)], answered))
+    assert made.submit("b", [image(7, pixels=24)], answered).result(10) == [7.0]
+    # Of its own client, or beyond the reserve, it waits.
+    bombs.append(made.submit("b", [second._replace(pixels=26)], answered))
+    assert not second_begun.wait(0.1)
+    gate.set()
+    for future in bombs:
+        future.result(10)
+
+
+def test_who_comes_is_served_before_who_has_something_in_hand(line, gate):
+    """Even if what the other waits for is cheaper."""
+    order, in_hand = [], threading.Event()
+
+    def read(client, wait=None):
+        order.append(client)
+        in_hand.set()
+        if wait is not None:
+            wait.wait(10)
+        return torch.zeros(1, 2, 2, dtype=torch.uint8)
+
+    made, later = line(max_images=1, decoders=0), threading.Event()
+    first, begun = blocked(gate)
+    other = made.submit("x", [first], answered)
+    assert begun.wait(10)
+    pending = [
+        made.submit("a", [image(0, cost=5, read=lambda: read("a", later))], answered) for _ in range(2)
+    ]
+    gate.set()
+    other.result(10)
+    assert in_hand.wait(10)
+    pending.append(made.submit("b", [image(0, cost=8, read=lambda: read("b"))], answered))
+    later.set()
+    for future in pending:
+        future.result(10)
+    assert order == ["a", "b", "a"]
+
+
 def test_decoding_pauses_while_a_batch_waits(line, gate):
     """What is decoded and waits is bounded, whatever was sent."""
     read = []

@@ -86,28 +86,89 @@ def test_slow_upload_is_cut_off(settings):
             assert b" 408 " in line.recv(1000).splitlines()[0]
 
 
-def test_idle_connections_keep_nobody_out(settings, monkeypatch):
+def test_idle_connections_make_room(settings, monkeypatch):
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 40)
-    with client(settings()) as served:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
+    with client(settings(read_seconds=0.5)) as served:
         served.teach("red", images_of("red", 2))
-        with lines_of(served, 200) as lines:
+        with lines_of(served, 100) as lines:
             assert answers(served) == 200
             assert closed(lines[0])
-        # Uploads that do not come to an end neither.
-        with lines_of(served, 200) as lines:
+        # Uploads that do not come to an end too.
+        with lines_of(served, 100) as lines:
             for line in lines:
-                # The server may have closed it already.
-                with suppress(OSError):
-                    line.sendall(head(10_000))
+                line.sendall(head(10_000))
             assert answers(served) == 200
+
+
+def test_thousands_of_idle_connections_keep_nobody_out(taught):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Both ends of a connection are in this process.
+    number = min(4000, hard // 2 - 500)
+    with lines_of(taught, number) as lines:
+        assert answers(taught) == 200
+        lines[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " in lines[-1].recv(1000)
+
+
+def test_bodies_of_tiny_chunks_keep_nobody_waiting(taught):
+    """Twenty answers in the time in which a server that is held up gives one or two."""
+    start = head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    start, _, part = start.partition(b"\r\n\r\n")
+    first = start + b"\r\n\r\n%x\r\n%s\r\n" % (len(part), part)
+    chunks, end = b"1\r\nx\r\n" * 10_000, threading.Event()
+
+    def pour(line):
+        with suppress(OSError):
+            line.sendall(first)
+            while not end.is_set():
+                line.sendall(chunks)
+
+    with lines_of(taught, 4) as lines, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        pouring = [pool.submit(pour, line) for line in lines]
+        try:
+            time.sleep(0.5)
+            limit = time.monotonic() + SECONDS
+            for _ in range(20):
+                assert answers(taught) == 200
+                assert time.monotonic() < limit
+        finally:
+            end.set()
+            for line in lines:
+                line.shutdown(socket.SHUT_RDWR)
+        for one in pouring:
+            one.result()
+
+
+def poured(line):
+    """Ask for a file of the page, in 50 MB of requests, and read no answer."""
+    for _ in range(1000):
+        line.sendall(b"GET /static/page.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+
+
+def test_requests_are_not_read_ahead_of_their_answers(taught):
+    with lines_of(taught, 1) as (line,):
+        line.settimeout(3)
+        # What the system itself holds is a few MB.
+        with pytest.raises(TimeoutError):
+            poured(line)
+        assert answers(taught) == 200
+
+
+def test_who_reads_no_answer_is_cut_off(settings, monkeypatch):
+    monkeypatch.setattr(server, "READ_SECONDS", 1)
+    with client(settings()) as served, lines_of(served, 1) as (line,):
+        with pytest.raises(ConnectionError):
+            poured(line)
+        assert served.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nHost: local"])
 @pytest.mark.parametrize("after", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-def test_head_of_a_request_must_arrive_in_time(taught, monkeypatch, begun, after):
+def test_head_of_a_request_must_arrive_in_time(settings, monkeypatch, begun, after):
     """On a new connection and after a request."""
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
-    with lines_of(taught, 1) as (line,):
+    with client(settings()) as served, lines_of(served, 1) as (line,):
         if after:
             line.sendall(after)
             received = b""
@@ -117,12 +178,12 @@ def test_head_of_a_request_must_arrive_in_time(taught, monkeypatch, begun, after
         assert closed(line)
 
 
-def test_busy_connection_is_not_idle(taught, monkeypatch):
+def test_busy_connection_is_not_idle(settings, monkeypatch):
     monkeypatch.setattr(server, "HEAD_SECONDS", 1.5)
-    with Client(base_url=taught.base_url, timeout=SECONDS) as other:
+    with client(settings()) as served:
         address = None
         for _ in range(12):
-            with other.stream("GET", "/health") as answer:
+            with served.stream("GET", "/health") as answer:
                 stream = answer.extensions["network_stream"]
                 address = address or stream.get_extra_info("client_addr")
                 assert stream.get_extra_info("client_addr") == address
@@ -130,8 +191,7 @@ def test_busy_connection_is_not_idle(taught, monkeypatch):
             time.sleep(0.3)
 
 
-def test_rest_of_a_refused_body_is_not_read_for_ever(taught, monkeypatch):
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
+def test_rest_of_a_refused_body_is_not_read_for_ever(taught):
     with lines_of(taught, 1) as (line,):
         line.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
         assert b"404" in line.recv(5000)
@@ -177,7 +237,7 @@ def test_pixels_of_a_request_are_limited(settings):
 
 def test_too_much_of_a_client_is_refused_for_a_while(settings, gate):
     """The line is bounded, and what only looks at the server passes it."""
-    with client(settings(max_bytes=20_000, max_images=8, max_pixels=1_000_000)) as served:
+    with client(settings(max_bytes=40_000, max_images=8, max_pixels=1_000_000)) as served:
         served.teach("red", images_of("red", 2))
         images = images_of("red", 8)
 

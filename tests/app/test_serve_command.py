@@ -3,6 +3,7 @@
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -79,6 +80,29 @@ def test_request_that_has_begun_is_answered_before_the_end(place, tmp_path):
     assert describe(tmp_path / "m.acil")["n_samples"] == 60
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_stalled_uploads_do_not_hold_up_the_end(place, tmp_path, signals):
+    """They have two seconds, or none at the second signal."""
+    options = ("--backbone", f"onnx:{place / 'network.onnx'}", "--no-token")
+    with started("m.acil", *options, cwd=tmp_path) as (process, address):
+        target = httpx.URL(address)
+        with socket.create_connection((target.host, target.port), 60) as line:
+            line.sendall(
+                b"POST /classes/red HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n"
+                b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+            )
+            # An answer to a later connection: the upload has begun.
+            assert httpx.get(f"{address}/health").status_code == 200
+            begun = time.monotonic()
+            for number in range(signals):
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.3 * (number + 1 < signals))
+            process.wait(60)
+            assert time.monotonic() - begun < 15
+            assert signals == 2 or b" 408 " in line.recv(1000).splitlines()[0]
+    assert process.returncode == 0, (tmp_path / LOG).read_text()
+
+
 def test_what_cannot_be_served_is_told(tmp_path):
     def fails(*arguments):
         result = CliRunner().invoke(app, ["serve", *map(str, arguments)])
@@ -98,7 +122,7 @@ def test_what_cannot_be_served_is_told(tmp_path):
 def test_missing_extra_is_named(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("acil.app")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setitem(sys.modules, "granian", None)
     result = CliRunner().invoke(app, ["serve", str(tmp_path / "m.acil")])
     assert result.exit_code == 1
     assert "pip install fastapi " in result.stderr

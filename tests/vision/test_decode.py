@@ -1,5 +1,8 @@
 """Decoding: every odd image is handled, or refused by name."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -124,6 +127,42 @@ def test_transparent_grey_of_16_bits_is_laid_on_white(tmp_path):
     values = np.array([[0, 257], [32896, 65535]], dtype=np.uint16)
     pixels = decode(saved(tmp_path / "a.png", Image.fromarray(values), transparency=257), 2)
     assert pixels[0].tolist() == [[0, 255], [128, 255]]
+
+
+@pytest.mark.parametrize("channels", ["RGB", "L"])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "RGB", "RGBA", "P", "I;16"])
+def test_strips_make_no_difference(monkeypatch, mode, channels):
+    values = np.random.default_rng(0).integers(0, 2**16, (40, 30, 4))
+    if mode == "I;16":
+        image = Image.fromarray(values[..., 0].astype(np.uint16))
+    else:
+        image = Image.fromarray((values // 257).astype(np.uint8)).convert(mode)
+    image.info["transparency"] = {"P": bytes(range(256)), "RGB": tuple(values[0, 0, :3] // 257)}.get(
+        mode, 7
+    )
+    whole = decode(image, 16, channels)
+    monkeypatch.setattr(module, "_STRIP", 100)
+    assert torch.equal(decode(image, 16, channels), whole)
+
+
+def peak() -> int:
+    """Return the most memory that this process has had, and count it anew from now on."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status).group(1))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the most memory.")
+@pytest.mark.parametrize(("mode", "limit"), [("L", 2.5), ("LA", 6.5), ("RGB", 5.5), ("I;16", 4.5)])
+def test_large_images_take_little_more_memory_than_their_pixels(tmp_path, mode, limit):
+    """In bytes a pixel; Pillow has one of each grey pixel, two of one of 16 bits, and four of others."""
+    side = 4000
+    content = saved(tmp_path / "a.png", Image.new(mode, (side, side))).read_bytes()
+    decode(content, 8)
+    peak()
+    before = peak()
+    decode(content, 8)
+    assert (peak() - before) / side**2 < limit
 
 
 def test_image_without_pixels_is_refused():

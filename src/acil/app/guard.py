@@ -107,6 +107,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         start, status = time.perf_counter(), 500
+        if scope["method"] == "HEAD":
+            # The server leaves the body out.
+            scope = {**scope, "method": "GET"}
 
         async def sending(message: Message) -> None:
             nonlocal status

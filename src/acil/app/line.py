@@ -18,6 +18,8 @@ from acil.vision.embedder import Embedder
 
 #: An image with a larger part of the pixels that may be decoded at a time leaves one thread to others.
 _LARGE = 1 / 8
+#: What is decoded beyond those pixels for a client of which nothing large is being decoded.
+_RESERVE = 1 / 4
 #: After which a client may ask again that was refused for a reason which may pass.
 RETRY_SECONDS = "5"
 
@@ -70,7 +72,7 @@ class Line:
         self,
         embedder: Embedder,  # its features do not depend on the batch
         *,
-        max_pixels: int,  # that are decoded at a time, and of one image
+        max_pixels: int,  # of one image, and that are decoded at a time beside `_RESERVE`
         limit: int,  # cost of the images of one client
         max_images: int = 8,  # of a batch
         decoders: int = 2,  # threads for images of any size; one more decodes small ones only
@@ -84,7 +86,8 @@ class Line:
         self._requests: dict[_Request, None] = {}
         #: What each client has had since it joined the line.
         self._served: dict[str, int] = {}
-        self._decoding: list[int] = []
+        #: Whose images are being decoded.
+        self._decoding: list[tuple[str, Waiting]] = []
         #: Request, place in it, pixels and cost of images that wait for the network.
         self._decoded: list[tuple[_Request, int, Tensor, int]] = []
         self._closed = False
@@ -107,10 +110,13 @@ class Line:
         with self._changed:
             if self._closed:
                 raise RuntimeError("The line is closed.")
-            # Who joins starts level with those that have had least; what is only decoded does not count.
+            # Who joins starts level with those that have had least; what is not yet classified does not
+            # count, or a client that always has something large here would be as early as a new one.
             had = Counter(self._served)
             for other, _, _, cost in self._decoded:
                 had[other.client] -= cost
+            for other_client, image in self._decoding:
+                had[other_client] -= image.cost
             self._served.setdefault(client, min(had.values(), default=0))
             served = min((r.served for r in self._requests if r.client == client), default=0)
             request = _Request(
@@ -171,13 +177,12 @@ class Line:
         """Return the image whose turn it is, None if none can be decoded now."""
         self._drop_cancelled()
         full = len(self._decoded) >= self._max_images
-        small = _LARGE * self._max_pixels
-        room = self._max_pixels - sum(pixels for pixels in self._decoding if pixels > small)
-        most = room if large and room > small else small
         ready = [
             r
             for r in self._requests
-            if r.images and r.images[0][1].pixels <= most and not (full and len(r.images) < r.size)
+            if r.images
+            and r.images[0][1].pixels <= self._most(r.client, large)
+            and not (full and len(r.images) < r.size)
         ]
         if not ready:
             return None
@@ -187,6 +192,15 @@ class Line:
         self._served[request.client] += image.cost
         return request, place, image
 
+    def _most(self, client: str, large: bool) -> float:
+        """Return the pixels of the largest image of a client that can be decoded now."""
+        small = _LARGE * self._max_pixels
+        if not large:
+            return small
+        others = [(other, image.pixels) for other, image in self._decoding if image.pixels > small]
+        reserve = 0.0 if any(other == client for other, _ in others) else _RESERVE
+        return max((1 + reserve) * self._max_pixels - sum(pixels for _, pixels in others), small)
+
     def _decode(self, large: bool) -> None:
         while True:
             with self._changed:
@@ -195,13 +209,14 @@ class Line:
                         return
                     self._changed.wait()
                 request, place, image = taken
-                self._decoding.append(image.pixels)
+                entry = (request.client, image)
+                self._decoding.append(entry)
             try:
                 pixels = image.read()
             except Exception as error:  # whatever a decoder raises belongs to who asked
                 self._finish(request, error)
             with self._changed:
-                self._decoding.remove(image.pixels)
+                self._decoding.remove(entry)
                 if request in self._requests:
                     self._decoded.append((request, place, pixels, image.cost))
                 self._changed.notify_all()

@@ -1,19 +1,25 @@
-"""Run the server: listen, look after connections, stop on a signal."""
+"""Run the server: listen, answer until a signal says stop, let open requests end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ctypes
+import os
 import resource
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import granian.server.embed
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.net import SocketHolder  # type: ignore[attr-defined]
+from granian.utils.proxies import wrap_asgi_with_proxy_headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acil.app.api import create_app
 from acil.app.service import Service
@@ -23,11 +29,17 @@ from acil.errors import InputError
 #: Seconds in which the head of a request must have arrived, and in which some of an answer must be read.
 HEAD_SECONDS = 20.0
 READ_SECONDS = 60.0
-_MAX_CONNECTIONS = 4000
+#: When the server stops: seconds that uploads may still take to arrive, that requests may take to be
+#: answered, and that clients may take to read the last answers.
+_UPLOAD_SECONDS = 2.0
+_GRACE_SECONDS = 30.0
+_CLOSE_SECONDS = 1.0
+_TICK_SECONDS = 0.05
+_MAX_CONNECTIONS = 20_000
 #: Files that a server may open beside its connections.
 _OTHER_FILES = 256
-#: Seconds that requests may take to end when the server stops.
-_GRACE_SECONDS = 30
+#: Bytes of the head of a request, and of a body that are read before they are asked for.
+_BUFFER = 2**18
 _BACKLOG = 2048
 _SWITCH_SECONDS = 0.001
 _M_MMAP_THRESHOLD = -3
@@ -40,80 +52,107 @@ def connection_limit() -> int:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, soft // 2)
+    unlimited = soft == resource.RLIM_INFINITY
+    return _MAX_CONNECTIONS if unlimited else min(_MAX_CONNECTIONS, max(soft // 2, soft - _OTHER_FILES))
 
 
-class Connection(H11Protocol):
-    """A connection that knows since when it has waited for its client.
+class _Granian(granian.server.embed.Server):
+    """A granian server on a socket that listens already."""
 
-    When there are too many, those that have waited longest make room for new ones: idle clients keep
-    nobody out. Requests that have been received are never among them.
-    """
+    def __init__(self, app: ASGIApp, listening: socket.socket) -> None:
+        super().__init__(
+            app,
+            interface=Interfaces.ASGINL,
+            http=HTTPModes.http1,
+            http1_settings=HTTP1Settings(
+                header_read_timeout=round(1000 * HEAD_SECONDS), max_buffer_size=_BUFFER
+            ),
+            websockets=False,
+            backpressure=connection_limit(),
+            # It says at each start that it is experimental.
+            log_level=LogLevels.error,
+            log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
+        )
+        self._listening = listening
 
-    limit = _MAX_CONNECTIONS
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room if there are too many connections."""
-        super().connection_made(transport)
-        self.since = self.loop.time()
-        self._seen: Any = None
-        if len(self.connections) > self.limit:
-            waiting = [c for c in self.connections if isinstance(c, Connection) and c.waiting]
-            waiting.sort(key=lambda connection: connection.since)
-            # Several at a time, or each new connection would look at all others.
-            for connection in waiting[: 1 + self.limit // 16]:
-                connection.transport.abort()
-                # Closing takes a while, in which others would count it again.
-                self.connections.discard(connection)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no request is being received or answered."""
-        return self.cycle is None or self.cycle.response_complete
-
-    @property
-    def waiting(self) -> bool:
-        """Whether the client is to act: ask, send the rest of its request, or read the answer."""
-        return self.idle or self.cycle.more_body or self.flow.write_paused
-
-    def check(self) -> None:
-        """Close the connection if its client has taken too long."""
-        now, seen = self.loop.time(), (self.cycle, self.idle, self.flow.write_paused)
-        if seen != self._seen or not self.waiting:
-            self._seen, self.since = seen, now
-        # Bodies have a time-out of their own, which is answered.
-        elif (self.idle or self.flow.write_paused) and now - self.since > (
-            HEAD_SECONDS if self.idle else READ_SECONDS
-        ):
-            self.transport.abort()
+    def _init_shared_socket(self) -> None:
+        # Its own can share a port with another server, and does not tell which port it has taken.
+        descriptor = os.dup(self._listening.fileno())
+        self._shd = SocketHolder(descriptor, False, _BACKLOG)  # type: ignore[assignment, call-arg]
 
 
-class Server(uvicorn.Server):
-    """A uvicorn server that looks after its connections, and ends normally on SIGINT and SIGTERM."""
+class _Requests:
+    """ASGI middleware that knows the requests which have begun."""
 
-    async def on_tick(self, counter: int) -> bool:
-        """Check all connections, once a second."""
-        if counter % 10 == 0:
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection):
-                    connection.check()
-        return await super().on_tick(counter)
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.open: set[asyncio.Task[None]] = set()
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """At the first signal, stop after the open requests; at the second, at once."""
-        # uvicorn's own also remembers the signal, and raises it again in the end.
-        self.force_exit = self.should_exit
-        self.should_exit = True
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self.open.add(task)
+            task.add_done_callback(self.open.discard)
+        await self._app(scope, receive, send)
+
+
+class Server:
+    """Serves a service, on a socket that listens."""
+
+    def __init__(self, service: Service, listening: socket.socket) -> None:
+        self._service = service
+        self._listening = listening
+        self._stops = 0
+
+    def stop(self) -> None:
+        """Stop after the open requests; called again, at once. Any thread may call this."""
+        self._stops += 1
+
+    def run(self) -> None:
+        """Serve until told to stop; in the main thread, SIGINT and SIGTERM tell so too."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.stop)
+        settings = self._service.settings
+        app = create_app(self._service)
+        requests = _Requests(app)
+        # Behind a proxy on this machine, clients are those that the proxy names.
+        proxied = settings.loopback and settings.hosts
+        outermost = wrap_asgi_with_proxy_headers(requests, ["127.0.0.1", "::1"]) if proxied else requests
+        async with app.router.lifespan_context(app):
+            server = _Granian(outermost, self._listening)
+            serving = asyncio.create_task(server.serve())
+            while not self._stops and not serving.done():
+                await asyncio.sleep(_TICK_SECONDS)
+            server.stop()  # type: ignore[no-untyped-call]
+            self._listening.close()
+            app.state.inbox.hurry(_UPLOAD_SECONDS)
+            end = loop.time() + _GRACE_SECONDS
+            while requests.open and self._stops < 2 and loop.time() < end:
+                await asyncio.sleep(_TICK_SECONDS)
+            for task in requests.open:
+                task.cancel()
+            # Clients that do not read their answers would hold it up.
+            await asyncio.wait({serving}, timeout=_CLOSE_SECONDS)
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 takes any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the protocol is named. Otherwise each answer waits 40 ms for an
-    # acknowledgement.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections have these from the socket that takes them: an answer does not wait for the
+        # acknowledgement of the one before, and who reads nothing of an answer is cut off.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * READ_SECONDS))
         made.bind((host, port))
         made.listen(_BACKLOG)
         return made
@@ -131,10 +170,10 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     # The thread that answers is one of several: it must not wait long for its turn.
     sys.setswitchinterval(_SWITCH_SECONDS)
     with contextlib.closing(listen(settings.host, settings.port)) as listening:
-        server = configured(Service(settings))
+        server = Server(Service(settings), listening)
         host, port = listening.getsockname()[:2]
         ready(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/")
-        server.run(sockets=[listening])
+        server.run()
 
 
 def _return_memory() -> None:
@@ -142,24 +181,3 @@ def _return_memory() -> None:
     # Of glibc: the size above which memory is the system's own, which otherwise grows up to 32 MB.
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
-
-
-def configured(service: Service) -> Server:
-    """Return the server of a service, to be run with a listening socket."""
-    Connection.limit = connection_limit()
-    settings = service.settings
-    config = uvicorn.Config(
-        create_app(service),
-        http=Connection,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-        server_header=False,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
-        # Behind a proxy on this machine, clients are those that the proxy names.
-        proxy_headers=settings.loopback and bool(settings.hosts),
-        forwarded_allow_ips=["127.0.0.1", "::1"],
-    )
-    return Server(config)

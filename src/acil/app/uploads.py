@@ -21,7 +21,7 @@ from acil.vision.listing import check_class_name
 
 FIELD = "images"
 #: Largest requests that are held in memory at a time.
-_FULL_REQUESTS = 4
+_FULL_REQUESTS = 3
 #: Uploads larger than this share so many bytes a second: reading them must leave time for others.
 _LARGE, _BYTES_PER_SECOND = 2**20, 100 * 2**20
 
@@ -31,8 +31,10 @@ PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 #: A marker inside the coded data of a JPEG that is neither a stuffed byte, a restart nor a filler.
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
-#: A progressive JPEG has about ten; each goes through the whole image.
-_MAX_SCANS = 100
+#: A progressive JPEG has ten, of four colours eighteen; each goes through the whole image.
+_MAX_SCANS = 32
+#: Bytes that are searched at a time: nothing else runs meanwhile.
+_SEARCHED = 2**16
 #: Markers without content: restarts, a second start, and one for private use.
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
 #: At the start of a file, or anywhere behind the end of its image, where other readers may find it.
@@ -80,9 +82,17 @@ class _Upload:
 
 
 class _Parser(MultiPartParser):
-    """Refuses a form without its end; Starlette's own parser leaves out the part that is cut off."""
+    """Refuses a form without its end; Starlette's own parser leaves out the part that is cut off.
+
+    Too many images are a `TooLargeError`.
+    """
 
     _ended = False
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if len(self._files_to_close_on_error) == self.max_files:
+            raise TooLargeError(f"A request may have {self.max_files - 1} images. Send fewer at a time.")
 
     def on_end(self) -> None:
         self._ended = True
@@ -106,16 +116,25 @@ class Inbox:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._limit = _FULL_REQUESTS * settings.max_bytes
+        self._seconds = settings.read_seconds
         self._held = 0
         #: The oldest first.
         self._receiving: dict[_Upload, None] = {}
+
+    def hurry(self, seconds: float) -> None:
+        """Give uploads that arrive now or later no more than so many seconds."""
+        self._seconds = min(self._seconds, seconds)
+        end = asyncio.get_running_loop().time() + self._seconds
+        for upload in self._receiving:
+            if not upload.deadline.expired():
+                upload.deadline.reschedule(min(end, upload.deadline.when() or end))
 
     @contextlib.asynccontextmanager
     async def files(self, request: Request) -> AsyncIterator[list[bytes]]:
         """Receive the files of a request; their bytes count until the end of the context."""
         if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{FIELD}'.")
-        upload = _Upload(asyncio.timeout(self._settings.read_seconds))
+        upload = _Upload(asyncio.timeout(self._seconds))
         try:
             async with upload.deadline:
                 self._receiving[upload] = None
@@ -129,7 +148,8 @@ class Inbox:
         parser = _Parser(
             request.headers,
             self._counted(request, upload),
-            max_files=self._settings.max_images,
+            # The first that is too many is told by our parser.
+            max_files=self._settings.max_images + 1,
             max_fields=1,
         )
         # Bytes are counted, so none has to go to the disk.
@@ -274,10 +294,18 @@ def _end_of_jpeg(content: bytes) -> int:
             scans += 1
             if scans > _MAX_SCANS:
                 raise InputError(f"It has more than {_MAX_SCANS} scans. Save it again as an image.")
-            found = _JPEG_MARKER.search(content, position)
-            if found is None:
-                return len(content)
-            position = found.start()
+            position = _next_marker(content, position)
+    return len(content)
+
+
+def _next_marker(content: bytes, position: int) -> int:
+    """Return where the next marker of a JPEG is, or the end if there is none."""
+    while position < len(content):
+        # One byte more: a marker has two.
+        found = _JPEG_MARKER.search(content, position, position + _SEARCHED + 1)
+        if found is not None:
+            return found.start()
+        position += _SEARCHED
     return len(content)
 
 

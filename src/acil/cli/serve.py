@@ -94,7 +94,7 @@ def serve(
         tell(f"answers to {', '.join(settings.names)}{others}")
         sys.stdout.flush()
 
-    levels = {"acil": logging.INFO, "uvicorn": logging.WARNING}
+    levels = {"acil": logging.INFO, "_granian": logging.ERROR}
     with shown_log("%(asctime)s %(levelname)s %(message)s", levels):
         run(settings, ready)
     tell("stopped")

@@ -31,6 +31,8 @@ _PLUGINS = ("TiffImagePlugin", "WebPImagePlugin", "Jpeg2KImagePlugin", "AvifImag
 _HEIC = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1"))
 #: Pixels of an image that is still decoded: 268 MB as RGB. Larger ones are taken for an attack.
 MAX_PIXELS = 89_478_485
+#: Pixels that are made plain at a time.
+_STRIP = 2**18
 #: Of longer images only the middle is resized: one of 1 x 100,000 pixels would fill the memory.
 _MAX_ASPECT = 4
 #: Path of an image file, its content, or the image itself.
@@ -68,7 +70,7 @@ def decode(source: Source, size: int, mode: Literal["RGB", "L"] = "RGB", crop: f
         raise InputError(f"size must be at least 1 and crop in (0, 1]. Got size={size}, crop={crop}.")
     if mode not in ("RGB", "L"):
         raise InputError(f"mode must be 'RGB' or 'L'. Got {mode!r}.")
-    square = _square(_read(source, mode), size, max(size, round(size / crop)))
+    square = _converted(_square(_read(source, mode), size, max(size, round(size / crop))), mode)
     pixels = torch.from_numpy(np.array(square))
     with threads_for(pixels.numel()):
         return pixels.permute(2, 0, 1).contiguous() if mode == "RGB" else pixels.unsqueeze(0)
@@ -157,16 +159,28 @@ def _available() -> list[str]:
 
 
 def _plain(image: Image.Image, mode: str) -> Image.Image:
-    """Return an image without palette, transparency or more than 8 bits."""
+    """Return an image without palette, transparency or more than 8 bits; grey ones stay grey."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers of unknown range")
-    if image.mode == "I" or image.mode.startswith("I;"):
-        image = _eight_bits(image)
-    if image.mode in ("PA", "LA", "La", "RGBA", "RGBa") or "transparency" in image.info:
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, _converted(image, "RGBA"))
-        del white
-    return _converted(image, mode)
+    wide = image.mode == "I" or image.mode.startswith("I;")
+    clear = image.mode in ("PA", "LA", "La", "RGBA", "RGBa") or "transparency" in image.info
+    if wide or image.mode in ("1", "L", "LA", "La"):
+        mode = "L"
+    if not wide and not clear:
+        return _converted(image, mode)
+    # In strips: what this takes is several times as large as the image.
+    plain = Image.new(mode, image.size)
+    rows = max(1, _STRIP // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        strip = _eight_bits(strip) if wide else _on_white(strip)
+        plain.paste(_converted(strip, mode), (0, top))
+    return plain
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, _converted(image, "RGBA"))
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:
