@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from PIL import Image, PngImagePlugin
@@ -35,36 +35,6 @@ _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 _MAX_SCANS = 100
 #: Markers without content: restarts, a second start, and one for private use.
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
-#: At the start of a file, or anywhere behind the end of its image, where other readers may find it.
-_FOREIGN_ANYWHERE = {
-    b"%pdf-": "PDF",
-    b"<script": "HTML",
-    b"<html": "HTML",
-    b"<!doctype": "HTML",
-    b"<?php": "PHP",
-}
-# Looked for more closely: four bytes are somewhere in a film of some MB by chance.
-_SVG = re.compile(rb"<svg[\s>:/]")
-#: The last entry of an archive, in which only a comment follows, and the most bytes of both.
-_ZIP_END, _ZIP_END_BYTES = b"pk\x05\x06", 22 + 2**16
-#: Directly behind the end of an image, or behind padding.
-_FOREIGN_FIRST = {
-    b"\x7felf": "ELF program",
-    b"mz": "Windows program",
-    b"rar!": "RAR",
-    b"7z\xbc\xaf\x27\x1c": "7-Zip",
-    b"\x1f\x8b": "gzip",
-    b"\xca\xfe\xba\xbe": "Java class",
-    b"#!": "script",
-    b"gif8": "GIF",
-    b"\x89png": "PNG",
-    b"\xff\xd8\xff": "JPEG",
-    b"riff": "RIFF",
-}
-#: PDF and HTML readers look for their signature in this many bytes at the start.
-_HEAD = 1024
-#: Cameras put further JPEGs (previews, depth) behind the first.
-_SAME = {"JPEG": "JPEG", "PNG": "PNG", "GIF": "GIF", "WEBP": "RIFF"}
 
 
 class TooLargeError(InputError):
@@ -183,15 +153,14 @@ def check_image(content: bytes, max_pixels: int) -> int:
     """
     if not content:
         raise InputError("It is empty. Send the file again.")
-    kind = next((kind for kind, (magic, _) in _FORMATS.items() if content.startswith(magic)), None)
+    kind = next((kind for kind, magic in _FORMATS.items() if content.startswith(magic)), None)
     if kind is None:
         raise InputError(
             f"It is not an image of a format that is taken here. Send {', '.join(_FORMATS)}."
         )
-    # Before Pillow sees it: this also counts parts of the file, of which Pillow reads any number.
-    other = second_type(content, kind)
-    if other is not None:
-        raise InputError(f"It is a {kind} image and also {other}. Save it again as an image.")
+    # Pillow reads any number of parts, so count them before it sees the file.
+    if kind in _COUNTED:
+        _COUNTED[kind](content)
     try:
         with Image.open(io.BytesIO(content), formats=[kind]) as image:
             width, height = image.size
@@ -214,27 +183,6 @@ def check_name(name: str) -> str:
     return check_class_name(name)
 
 
-def second_type(content: bytes, kind: str) -> str | None:
-    """Return what else an image file claims to be, None if nothing.
-
-    What stands behind its end counts only if it says that it is something else: cameras put previews and
-    short films there.
-    """
-    head, tail = content[:_HEAD].lower(), content[_FORMATS[kind][1](content) :].lower()
-    for signature, name in _FOREIGN_ANYWHERE.items():
-        if signature in head or signature in tail:
-            return name
-    if _SVG.search(tail):
-        return "SVG"
-    if _ZIP_END in tail[-_ZIP_END_BYTES:]:
-        return "ZIP"
-    first = tail.lstrip(b"\0 \t\r\n")
-    for signature, name in _FOREIGN_FIRST.items():
-        if first.startswith(signature) and name != _SAME.get(kind):
-            return name
-    return None
-
-
 def _parts(content: bytes, size: int) -> Iterator[None]:
     """Count parts of a file, and raise if they are many and smaller than ``size`` on average."""
     for _ in range(1000 + len(content) // size):
@@ -242,7 +190,7 @@ def _parts(content: bytes, size: int) -> Iterator[None]:
     raise InputError("It consists of too many small parts. Save it again as an image.")
 
 
-def _end_of_png(content: bytes) -> int:
+def _count_png(content: bytes) -> None:
     position = len(PNG_MAGIC)
     for _ in _parts(content, 512):
         if position + 12 > len(content):
@@ -251,18 +199,17 @@ def _end_of_png(content: bytes) -> int:
         name = content[position + 4 : position + 8]
         position += 12 + length
         if name == b"IEND":
-            return position
-    return len(content)
+            return
 
 
-def _end_of_jpeg(content: bytes) -> int:
+def _count_jpeg(content: bytes) -> None:
     position, scans = 2, 0
     for _ in _parts(content, 512):
         if position + 4 > len(content):
             break
         marker = content[position + 1]
         if marker == _JPEG_END:
-            return position + 2
+            return
         if content[position] != 0xFF or marker == 0xFF:
             position += 1
             continue
@@ -276,12 +223,11 @@ def _end_of_jpeg(content: bytes) -> int:
                 raise InputError(f"It has more than {_MAX_SCANS} scans. Save it again as an image.")
             found = _JPEG_MARKER.search(content, position)
             if found is None:
-                return len(content)
+                return
             position = found.start()
-    return len(content)
 
 
-def _end_of_gif(content: bytes) -> int:
+def _count_gif(content: bytes) -> None:
     parts = _parts(content, 32)
 
     def behind_blocks(position: int) -> int:
@@ -294,38 +240,20 @@ def _end_of_gif(content: bytes) -> int:
         return 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0
 
     if len(content) < 13:
-        return len(content)
+        return
     position = 13 + table(content[10])
     for _ in parts:
         if position >= len(content):
             break
         block = content[position]
-        if block == 0x3B:
-            return position + 1
         if block == 0x21:
             position = behind_blocks(position + 2)
         elif block == 0x2C and position + 10 < len(content):
             position = behind_blocks(position + 11 + table(content[position + 9]))
         else:
-            return position
-    return len(content)
+            break
 
 
-def _end_of_webp(content: bytes) -> int:
-    length = int.from_bytes(content[4:8], "little")
-    return 8 + length + length % 2
-
-
-def _end_of_bmp(content: bytes) -> int:
-    # Some programs write 0 there.
-    return int.from_bytes(content[2:6], "little") or len(content)
-
-
-#: Formats that a server takes: how each begins, and what finds its end.
-_FORMATS: dict[str, tuple[bytes, Callable[[bytes], int]]] = {
-    "PNG": (PNG_MAGIC, _end_of_png),
-    "JPEG": (b"\xff\xd8", _end_of_jpeg),
-    "GIF": (b"GIF8", _end_of_gif),
-    "WEBP": (b"RIFF", _end_of_webp),
-    "BMP": (b"BM", _end_of_bmp),
-}
+#: Formats that a server takes, and how each begins.
+_FORMATS = {"PNG": PNG_MAGIC, "JPEG": b"\xff\xd8", "GIF": b"GIF8", "WEBP": b"RIFF", "BMP": b"BM"}
+_COUNTED = {"PNG": _count_png, "JPEG": _count_jpeg, "GIF": _count_gif}
