@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import io
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from PIL import Image, PngImagePlugin
 from starlette.datastructures import FormData, UploadFile
@@ -22,6 +23,10 @@ from acil.vision.listing import check_class_name
 FIELD = "images"
 #: Largest requests that are held in memory at a time.
 _FULL_REQUESTS = 4
+#: Characters of the name of a file that are shown.
+_MAX_FILE_NAME = 100
+#: Files that an error names; the list beside it has all.
+_TOLD = 5
 #: Uploads larger than this share so many bytes a second: reading them must leave time for others.
 _LARGE, _BYTES_PER_SECOND = 2**20, 100 * 2**20
 
@@ -37,8 +42,29 @@ _MAX_SCANS = 100
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
 
 
+class File(NamedTuple):
+    """One file of a request."""
+
+    name: str  # as `shown_name` made it
+    content: bytes
+
+
 class TooLargeError(InputError):
     """An upload has more bytes, images or pixels than the server takes."""
+
+
+class RefusedError(InputError):
+    """Some images of a request cannot be used, and nothing was done with the others."""
+
+    def __init__(self, files: Sequence[File], faults: Mapping[int, InputError]) -> None:
+        self.refused = refusals(files, faults)
+        self.too_large = all(isinstance(fault, TooLargeError) for fault in faults.values())
+        told = " ".join(f"{entry['image']}: {entry['error']}" for entry in self.refused[:_TOLD])
+        if len(files) > 1:
+            told = f"{len(faults)} of {len(files)} images cannot be used; nothing was changed. {told}"
+        if len(faults) > _TOLD:
+            told += f" And {len(faults) - _TOLD} more."
+        super().__init__(told)
 
 
 @dataclass(eq=False)
@@ -81,7 +107,7 @@ class Inbox:
         self._receiving: dict[_Upload, None] = {}
 
     @contextlib.asynccontextmanager
-    async def files(self, request: Request) -> AsyncIterator[list[bytes]]:
+    async def files(self, request: Request) -> AsyncIterator[list[File]]:
         """Receive the files of a request; their bytes count until the end of the context."""
         if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{FIELD}'.")
@@ -95,7 +121,7 @@ class Inbox:
             self._receiving.pop(upload, None)
             self._held -= upload.size
 
-    async def _received(self, request: Request, upload: _Upload) -> list[bytes]:
+    async def _received(self, request: Request, upload: _Upload) -> list[File]:
         parser = _Parser(
             request.headers,
             self._counted(request, upload),
@@ -114,10 +140,10 @@ class Inbox:
             if not fields:
                 raise InputError(f"There are no images. Send at least one, in a field named '{FIELD}'.")
             files = []
-            for key, value in fields:
+            for number, (key, value) in enumerate(fields, start=1):
                 if key != FIELD or not isinstance(value, UploadFile):
                     raise InputError(f"Send files in fields named '{FIELD}', and nothing else.")
-                files.append(value.file.read())
+                files.append(File(shown_name(value.filename, number), value.file.read()))
             return files
         finally:
             await form.close()
@@ -174,6 +200,23 @@ def check_image(content: bytes, max_pixels: int) -> int:
             f"It has {width} x {height} pixels, more than {max_pixels:,}. Make it smaller."
         )
     return width * height
+
+
+def shown_name(name: str | None, number: int) -> str:
+    """Return what answers call a file: the name that the client gives it, without what is no text."""
+    shown = (name or "").strip()
+    if len(shown) > _MAX_FILE_NAME:
+        shown = shown[: _MAX_FILE_NAME - 1] + "…"
+    safe = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
+    return safe or f"image {number}"
+
+
+def refusals(files: Sequence[File], faults: Mapping[int, InputError]) -> list[dict[str, Any]]:
+    """Return what is wrong with which files, in their order."""
+    return [
+        {"place": place, "image": files[place].name, "error": str(faults[place])}
+        for place in sorted(faults)
+    ]
 
 
 def check_name(name: str) -> str:
