@@ -204,10 +204,12 @@ def test_the_token_is_asked_for_where_it_is_entered(opened):
     def wanted(what):
         says(page, what, "not the token of this server: enter it under “Token”")
         playwright.expect(field).to_be_focused()
-        playwright.expect(field).to_be_in_viewport()
+        playwright.expect(field).to_be_in_viewport(ratio=1)
         playwright.expect(field).to_have_attribute("aria-invalid", "true")
-        assert page.locator("#token-section").evaluate("e => e.getBoundingClientRect().top") < 812
+        playwright.expect(page.locator("#token-status")).to_be_in_viewport(ratio=1)
+        says(page, "token", "This is not the token of this server.")
         field.fill("still wrong")
+        playwright.expect(page.locator("#token-status")).to_be_empty()
         playwright.expect(field).not_to_have_attribute("aria-invalid", "true")
 
     send(page, "red", images)

@@ -23,13 +23,21 @@ const unusable = (n) => `${counted(n, "image", "images")} cannot be used`;
 // Requests
 
 function why(body, status) {
-  if (status === 401) {
-    const wrong = $("token").value.trim() ? "This is not the token of this server"
-      : "Teaching and forgetting need the token of this server";
-    return `${wrong}: enter it under “Token”.`;
-  }
   if (typeof body.detail === "string") return body.detail;
   return `The server answered ${status}.`;
+}
+
+// Say what is wrong with the token where it is entered; return what to say elsewhere.
+function wantToken() {
+  const wrong = $("token").value.trim() ? "This is not the token of this server"
+    : "Teaching and forgetting need the token of this server";
+  // Nothing outside of an open dialog can be filled in.
+  $("forget-dialog").close();
+  $("token").setAttribute("aria-invalid", "true");
+  say("token-status", `${wrong}.`, true);
+  $("token").focus();
+  $("token-section").scrollIntoView({ block: "nearest" });
+  return `${wrong}: enter it under “Token”.`;
 }
 
 async function ask(path, files) {
@@ -49,14 +57,9 @@ async function ask(path, files) {
   }
   const body = await response.json().catch(() => ({}));
   if (response.ok) return body;
-  if (response.status === 401) {
-    // Nothing outside of an open dialog can be filled in.
-    $("forget-dialog").close();
-    $("token").setAttribute("aria-invalid", "true");
-    $("token").focus();
-  }
   const { status } = response;
-  throw Object.assign(new Error(why(body, status)), { status, refused: body.refused });
+  const text = status === 401 ? wantToken() : why(body, status);
+  throw Object.assign(new Error(text), { status, refused: body.refused });
 }
 
 // What each part of a multipart request adds to its file, at most.
@@ -124,6 +127,7 @@ function picture(file, text) {
   const image = element("img", { alt: text });
   image.src = URL.createObjectURL(file);
   image.addEventListener("load", () => URL.revokeObjectURL(image.src), { once: true });
+  image.addEventListener("error", () => image.classList.add("broken"), { once: true });
   return image;
 }
 
@@ -464,7 +468,10 @@ if (location.hash.startsWith("#token=")) {
   history.replaceState(null, "", location.pathname);
 }
 $("token").value = sessionStorage.getItem("acil-token") ?? "";
-$("token").addEventListener("input", () => $("token").removeAttribute("aria-invalid"));
+$("token").addEventListener("input", () => {
+  $("token").removeAttribute("aria-invalid");
+  say("token-status", "");
+});
 $("token").addEventListener("change", () => sessionStorage.setItem("acil-token", $("token").value));
 
 refresh().catch((error) => {
