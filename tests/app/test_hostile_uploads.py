@@ -178,6 +178,12 @@ REQUESTS = {
     "other field": (part('form-data; name="x"; filename="a.png"'), BOUNDARY, 422),
     "path as file name": (part('form-data; name="images"; filename="../../etc/passwd"'), BOUNDARY, 422),
     "null as file name": (part('form-data; name="images"; filename="a\0b"'), BOUNDARY, 422),
+    "half a letter as file name": (
+        part('form-data; name="images"; filename="+2AA-"'),
+        {"Content-Type": "multipart/form-data; boundary=x; charset=utf-7"},
+        422,
+    ),
+    "long file name": (part(f'form-data; name="images"; filename="{"x" * 3000}"'), BOUNDARY, 422),
     "no name": (part("form-data"), BOUNDARY, 400),
     "many fields": (part('form-data; name="a"') * 3, BOUNDARY, 422),
     "large text": (part('form-data; name="images"', b"x" * (MAX_BYTES - 200)), BOUNDARY, 422),
@@ -190,6 +196,7 @@ def test_hostile_requests_are_refused(unchanged, name):
     content, headers, status = REQUESTS[name]
     answer = unchanged.post("/predict", content=content, headers=headers)
     assert answer.status_code == status, answer.text
+    assert len(answer.content) < 500
 
 
 def test_body_without_a_length_is_cut_off(unchanged):
