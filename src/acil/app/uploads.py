@@ -23,10 +23,6 @@ from acil.vision.listing import check_class_name
 FIELD = "images"
 #: Largest requests that are held in memory at a time.
 _FULL_REQUESTS = 4
-#: Characters of the name of a file that are shown.
-_MAX_FILE_NAME = 100
-#: Files that an error names; the list beside it has all.
-_TOLD = 5
 #: Uploads larger than this share so many bytes a second: reading them must leave time for others.
 _LARGE, _BYTES_PER_SECOND = 2**20, 100 * 2**20
 
@@ -40,6 +36,10 @@ _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 _MAX_SCANS = 100
 #: Markers without content: restarts, a second start, and one for private use.
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
+#: Characters of the name of a file that are shown.
+_MAX_FILE_NAME = 100
+#: Files that an error names; the list beside it has all.
+_TOLD = 5
 
 
 class File(NamedTuple):
