@@ -385,6 +385,24 @@ def test_teaching_learns_the_good_files_and_names_the_bad_ones(opened):
     assert totals(page) == {"red": 2}
 
 
+def test_a_file_that_is_too_large_is_named_and_holds_up_no_other(opened):
+    page = opened(max_bytes=8_000)
+    large = {**bad_file("large.bmp"), "buffer": b"BM" + bytes(9_000)}
+    told = "large.bmp: It has 9,002 bytes, more than 8,000."
+    send(page, "red", [large, *files("red", 2), large, *files("blue", 1)])
+    says(page, "teach", "Learnt 3 images of “red”")
+    playwright.expect(page.locator("#teach-refused li")).to_have_count(2)
+    playwright.expect(page.locator("#teach-refused li").first).to_contain_text(told)
+    page.set_input_files("#predict-files", [*files("red", 1), large, *files("red", 1)])
+    says(page, "predict", "2 answers. 1 image cannot be used.")
+    assert page.locator("#answers h3").all_inner_texts() == ["red", "large.bmp", "red"]
+    page.get_by_role("button", name="Forget images of red").click()
+    page.set_input_files("#forget-files", [large])
+    page.get_by_role("dialog").get_by_role("button", name="Forget", exact=True).click()
+    says(page, "forget-dialog", told)
+    assert totals(page) == {"red": 3}
+
+
 def test_images_are_taken_out_one_by_one(opened):
     page = opened()
     page.get_by_label("Name of the class").fill("red")

@@ -84,6 +84,13 @@ async function send(path, files, use, useNone = null) {
   while (parts.length) {
     const part = parts.shift();
     try {
+      // Alone in its part. The server would hang up before it has all of it.
+      if (part[0].size > bytes) {
+        const [size, most] = [part[0].size, bytes].map((n) => n.toLocaleString("en"));
+        const text = `It has ${size} bytes, more than ${most}. Make it smaller.`;
+        const refused = [{ place: 0, image: part[0].name, error: text }];
+        throw Object.assign(new Error(`${part[0].name}: ${text}`), { refused });
+      }
       use(await ask(path, part), part);
     } catch (error) {
       if (error.refused && useNone) {
