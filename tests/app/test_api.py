@@ -8,19 +8,25 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from acil import ImageClassifier
 from acil.app.api import PAGES
+from acil.app.uploads import File, shown_name
 from acil.errors import ModelFileError
 from acil.images.undo import kept_states
 from acil.modelfile import describe, load, locked
 from acil.modelfile.writing import cannot_read
 from pictures import draw, network
-from serving import TOKEN, client, images_of, wait_until
+from serving import TOKEN, client, encoded, images_of, wait_until
 
 #: Scores of a batch and of a single row go through other matrix products.
 SCORES = 1e-9
+
+
+def uploads_of(name, number):
+    return [File(f"{i}.png", image) for i, image in enumerate(images_of(name, number))]
 
 
 def test_answers_are_those_of_the_library(taught):
@@ -115,7 +121,7 @@ def test_change_right_behind_an_undo_is_the_last_of_the_history(taught, monkeypa
         def submit(self, work, *given):
             futures.append(Future())
             futures[0].set_result(work(*given))
-            service._changed("learn", "white", images_of("white", 2))
+            service._changed("learn", "white", uploads_of("white", 2), {})
             return futures[0]
 
     with monkeypatch.context() as patched:
@@ -387,10 +393,139 @@ def test_wrong_parameters_are_told_like_every_refusal(taught, query, told):
 
 
 def test_an_address_that_is_none_is_told(taught):
-    for path in ("/nowhere", "/classes/a%2Fb"):
-        refused = taught.post(path)
-        assert refused.status_code == 404
-        assert "A class name cannot have a '/'" in refused.json()["detail"]
+    refused = taught.post("/nowhere")
+    assert refused.status_code == 404
+    assert "nothing at this address" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["a%2Fb", "a/b", "a%2Fb/forget", "a%2Fforget/forget"])
+def test_a_slash_in_a_class_name_is_told_as_such(taught, path):
+    refused = taught.post(f"/classes/{path}")
+    assert refused.status_code == 422
+    name = path.removesuffix("/forget").replace("%2F", "/")
+    assert f"The class name '{name}' reads like a path" in refused.json()["detail"]
+
+
+#: Files that nobody can use: before anything is decoded, and when it is.
+BAD = {"notes.txt": b"hello", "cut.png": images_of("red", 1)[0][:-30], "empty.jpg": b""}
+
+
+def post(served, path, files):
+    given = [("images", (name, content, "image/png")) for name, content in files.items()]
+    return served.post(path, files=given)
+
+
+def mixed(name):
+    """Return images with a bad file before and behind each."""
+    good = {f"{name} {i}.png": image for i, image in enumerate(images_of(name, 2))}
+    (first, one), (second, other) = good.items()
+    notes, cut, empty = BAD.items()
+    return good, dict([notes, (first, one), cut, (second, other), empty])
+
+
+def test_prediction_of_good_files_does_not_depend_on_bad_ones(taught):
+    good, files = mixed("red")
+    expected = post(taught, "/predict", good).json()["predictions"]
+    answer = post(taught, "/predict", files)
+    assert answer.status_code == 200
+    found = answer.json()["predictions"]
+    assert [one["image"] for one in found] == list(files)
+    assert [one for one in found if one["error"] is None] == expected
+    for one in found:
+        if one["image"] in BAD:
+            assert one["error"].endswith(".")
+            assert (one["label"], one["top"], one["novelty"], one["unknown"]) == ("", [], None, False)
+    assert samples_of(taught.get("/metrics").text)["acil_images_total", "predict"] == 4
+
+
+def test_teaching_learns_the_good_files_and_names_the_others(taught):
+    good, files = mixed("green")
+    report = post(taught, "/classes/green", files).json()
+    assert (report["images"], report["totals"]["green"]) == (2, 2)
+    assert [(one["place"], one["image"]) for one in report["refused"]] == [
+        (0, "notes.txt"),
+        (2, "cut.png"),
+        (4, "empty.jpg"),
+    ]
+    # They are the images that the library learns.
+    model = ImageClassifier.load(taught.service.settings.model)
+    assert len(model.learn(list(good.values()), "green").repeated) == 2
+
+
+def test_forgetting_does_all_or_nothing(taught):
+    """Who asks to forget must not take a part for all of it."""
+    content = taught.service.settings.model.read_bytes()
+    _, files = mixed("red")
+    refused = post(taught, "/classes/red/forget", files)
+    assert refused.status_code == 422
+    assert [one["image"] for one in refused.json()["refused"]] == list(BAD)
+    strange = {"mine.png": images_of("red", 1)[0], "of others.png": images_of("red", 1, seed=5)[0]}
+    refused = post(taught, "/classes/red/forget", strange)
+    assert "never learnt (of others.png)" in refused.json()["detail"]
+    assert taught.service.settings.model.read_bytes() == content
+
+
+@pytest.mark.parametrize("path", ["/predict", "/classes/red", "/classes/red/forget"])
+def test_files_of_which_none_can_be_used_are_an_error_that_names_each(taught, path):
+    before = taught.get("/model").json()
+    for name, content in BAD.items():
+        refused = post(taught, path, {name: content})
+        assert refused.status_code == 422
+        assert refused.json()["detail"].startswith(f"{name}: ")
+        assert [one["image"] for one in refused.json()["refused"]] == [name]
+    cut = dict.fromkeys((f"{i}.png" for i in range(20)), BAD["cut.png"])
+    for files in (BAD, cut):
+        refused = post(taught, path, files)
+        assert refused.status_code == 422
+        assert [one["image"] for one in refused.json()["refused"]] == list(files)
+        assert f"{len(files)} of {len(files)} images cannot be used" in refused.json()["detail"]
+    assert refused.json()["detail"].endswith("And 15 more.")
+    assert taught.get("/model").json() == before
+
+
+def test_images_of_too_many_pixels_are_a_413_only_if_all_are(settings):
+    with client(settings(max_pixels=150)) as served:
+        small, large = images_of("red", 1)[0], encoded(Image.new("RGB", (20, 20)))
+        served.teach("red", [small])
+        refused = served.predict([large])
+        assert (refused.status_code, refused.json()["refused"][0]["image"]) == (413, "0.png")
+        assert served.predict([large, b"hello"]).status_code == 422
+        found = served.predict([large, small]).json()["predictions"]
+        assert "20 x 20 pixels" in found[0]["error"]
+        assert found[1]["label"] == "red"
+        # In all, which a client may send in parts: no file is to blame.
+        refused = served.predict([small] * 9)
+        assert refused.status_code == 413
+        assert "refused" not in refused.json()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("my photo (1).jpg", "my photo (1).jpg"),
+        ("犬.png", "犬.png"),
+        ("a/../b.png", "a/../b.png"),
+        ("<b>.png", "<b>.png"),
+        ("x" * 300, "x" * 99 + "…"),
+        ("a\0\n\x1b[31m\x85\u202egnp.exe\ud800", "a���[31m��gnp.exe�"),
+        ("", "image 7"),
+        (" \t", "image 7"),
+        (None, "image 7"),
+    ],
+)
+def test_names_of_files_are_short_plain_text(name, shown):
+    assert shown_name(name, 7) == shown
+
+
+def test_names_of_files_come_back_in_answers_and_not_in_the_log(taught, caplog):
+    with caplog.at_level("DEBUG"):
+        found = post(taught, "/predict", {"secret<b>.png": images_of("red", 1)[0]}).json()
+        post(taught, "/predict", {"secret.txt": b"x"})
+        post(taught, "/classes/red", {"secret.png": images_of("red", 1, seed=8)[0], "secret.txt": b"x"})
+    assert found["predictions"][0]["image"] == "secret<b>.png"
+    logged = [one.getMessage() for one in caplog.records if one.name.startswith("acil")]
+    assert len(logged) >= 3
+    assert not any("secret" in line for line in logged)
 
 
 @pytest.mark.parametrize("path", ["/", "/static/page.js", "/health", "/model", "/metrics"])

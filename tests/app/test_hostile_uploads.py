@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from acil.app import uploads
-from acil.app.uploads import check_image, second_type
+from acil.app.uploads import check_image
 from acil.errors import InputError
 from hostile import FILES
 from pictures import png
@@ -58,24 +58,18 @@ def hostile_files() -> dict[str, bytes]:
     for kind in KINDS:
         whole = photograph(kind)
         for name, content in FOREIGN.items():
-            found[f"{kind} and {name}"] = whole + content
-        found[f"{kind} and padded zip"] = whole + bytes(500) + FOREIGN["zip"]
-        for other in KINDS[:4]:
-            if other != kind:
-                found[f"{kind} and {other}"] = whole + photograph(other)
-        for part in (4, 9, 14, 40, len(whole) // 2, len(whole) * 3 // 4):
+            found[f"{kind} behind {name}"] = content + whole
+        for part in (4, 9, 14, 40, *(len(whole) * eighths // 8 for eighths in (2, 3, 4, 5, 6))):
             found[f"{kind} cut at {part}"] = whole[:part]
         found[f"{kind} behind text"] = b"hello " + whole
         found[f"{kind} of zeros"] = whole[:8] + bytes(200)
-    noise, jpeg = np.random.default_rng(1), photograph("JPEG")
+    noise = np.random.default_rng(1)
     for size in (1, 2, 16, 1000):
         found[f"noise {size}"] = noise.bytes(size)
     found |= {
         "png wide": png(2**31 - 1, 1, (b"IDAT", zlib.compress(bytes(10)))),
         "png too large": png(1200, 1000, (b"IDAT", zlib.compress(bytes(1200 * 3001)))),
         "png without data": png(8, 8),
-        "pdf in a comment": jpeg[:2] + b"\xff\xfe\x00\x0a%PDF-1.7" + jpeg[2:],
-        "script in a comment": jpeg[:2] + b"\xff\xfe\x00\x0b<script>x" + jpeg[2:],
         "tiff": encoded(Image.new("RGB", (8, 8)), "TIFF"),
         "ppm": encoded(Image.new("RGB", (8, 8)), "PPM"),
         "icon": encoded(Image.new("RGB", (16, 16)), "ICO"),
@@ -131,23 +125,15 @@ def test_hostile_files_are_refused(unchanged):
     for number, (name, content) in enumerate(hostile_files().items()):
         answers = [unchanged.teach("red", [content])]
         if number % 7 == 0:
-            answers += [unchanged.predict([*good, content]), unchanged.forget("red", [*good, content])]
+            answers.append(unchanged.forget("red", [*good, content]))
+            # Refused as a whole if it is too large; others hold nobody up.
+            beside = unchanged.predict([*good, content])
+            if beside.status_code != 413 and not beside.json()["predictions"][1]["error"]:
+                accepted[name] = "predicted"
         for answer in answers:
             if not 400 <= answer.status_code < 500 or not answer.json()["detail"]:
                 accepted[name] = answer.status_code
     assert accepted == {}
-
-
-def test_bad_upload_is_named_by_its_number_and_in_terms_of_http(unchanged):
-    images = images_of("red", 3)
-    cut = images[1][: len(images[1]) // 2]
-    for answer in (
-        unchanged.teach("red", [images[0], cut, images[2]]),
-        unchanged.forget("red", [images[0], cut, images[2]]),
-        unchanged.predict([images[0], cut, images[2]]),
-    ):
-        assert "Image 2:" in answer.json()["detail"]
-        assert "--" not in answer.json()["detail"]
 
 
 def test_hostile_class_names_are_refused(unchanged):
@@ -194,6 +180,12 @@ REQUESTS = {
     "other field": (part('form-data; name="x"; filename="a.png"'), BOUNDARY, 422),
     "path as file name": (part('form-data; name="images"; filename="../../etc/passwd"'), BOUNDARY, 422),
     "null as file name": (part('form-data; name="images"; filename="a\0b"'), BOUNDARY, 422),
+    "half a letter as file name": (
+        part('form-data; name="images"; filename="+2AA-"'),
+        {"Content-Type": "multipart/form-data; boundary=x; charset=utf-7"},
+        422,
+    ),
+    "long file name": (part(f'form-data; name="images"; filename="{"x" * 3000}"'), BOUNDARY, 422),
     "no name": (part("form-data"), BOUNDARY, 400),
     "many fields": (part('form-data; name="a"') * 3, BOUNDARY, 422),
     "large text": (part('form-data; name="images"', b"x" * (MAX_BYTES - 200)), BOUNDARY, 422),
@@ -206,6 +198,7 @@ def test_hostile_requests_are_refused(unchanged, name):
     content, headers, status = REQUESTS[name]
     answer = unchanged.post("/predict", content=content, headers=headers)
     assert answer.status_code == status, answer.text
+    assert len(answer.content) < 500
 
 
 def test_body_without_a_length_is_cut_off(unchanged):
@@ -263,32 +256,48 @@ def test_markers_are_found_piece_by_piece(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ordinary_images_are_taken_with_what_cameras_append(kind):
+def test_what_stands_behind_an_image_does_not_matter(kind):
+    """Nothing that is uploaded is stored or handed out: to nobody can it be another kind of file."""
     whole = photograph(kind)
-    for tail in (b"", bytes(700), b"\r\n", b"\0\0\0\x18ftypmp42" + bytes(50), b"SEFH" + bytes(30)):
-        check_image(whole + tail, MAX_PIXELS)
-    assert second_type(whole + whole, kind) is None or kind == "BMP"
+    film = b"\0\0\0\x18ftypmp42" + bytes(50)
+    for tail in (bytes(700), b"\r\n", film, b"SEFH" + bytes(30), whole, *FOREIGN.values()):
+        assert check_image(whole + tail, MAX_PIXELS) == 24 * 24
 
 
-def test_a_film_behind_a_photograph_is_taken_whatever_its_bytes():
-    film = b"\0\0\0\x18ftypmp42" + b"PK\x03\x04 PK\x05\x06 <SVGs" + bytes(2**17)
-    check_image(photograph("JPEG") + film, MAX_PIXELS)
-    with pytest.raises(InputError, match="also ZIP"):
-        check_image(photograph("JPEG") + film + archive(), MAX_PIXELS)
-    with pytest.raises(InputError, match="also SVG"):
-        check_image(photograph("JPEG") + film + b"<svg onload=x>", MAX_PIXELS)
+def segment(marker: int, content: bytes) -> bytes:
+    return b"\xff" + bytes([marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+#: As Photoshop writes them into the first kilobyte.
+METADATA = {
+    "APP13": segment(
+        0xED,
+        b"Photoshop 3.0\x008BIM\x03\xe8\0\0\0\0\0\x8a"
+        b'<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" '
+        b'"http://www.apple.com/DTDs/PropertyList-1.0.dtd">',
+    ),
+    "XMP": segment(
+        0xE1,
+        b'http://ns.adobe.com/xap/1.0/\0<?xpacket begin="" id="W5M0"?><!DOCTYPE plist>'
+        b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><html><script>PK\x05\x06%PDF-</x:xmpmeta>',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_photographs_with_metadata_of_photoshop_are_classified_as_without(served, name):
+    jpeg = photograph("JPEG")
+    edited = jpeg[:2] + METADATA[name] + jpeg[2:]
+    plain, found = served.predict([jpeg, edited]).json()["predictions"]
+    assert found["top"] == plain["top"]
 
 
 def test_progressive_and_animated_images_are_taken():
     image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (40, 40, 3), dtype=np.uint8))
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", progressive=True, comment=b"a comment", quality=95)
-    check_image(buffer.getvalue() + FOREIGN["elf"][:0], MAX_PIXELS)
-    with pytest.raises(InputError, match="also ELF"):
-        check_image(buffer.getvalue() + FOREIGN["elf"], MAX_PIXELS)
+    check_image(buffer.getvalue(), MAX_PIXELS)
     for kind in ("GIF", "WEBP", "PNG"):
         buffer = io.BytesIO()
         image.save(buffer, kind, save_all=True, append_images=[image.rotate(90)] * 3)
         check_image(buffer.getvalue(), MAX_PIXELS)
-        with pytest.raises(InputError, match="also ZIP"):
-            check_image(buffer.getvalue() + FOREIGN["zip"], MAX_PIXELS)

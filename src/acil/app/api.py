@@ -23,7 +23,7 @@ from acil.app.line import RETRY_SECONDS
 from acil.app.metrics import CONTENT_TYPE
 from acil.app.service import Service
 from acil.app.store import Action
-from acil.app.uploads import FIELD, Inbox, TooLargeError
+from acil.app.uploads import FIELD, Inbox, RefusedError, TooLargeError, check_name
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ _BODY: dict[str, Any] = {
         },
     }
 }
-_NOTHING = "There is nothing at this address; /docs has all addresses. A class name cannot have a '/'."
+_NOTHING = "There is nothing at this address; /docs has all addresses."
 
 
 class Likely(BaseModel):
@@ -71,14 +71,16 @@ class Likely(BaseModel):
 
 
 class Predicted(BaseModel):
-    """What the model says of one image."""
+    """What the model says of one image, or why it cannot say anything."""
 
-    label: str = Field(description='The likeliest class, or "unknown".')
+    image: str = Field(description="Name of the file.")
+    label: str = Field(description='The likeliest class, or "unknown"; "" if there is an error.')
     unknown: bool = Field(description="Whether the image is unlike everything learnt.")
     novelty: float | None = Field(
         description="Above 1 for 5 % of images of the classes learnt, and for others."
     )
     top: list[Likely] = Field(description="The likeliest classes, best first.")
+    error: str | None = Field(description="Why the file cannot be used, if so.")
 
 
 class Predictions(BaseModel):
@@ -125,6 +127,14 @@ class Entry(BaseModel):
     held_out: Comparison | None
 
 
+class RefusedFile(BaseModel):
+    """A file of a request that cannot be used."""
+
+    place: int = Field(description="Which one, from 0.")
+    image: str = Field(description="Its name.")
+    error: str
+
+
 class Changed(Entry):
     """A change that has just been made and saved."""
 
@@ -133,6 +143,7 @@ class Changed(Entry):
     misplaced: int = Field(
         description="Those of them that were learnt as another class: forget them there first."
     )
+    refused: list[RefusedFile] = Field(description="Files left out, because they cannot be used.")
     seconds: float
 
 
@@ -179,6 +190,9 @@ class Refusal(BaseModel):
     """Why a request was refused; nothing was changed."""
 
     detail: str
+    refused: list[RefusedFile] | None = Field(
+        None, description="Files that cannot be used, if that is the reason."
+    )
 
 
 _STATUS: list[tuple[type[Exception], int, str | None]] = [
@@ -209,6 +223,7 @@ def create_app(service: Service) -> FastAPI:
     )
     for kind, status, detail in _STATUS:
         app.add_exception_handler(kind, _answered(status, detail))
+    app.add_exception_handler(RefusedError, _files_refused)
     app.add_exception_handler(404, _answered(404, _NOTHING))
     app.add_exception_handler(405, _method_refused)
     app.add_exception_handler(RequestValidationError, _parameters_refused)
@@ -233,7 +248,10 @@ def create_app(service: Service) -> FastAPI:
             ),
         ] = None,
     ) -> Predictions:
-        """Name the class of images."""
+        """Name the class of images.
+
+        Of a file that cannot be used the answer has the error; if none can be used, it is a refusal.
+        """
         limit = service.settings.unknown_above if unknown_above is None else unknown_above
         service.store.require()
         async with inbox.files(request) as files:
@@ -243,16 +261,25 @@ def create_app(service: Service) -> FastAPI:
 
     @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def teach(request: Request, name: str) -> Changed:
-        """Teach images of a new class, or more of a known one; the model is saved before the answer."""
+        """Teach images of a new class, or more of a known one; the model is saved before the answer.
+
+        Files that cannot be used are left out and named; if none can be used, it is a refusal.
+        """
         return await changed(request, "learn", name)
 
     @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=_BODY, dependencies=protected)
     async def forget(request: Request, name: str) -> Changed:
         """Forget images of a class: the head becomes the one that never learnt them.
 
-        Send the same files that were taught. A class of which none is left disappears.
+        Send the same files that were taught. A class of which none is left disappears. If one file
+        cannot be used or was not taught, nothing is forgotten.
         """
         return await changed(request, "forget", name)
+
+    @app.post("/classes/{name:path}", include_in_schema=False)
+    async def misnamed(name: str) -> None:
+        # Only a name with a '/', or none, comes here.
+        check_name(name.removesuffix("/forget"))
 
     @app.post("/undo", responses=refusals, dependencies=protected)
     async def undo() -> Model:
@@ -342,6 +369,12 @@ async def _parameters_refused(request: Request, error: Any) -> JSONResponse:
         for fault in error.errors()
     ]
     return JSONResponse({"detail": " ".join(texts)}, 422)
+
+
+async def _files_refused(request: Request, error: Any) -> JSONResponse:
+    """Say which files cannot be used."""
+    status = 413 if error.too_large else 422
+    return JSONResponse({"detail": str(error), "refused": error.refused}, status)
 
 
 def _answered(status: int, detail: str | None) -> Any:

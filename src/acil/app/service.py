@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from acil.app.line import BusyError, Line, Waiting
 from acil.app.metrics import Metrics
 from acil.app.settings import Settings
 from acil.app.store import Action, Served, Store
-from acil.app.uploads import TooLargeError, check_image, check_name
+from acil.app.uploads import (
+    File,
+    RefusedError,
+    TooLargeError,
+    check_image,
+    check_name,
+    refusals,
+)
 from acil.errors import InputError
-from acil.images import Samples
-from acil.vision.embedder import worker_threads
+from acil.images import Prediction, Samples
+from acil.vision.embedder import decode_all, worker_threads
 
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
@@ -37,6 +44,8 @@ _BATCH, _DECODERS = 2 * _CORES, min(4, _CORES)
 _MAX_CHANGES = 4
 #: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
 _IMAGE_COST, _BYTE_COST = 1_000_000, 16
+#: What is wrong with files of a request, by their places in it.
+Faults = dict[int, InputError]
 
 
 class Service:
@@ -74,33 +83,39 @@ class Service:
         self._turns = asyncio.Semaphore(_MAX_CHANGES)
 
     async def predict(
-        self, client: str, files: Sequence[bytes], top: int, unknown_above: float | None
+        self, client: str, files: Sequence[File], top: int, unknown_above: float | None
     ) -> dict[str, Any]:
-        """Return what the model says of images; cancelled, it takes no more time."""
-        sizes = await self._checked(files)
+        """Return what the model says of images; cancelled, it takes no more time.
+
+        A file that cannot be used has an error instead; if none can, raise.
+        """
+        sizes, faults = await self._checked(files)
         waiting = [
             Waiting(
-                functools.partial(self._decoded, number, content),
+                functools.partial(self._decoded, place, files[place].content, faults),
                 pixels,
-                pixels + _IMAGE_COST + _BYTE_COST * len(content),
+                pixels + _IMAGE_COST + _BYTE_COST * len(files[place].content),
             )
-            for number, (content, pixels) in enumerate(zip(files, sizes, strict=True), start=1)
+            for place, pixels in sizes.items()
         ]
-        answer = functools.partial(self._answer, top=top, unknown_above=unknown_above)
+        answer = functools.partial(
+            self._answer, files, list(sizes), faults, top=top, unknown_above=unknown_above
+        )
         found: dict[str, Any] = await asyncio.wrap_future(self._line.submit(client, waiting, answer))
-        self.metrics.used("predict", len(files))
+        self.metrics.used("predict", len(files) - len(faults))
         return found
 
-    async def change(self, action: Action, name: str, files: Sequence[bytes]) -> dict[str, Any]:
+    async def change(self, action: Action, name: str, files: Sequence[File]) -> dict[str, Any]:
         """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
 
+        Teaching leaves out files that cannot be used, unless none can; forgetting refuses all.
         Return the report, the new revision, and the comparison on held-out images if there are any.
         """
         check_name(name)
         async with self._turn():
-            await self._checked(files)
+            _, faults = await self._checked(files)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._changes, self._changed, action, name, list(files))
+            return await loop.run_in_executor(self._changes, self._changed, action, name, files, faults)
 
     async def undo(self) -> dict[str, Any]:
         """Take the last change of the file back; return the description of the state before it."""
@@ -153,37 +168,84 @@ class Service:
         self._checkers.shutdown()
         self._line.close()
 
-    async def _checked(self, files: Sequence[bytes]) -> list[int]:
-        """Return the pixels of each image, or raise an error that names the first bad one."""
+    async def _checked(self, files: Sequence[File]) -> tuple[dict[int, int], Faults]:
+        """Return the pixels of images by place, and what is wrong with the others; raise if all are."""
 
-        def check() -> list[int]:
-            sizes = []
-            for number, content in enumerate(files, start=1):
-                with _named(number):
-                    sizes.append(check_image(content, self.settings.max_pixels))
-            if sum(sizes) > self.settings.request_pixels:
+        def check() -> tuple[dict[int, int], Faults]:
+            sizes: dict[int, int] = {}
+            faults: Faults = {}
+            for place, file in enumerate(files):
+                try:
+                    sizes[place] = check_image(file.content, self.settings.max_pixels)
+                except InputError as error:
+                    faults[place] = error
+            if not sizes:
+                raise RefusedError(files, faults)
+            pixels = sum(sizes.values())
+            if pixels > self.settings.request_pixels:
                 raise TooLargeError(
-                    f"The images have {sum(sizes):,} pixels in all, more than "
+                    f"The images have {pixels:,} pixels in all, more than "
                     f"{self.settings.request_pixels:,}. Send fewer or smaller ones."
                 )
-            return sizes
+            return sizes, faults
 
         return await asyncio.get_running_loop().run_in_executor(self._checkers, check)
 
-    def _decoded(self, number: int, content: bytes) -> Tensor:
-        with _named(number):
-            return self.store.embedder.decode(content)
+    def _decoded(self, place: int, content: bytes, faults: Faults) -> Tensor:
+        embedder = self.store.embedder
+        try:
+            return embedder.decode(content)
+        except InputError as error:
+            faults[place] = error
+            # The others go on, and the line needs pixels for each: black ones, whose answer is not used.
+            made = embedder.preprocessing
+            return torch.zeros(len(made.mean), made.size, made.size, dtype=torch.uint8)
 
-    def _answer(self, features: Tensor, top: int, unknown_above: float | None) -> dict[str, Any]:
-        """Classify the images of a request, all by one state of the model."""
+    def _answer(
+        self,
+        files: Sequence[File],
+        places: Sequence[int],
+        faults: Faults,
+        features: Tensor,
+        top: int,
+        unknown_above: float | None,
+    ) -> dict[str, Any]:
+        """Classify the images at these places of a request, all by one state of the model."""
+        if len(faults) == len(files):
+            raise RefusedError(files, faults)
         published = self.store.require()
-        names = [f"image {number + 1}" for number in range(len(features))]
-        found = published.snapshot.classify(features.numpy(), names, top, unknown_above)
-        return {"revision": published.revision, "predictions": [one.to_dict() for one in found]}
+        rows = {place: row for row, place in enumerate(places) if place not in faults}
+        names = [files[place].name for place in rows]
+        answers = published.snapshot.classify(
+            features[list(rows.values())].numpy(), names, top, unknown_above
+        )
+        found = dict(zip(rows, answers, strict=True))
+        for place, fault in faults.items():
+            found[place] = Prediction(files[place].name, "", False, (), None, str(fault))
+        predictions = [found[place].to_dict() for place in range(len(files))]
+        return {"revision": published.revision, "predictions": predictions}
 
-    def _changed(self, action: Action, name: str, contents: list[bytes]) -> dict[str, Any]:
+    def _samples(self, action: Action, name: str, files: Sequence[File], faults: Faults) -> Samples:
+        """Turn the files without a fault into samples of a class, and add the faults seen then."""
+        places = [place for place in range(len(files)) if place not in faults]
+        decoded = decode_all([files[place].content for place in places], self.store.embedder.decode)
+        pictures = []
+        for place, pixels in zip(places, decoded, strict=True):
+            if isinstance(pixels, InputError):
+                faults[place] = pixels
+            else:
+                # As an array; it has the size that the network takes, and keeps its values.
+                pictures.append(pixels.permute(1, 2, 0).squeeze(-1).numpy())
+        if not pictures or (faults and action == "forget"):
+            raise RefusedError(files, faults)
+        names = tuple(files[place].name for place in places if place not in faults)
+        return replace(self.store.reader.prepare(pictures, name), images=names)
+
+    def _changed(
+        self, action: Action, name: str, files: Sequence[File], faults: Faults
+    ) -> dict[str, Any]:
         start = time.perf_counter()
-        samples = self.store.reader.prepare(contents, name)
+        samples = self._samples(action, name, files, faults)
         report, state_before, state_after = self.store.change(action, samples)
         images = sum(report.counts.values())
         self.metrics.used(action, images)
@@ -202,8 +264,14 @@ class Service:
         what = "1 image" if images == 1 else f"{images} images"
         saved = ", saved" if images else ": all were learnt before"
         logger.info("%s %s of %r in %.2f s%s", done, what, name, seconds, saved)
-        left_out = {"repeated": len(report.repeated), "misplaced": len(report.misplaced)}
-        return {**entry, "totals": report.totals, **left_out, "seconds": seconds}
+        return {
+            **entry,
+            "totals": report.totals,
+            "repeated": len(report.repeated),
+            "misplaced": len(report.misplaced),
+            "refused": refusals(files, faults),
+            "seconds": seconds,
+        }
 
     def _undone(self) -> None:
         undone = self.store.undo()
@@ -220,15 +288,6 @@ class Service:
         if found is None or found.revision != revision:
             self._measured = found = Measured.of(self._held_out, published)
         return found
-
-
-@contextlib.contextmanager
-def _named(number: int) -> Iterator[None]:
-    """Say which image an error is about."""
-    try:
-        yield
-    except InputError as error:
-        raise type(error)(f"Image {number}: {error} Nothing was changed.") from None
 
 
 @dataclass(frozen=True)

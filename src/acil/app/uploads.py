@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import io
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from PIL import Image, PngImagePlugin
 from starlette.datastructures import FormData, UploadFile
@@ -37,40 +38,35 @@ _MAX_SCANS = 32
 _SEARCHED = 2**16
 #: Markers without content: restarts, a second start, and one for private use.
 _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
-#: At the start of a file, or anywhere behind the end of its image, where other readers may find it.
-_FOREIGN_ANYWHERE = {
-    b"%pdf-": "PDF",
-    b"<script": "HTML",
-    b"<html": "HTML",
-    b"<!doctype": "HTML",
-    b"<?php": "PHP",
-}
-# Looked for more closely: four bytes are somewhere in a film of some MB by chance.
-_SVG = re.compile(rb"<svg[\s>:/]")
-#: The last entry of an archive, in which only a comment follows, and the most bytes of both.
-_ZIP_END, _ZIP_END_BYTES = b"pk\x05\x06", 22 + 2**16
-#: Directly behind the end of an image, or behind padding.
-_FOREIGN_FIRST = {
-    b"\x7felf": "ELF program",
-    b"mz": "Windows program",
-    b"rar!": "RAR",
-    b"7z\xbc\xaf\x27\x1c": "7-Zip",
-    b"\x1f\x8b": "gzip",
-    b"\xca\xfe\xba\xbe": "Java class",
-    b"#!": "script",
-    b"gif8": "GIF",
-    b"\x89png": "PNG",
-    b"\xff\xd8\xff": "JPEG",
-    b"riff": "RIFF",
-}
-#: PDF and HTML readers look for their signature in this many bytes at the start.
-_HEAD = 1024
-#: Cameras put further JPEGs (previews, depth) behind the first.
-_SAME = {"JPEG": "JPEG", "PNG": "PNG", "GIF": "GIF", "WEBP": "RIFF"}
+#: Characters of the name of a file that are shown.
+_MAX_FILE_NAME = 100
+#: Files that an error names; the list beside it has all.
+_TOLD = 5
+
+
+class File(NamedTuple):
+    """One file of a request."""
+
+    name: str  # as `shown_name` made it
+    content: bytes
 
 
 class TooLargeError(InputError):
     """An upload has more bytes, images or pixels than the server takes."""
+
+
+class RefusedError(InputError):
+    """Some images of a request cannot be used, and nothing was done with the others."""
+
+    def __init__(self, files: Sequence[File], faults: Mapping[int, InputError]) -> None:
+        self.refused = refusals(files, faults)
+        self.too_large = all(isinstance(fault, TooLargeError) for fault in faults.values())
+        told = " ".join(f"{entry['image']}: {entry['error']}" for entry in self.refused[:_TOLD])
+        if len(files) > 1:
+            told = f"{len(faults)} of {len(files)} images cannot be used; nothing was changed. {told}"
+        if len(faults) > _TOLD:
+            told += f" And {len(faults) - _TOLD} more."
+        super().__init__(told)
 
 
 @dataclass(eq=False)
@@ -130,7 +126,7 @@ class Inbox:
                 upload.deadline.reschedule(min(end, upload.deadline.when() or end))
 
     @contextlib.asynccontextmanager
-    async def files(self, request: Request) -> AsyncIterator[list[bytes]]:
+    async def files(self, request: Request) -> AsyncIterator[list[File]]:
         """Receive the files of a request; their bytes count until the end of the context."""
         if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{FIELD}'.")
@@ -144,7 +140,7 @@ class Inbox:
             self._receiving.pop(upload, None)
             self._held -= upload.size
 
-    async def _received(self, request: Request, upload: _Upload) -> list[bytes]:
+    async def _received(self, request: Request, upload: _Upload) -> list[File]:
         parser = _Parser(
             request.headers,
             self._counted(request, upload),
@@ -164,10 +160,10 @@ class Inbox:
             if not fields:
                 raise InputError(f"There are no images. Send at least one, in a field named '{FIELD}'.")
             files = []
-            for key, value in fields:
+            for number, (key, value) in enumerate(fields, start=1):
                 if key != FIELD or not isinstance(value, UploadFile):
                     raise InputError(f"Send files in fields named '{FIELD}', and nothing else.")
-                files.append(value.file.read())
+                files.append(File(shown_name(value.filename, number), value.file.read()))
             return files
         finally:
             await form.close()
@@ -203,15 +199,14 @@ def check_image(content: bytes, max_pixels: int) -> int:
     """
     if not content:
         raise InputError("It is empty. Send the file again.")
-    kind = next((kind for kind, (magic, _) in _FORMATS.items() if content.startswith(magic)), None)
+    kind = next((kind for kind, magic in _FORMATS.items() if content.startswith(magic)), None)
     if kind is None:
         raise InputError(
             f"It is not an image of a format that is taken here. Send {', '.join(_FORMATS)}."
         )
-    # Before Pillow sees it: this also counts parts of the file, of which Pillow reads any number.
-    other = second_type(content, kind)
-    if other is not None:
-        raise InputError(f"It is a {kind} image and also {other}. Save it again as an image.")
+    # Pillow reads any number of parts, so count them before it sees the file.
+    if kind in _COUNTED:
+        _COUNTED[kind](content)
     try:
         with Image.open(io.BytesIO(content), formats=[kind]) as image:
             width, height = image.size
@@ -227,32 +222,28 @@ def check_image(content: bytes, max_pixels: int) -> int:
     return width * height
 
 
+def shown_name(name: str | None, number: int) -> str:
+    """Return what answers call a file: the name that the client gives it, without what is no text."""
+    shown = (name or "").strip()
+    if len(shown) > _MAX_FILE_NAME:
+        shown = shown[: _MAX_FILE_NAME - 1] + "…"
+    safe = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
+    return safe or f"image {number}"
+
+
+def refusals(files: Sequence[File], faults: Mapping[int, InputError]) -> list[dict[str, Any]]:
+    """Return what is wrong with which files, in their order."""
+    return [
+        {"place": place, "image": files[place].name, "error": str(faults[place])}
+        for place in sorted(faults)
+    ]
+
+
 def check_name(name: str) -> str:
     """Return the class name of a URL, or raise if it cannot be one."""
     if "\N{REPLACEMENT CHARACTER}" in name:
         raise InputError("The class name is not UTF-8. Encode it as such.")
     return check_class_name(name)
-
-
-def second_type(content: bytes, kind: str) -> str | None:
-    """Return what else an image file claims to be, None if nothing.
-
-    What stands behind its end counts only if it says that it is something else: cameras put previews and
-    short films there.
-    """
-    head, tail = content[:_HEAD].lower(), content[_FORMATS[kind][1](content) :].lower()
-    for signature, name in _FOREIGN_ANYWHERE.items():
-        if signature in head or signature in tail:
-            return name
-    if _SVG.search(tail):
-        return "SVG"
-    if _ZIP_END in tail[-_ZIP_END_BYTES:]:
-        return "ZIP"
-    first = tail.lstrip(b"\0 \t\r\n")
-    for signature, name in _FOREIGN_FIRST.items():
-        if first.startswith(signature) and name != _SAME.get(kind):
-            return name
-    return None
 
 
 def _parts(content: bytes, size: int) -> Iterator[None]:
@@ -262,7 +253,7 @@ def _parts(content: bytes, size: int) -> Iterator[None]:
     raise InputError("It consists of too many small parts. Save it again as an image.")
 
 
-def _end_of_png(content: bytes) -> int:
+def _count_png(content: bytes) -> None:
     position = len(PNG_MAGIC)
     for _ in _parts(content, 512):
         if position + 12 > len(content):
@@ -271,18 +262,17 @@ def _end_of_png(content: bytes) -> int:
         name = content[position + 4 : position + 8]
         position += 12 + length
         if name == b"IEND":
-            return position
-    return len(content)
+            return
 
 
-def _end_of_jpeg(content: bytes) -> int:
+def _count_jpeg(content: bytes) -> None:
     position, scans = 2, 0
     for _ in _parts(content, 512):
         if position + 4 > len(content):
             break
         marker = content[position + 1]
         if marker == _JPEG_END:
-            return position + 2
+            return
         if content[position] != 0xFF or marker == 0xFF:
             position += 1
             continue
@@ -295,7 +285,6 @@ def _end_of_jpeg(content: bytes) -> int:
             if scans > _MAX_SCANS:
                 raise InputError(f"It has more than {_MAX_SCANS} scans. Save it again as an image.")
             position = _next_marker(content, position)
-    return len(content)
 
 
 def _next_marker(content: bytes, position: int) -> int:
@@ -309,7 +298,7 @@ def _next_marker(content: bytes, position: int) -> int:
     return len(content)
 
 
-def _end_of_gif(content: bytes) -> int:
+def _count_gif(content: bytes) -> None:
     parts = _parts(content, 32)
 
     def behind_blocks(position: int) -> int:
@@ -322,38 +311,20 @@ def _end_of_gif(content: bytes) -> int:
         return 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0
 
     if len(content) < 13:
-        return len(content)
+        return
     position = 13 + table(content[10])
     for _ in parts:
         if position >= len(content):
             break
         block = content[position]
-        if block == 0x3B:
-            return position + 1
         if block == 0x21:
             position = behind_blocks(position + 2)
         elif block == 0x2C and position + 10 < len(content):
             position = behind_blocks(position + 11 + table(content[position + 9]))
         else:
-            return position
-    return len(content)
+            break
 
 
-def _end_of_webp(content: bytes) -> int:
-    length = int.from_bytes(content[4:8], "little")
-    return 8 + length + length % 2
-
-
-def _end_of_bmp(content: bytes) -> int:
-    # Some programs write 0 there.
-    return int.from_bytes(content[2:6], "little") or len(content)
-
-
-#: Formats that a server takes: how each begins, and what finds its end.
-_FORMATS: dict[str, tuple[bytes, Callable[[bytes], int]]] = {
-    "PNG": (PNG_MAGIC, _end_of_png),
-    "JPEG": (b"\xff\xd8", _end_of_jpeg),
-    "GIF": (b"GIF8", _end_of_gif),
-    "WEBP": (b"RIFF", _end_of_webp),
-    "BMP": (b"BM", _end_of_bmp),
-}
+#: Formats that a server takes, and how each begins.
+_FORMATS = {"PNG": PNG_MAGIC, "JPEG": b"\xff\xd8", "GIF": b"GIF8", "WEBP": b"RIFF", "BMP": b"BM"}
+_COUNTED = {"PNG": _count_png, "JPEG": _count_jpeg, "GIF": _count_gif}

@@ -18,13 +18,26 @@ function say(id, text, bad = false) {
 
 const percent = (value) => (value === null ? "–" : `${value.toFixed(1)} %`);
 const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
+const unusable = (n) => `${counted(n, "image", "images")} cannot be used`;
 
 // Requests
 
 function why(body, status) {
-  if (status === 401) return "Teaching and forgetting need the token of this server: enter it under “Token”.";
   if (typeof body.detail === "string") return body.detail;
   return `The server answered ${status}.`;
+}
+
+// Say what is wrong with the token where it is entered; return what to say elsewhere.
+function wantToken() {
+  const wrong = $("token").value.trim() ? "This is not the token of this server"
+    : "Teaching and forgetting need the token of this server";
+  // Nothing outside of an open dialog can be filled in.
+  $("forget-dialog").close();
+  $("token").setAttribute("aria-invalid", "true");
+  say("token-status", `${wrong}.`, true);
+  $("token").focus();
+  $("token-section").scrollIntoView({ block: "nearest" });
+  return `${wrong}: enter it under “Token”.`;
 }
 
 async function ask(path, files) {
@@ -43,15 +56,18 @@ async function ask(path, files) {
     throw new Error("The server cannot be reached. Is it still running?");
   }
   const body = await response.json().catch(() => ({}));
-  if (!response.ok) throw Object.assign(new Error(why(body, response.status)), { status: response.status });
-  return body;
+  if (response.ok) return body;
+  const { status } = response;
+  const text = status === 401 ? wantToken() : why(body, status);
+  throw Object.assign(new Error(text), { status, refused: body.refused });
 }
 
 // What each part of a multipart request adds to its file, at most.
 const PART_BYTES = 1024;
 
 // Send files in as few requests as the limits of the server allow; use the answer to each part of them.
-async function send(path, files, use) {
+// A part of which no file can be used is for `useNone`; without it, an error.
+async function send(path, files, use, useNone = null) {
   // Somebody may be faster than the answer that tells the limits.
   if (!model) await refresh();
   const { images, bytes } = model.limits;
@@ -68,10 +84,21 @@ async function send(path, files, use) {
   while (parts.length) {
     const part = parts.shift();
     try {
+      // Alone in its part. The server would hang up before it has all of it.
+      if (part[0].size > bytes) {
+        const [size, most] = [part[0].size, bytes].map((n) => n.toLocaleString("en"));
+        const text = `It has ${size} bytes, more than ${most}. Make it smaller.`;
+        const refused = [{ place: 0, image: part[0].name, error: text }];
+        throw Object.assign(new Error(`${part[0].name}: ${text}`), { refused });
+      }
       use(await ask(path, part), part);
     } catch (error) {
+      if (error.refused && useNone) {
+        useNone(error.refused, part);
+        continue;
+      }
       // Too many pixels together, which only the server can count.
-      if (error.status !== 413 || part.length === 1) throw error;
+      if (error.status !== 413 || error.refused || part.length === 1) throw error;
       const half = Math.ceil(part.length / 2);
       parts.unshift(part.slice(0, half), part.slice(half));
     }
@@ -107,24 +134,38 @@ function picture(file, text) {
   const image = element("img", { alt: text });
   image.src = URL.createObjectURL(file);
   image.addEventListener("load", () => URL.revokeObjectURL(image.src), { once: true });
+  image.addEventListener("error", () => image.classList.add("broken"), { once: true });
   return image;
 }
 
 function collection(ids, thumbs, onChange = () => {}) {
-  const files = [];
-  const show = () => {
-    $(thumbs).replaceChildren(...files.map((file) => element("li", {}, picture(file, file.name))));
-    onChange(files);
+  // Each file and its place in the list.
+  const shown = new Map();
+  const files = () => [...shown.keys()];
+  const remove = (gone) => {
+    for (const file of gone) {
+      shown.get(file)?.remove();
+      shown.delete(file);
+    }
+    onChange(shown.size);
+  };
+  const thumb = (file) => {
+    const button = element("button", { class: "remove", type: "button", "aria-label": `Remove ${file.name}` }, "×");
+    const item = element("li", {}, picture(file, file.name), button);
+    button.addEventListener("click", () => {
+      // Who uses the keyboard goes on at the next image.
+      const next = item.nextElementSibling ?? item.previousElementSibling;
+      remove([file]);
+      (next ? next.querySelector("button") : $(ids[0])).focus();
+    });
+    return item;
   };
   picker(ids, (chosen) => {
-    files.push(...chosen);
-    show();
+    for (const file of chosen) shown.set(file, thumb(file));
+    $(thumbs).append(...chosen.map((file) => shown.get(file)));
+    onChange(shown.size);
   });
-  const remove = (gone) => {
-    files.splice(0, files.length, ...files.filter((file) => !gone.includes(file)));
-    show();
-  };
-  return { files, remove, clear: () => remove([...files]) };
+  return { files, remove, clear: () => remove(files()) };
 }
 
 // The model
@@ -148,6 +189,8 @@ function showClasses() {
   $("no-classes").hidden = rows.length > 0;
   $("few-note").hidden = !document.querySelector("#classes .few");
   $("search").hidden = rows.length <= LONG_LIST;
+  // So that arrow keys scroll it.
+  $("class-list").tabIndex = rows.length > LONG_LIST ? 0 : -1;
   search();
   $("known-classes").replaceChildren(...model.classes.map(({ name }) => element("option", { value: name })));
 }
@@ -218,6 +261,20 @@ function bar({ label, probability }) {
     element("div", { class: "track", "aria-hidden": "true" }, fill));
 }
 
+// Bars of an answer, and classes that the server should name to tell what teaching has changed.
+const SHOWN = 3;
+const MANY = 100;
+
+// What teaching an image under a name has changed in the answer to it.
+function changed(before, now, name) {
+  const share = ({ top }) => top.find(({ label }) => label === name)?.probability;
+  const text = before.label === now.label ? `The answer is still “${now.label}”`
+    : `The answer was “${before.label}” and is now “${now.label}”`;
+  const [was, is] = [share(before), share(now)];
+  if (is === undefined) return `${text}.`;
+  return `${text}; “${name}” has ${percent(100 * is)}${was === undefined ? "" : `, before ${percent(100 * was)}`}.`;
+}
+
 // "Wrong? It is …": the other likely classes are one click away, any other name can be typed.
 function correction(file, found, item) {
   const status = element("p", { class: "status", role: "status" });
@@ -227,18 +284,19 @@ function correction(file, found, item) {
     try {
       const { images, misplaced } = await ask(pathOf(name), [file]);
       if (!images) throw new Error(`This image was taught before${misplaced ? elsewhere("it") : "."}`);
-      const { predictions } = await ask("/predict", [file]);
-      const again = answer(file, predictions[0]);
-      again.querySelector(".status").textContent = `Learnt as “${name}”, and saved.`;
+      const { predictions: [now] } = await ask(`/predict?top=${MANY}`, [file]);
+      const again = answer(file, now);
       item.replaceWith(again);
       again.querySelector("h3").focus();
+      // Screen readers tell what changes in the page, not what comes with it.
+      again.querySelector(".status").textContent = `Learnt as “${name}”, and saved. ${changed(found, now, name)}`;
       await refresh();
     } catch (error) {
       status.textContent = error.message;
       status.classList.add("bad");
     }
   };
-  const others = found.top.filter(({ label }) => label !== found.label).map(({ label }) => {
+  const others = found.top.slice(0, SHOWN).filter(({ label }) => label !== found.label).map(({ label }) => {
     const button = element("button", { class: "button quiet", type: "button" }, label);
     button.addEventListener("click", () => learn(label));
     return button;
@@ -256,13 +314,17 @@ function correction(file, found, item) {
 }
 
 function answer(file, found) {
+  if (found.error) {
+    const told = element("div", {}, element("h3", {}, found.image), element("p", { class: "bad" }, found.error));
+    return element("li", { class: "answer" }, picture(file, ""), told);
+  }
   const heading = element("h3", { tabindex: "-1" }, found.unknown ? "unknown" : found.label);
   const text = element("div", {}, heading);
   if (found.unknown) {
     heading.className = "unknown";
     text.append(element("p", {}, "Unlike everything taught. If it is one of the classes:"));
   }
-  text.append(element("ul", { class: "bars", "aria-label": "Probabilities" }, ...found.top.map(bar)));
+  text.append(element("ul", { class: "bars", "aria-label": "Probabilities" }, ...found.top.slice(0, SHOWN).map(bar)));
   const item = element("li", { class: "answer" }, picture(file, file.name), text);
   if (model?.can_learn) text.append(correction(file, found, item));
   return item;
@@ -272,13 +334,17 @@ async function predict(files) {
   say("predict-status", `Looking at ${counted(files.length, "image", "images")} …`);
   $("answers").replaceChildren();
   const found = [];
+  const show = (answers, part) => {
+    found.push(...answers);
+    $("answers").append(...answers.map((one, i) => answer(part[i], one)));
+    if (found.length < files.length) say("predict-status", `${found.length} of ${files.length} answers …`);
+  };
   try {
-    await send("/predict", files, ({ predictions }, part) => {
-      found.push(...predictions);
-      $("answers").append(...predictions.map((prediction, i) => answer(part[i], prediction)));
-      if (found.length < files.length) say("predict-status", `${found.length} of ${files.length} answers …`);
-    });
-    say("predict-status", found.length === 1 ? `This is: ${found[0].label}` : `${found.length} answers`);
+    await send("/predict", files, ({ predictions }, part) => show(predictions, part), show);
+    const good = found.filter(({ error }) => !error);
+    const told = good.length === 1 ? [`This is: ${good[0].label}`] : good.length ? [`${good.length} answers`] : [];
+    if (good.length < found.length) told.push(`${unusable(found.length - good.length)}.`);
+    say("predict-status", told.join(". "), !good.length);
   } catch (error) {
     say("predict-status", error.message, true);
   }
@@ -290,78 +356,93 @@ const pathOf = (name) => `/classes/${encodeURIComponent(name)}`;
 
 const elsewhere = (them) => ` as another class; correct that by forgetting ${them} there first.`;
 
-// Teach or forget; `done` is called with what to say and with the files of each part that is saved.
-async function change(place, button, path, files, name, done) {
+// Teach or forget; `saved` takes the files of each part that is done, and whether it is the last.
+// Files that cannot be used are added to `refused`; without it, one of them stops it all.
+async function change(verb, tell, button, path, files, name, saved, refused = null) {
   let [sent, images, repeated, misplaced, seconds] = [0, 0, 0, 0, 0];
+  const thumbs = button.form.querySelector(".thumbs");
+  const use = (report, part) => {
+    images += report.images;
+    repeated += report.repeated - report.misplaced;
+    misplaced += report.misplaced;
+    sent += part.length;
+    seconds += report.seconds;
+    refused?.push(...report.refused);
+    const none = !images && refused?.length > 0;
+    const done = `${verb} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s`;
+    const told = [none ? "Nothing was learnt." : `${done}${images ? ", and saved" : ""}.`];
+    if (repeated) told.push(`${counted(repeated, "was", "were")} taught before and left out.`);
+    if (misplaced) {
+      const them = misplaced === 1 ? "it" : "them";
+      told.push(`${counted(misplaced, "was", "were")} taught before${elsewhere(them)}`);
+    }
+    if (sent < files.length) told.push(`${files.length - sent} to go …`);
+    if (refused?.length) told.push(`${unusable(refused.length)}:`);
+    saved(part, sent === files.length);
+    tell(told.join(" "), none);
+  };
+  const useNone = (bad, part) => use({ images: 0, repeated: 0, misplaced: 0, seconds: 0, refused: bad }, part);
   try {
     if (!files.length) throw new Error("Choose at least one image.");
-    button.disabled = true;
-    say(place, `Sending ${counted(files.length, "image", "images")} …`);
-    await send(path, files, (report, part) => {
-      images += report.images;
-      repeated += report.repeated - report.misplaced;
-      misplaced += report.misplaced;
-      sent += part.length;
-      seconds += report.seconds;
-      const verb = report.action === "learn" ? "Learnt" : "Forgot";
-      const before = repeated ? ` ${counted(repeated, "was", "were")} taught before and left out.` : "";
-      const wrong = misplaced
-        ? ` ${counted(misplaced, "was", "were")} taught before${elsewhere(misplaced === 1 ? "it" : "them")}` : "";
-      const more = sent < files.length ? ` ${files.length - sent} to go …` : "";
-      const saved = images ? ", and saved" : "";
-      done(`${verb} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s${saved}.`
-        + before + wrong + more, part, !more);
-    });
+    // What is on its way is not taken out by removing its picture.
+    button.disabled = thumbs.inert = true;
+    tell(`Sending ${counted(files.length, "image", "images")} …`);
+    await send(path, files, use, refused && useNone);
   } catch (error) {
-    say(place, sent ? `${error.message} (${sent} of ${files.length} images are done.)` : error.message, true);
+    tell(sent ? `${error.message} (${sent} of ${files.length} images are done.)` : error.message, true);
   } finally {
-    button.disabled = false;
+    button.disabled = thumbs.inert = false;
   }
-  if (sent) await refresh().catch((error) => say(place, error.message, true));
+  if (sent) await refresh().catch((error) => tell(error.message, true));
 }
 
-const teaching = collection(["teach-files", "teach-camera"], "teach-thumbs", (files) => {
-  $("teach-clear").hidden = !files.length;
-  if (files.length) say("teach-status", counted(files.length, "image chosen", "images chosen"));
+const teaching = collection(["teach-files", "teach-camera"], "teach-thumbs", (number) => {
+  $("teach-clear").hidden = !number;
+  say("teach-status", number ? counted(number, "image chosen", "images chosen") : "");
+  $("teach-refused").replaceChildren();
 });
 const forgetting = collection(["forget-files"], "forget-thumbs");
 let forgottenName = "";
 
 function openForget(name) {
+  // Those chosen before are still there if only the token was missing.
+  if (name !== forgottenName) forgetting.clear();
   forgottenName = name;
   $("forget-name").textContent = name;
   say("forget-dialog-status", "");
-  forgetting.clear();
   $("forget-dialog").showModal();
 }
 
 $("teach-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const name = $("class-name").value.trim();
-  const sent = [...teaching.files];
-  await change("teach-status", $("teach-button"), pathOf(name), sent, name, (text, part, all) => {
+  const refused = [];
+  const tell = (text, bad) => {
+    say("teach-status", text, bad);
+    $("teach-refused").replaceChildren(...refused.map(
+      ({ image, error }) => element("li", {}, element("strong", {}, image), `: ${error}`)));
+  };
+  const saved = (part, all) => {
     // Only what was sent: more may have been chosen meanwhile.
     teaching.remove(part);
-    if (all && $("class-name").value.trim() === name) $("class-name").value = "";
-    if (all) $("class-name").focus();
-    say("teach-status", text);
-  });
+    if (!all) return;
+    if (refused.length < sent.length && $("class-name").value.trim() === name) $("class-name").value = "";
+    $("class-name").focus();
+  };
+  const sent = teaching.files();
+  await change("Learnt", tell, $("teach-button"), pathOf(name), sent, name, saved, refused);
 });
-$("teach-clear").addEventListener("click", () => {
-  teaching.clear();
-  say("teach-status", "");
-});
+$("teach-clear").addEventListener("click", teaching.clear);
 $("forget-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const [name, sent] = [forgottenName, [...forgetting.files]];
-  const path = `${pathOf(name)}/forget`;
-  await change("forget-dialog-status", $("forget-button"), path, sent, name, (text, part, all) => {
+  const name = forgottenName;
+  const tell = (text, bad) => say($("forget-dialog").open ? "forget-dialog-status" : "forget-status", text, bad);
+  const saved = (part, all) => {
     forgetting.remove(part);
-    say("forget-dialog-status", text);
-    if (!all) return;
-    $("forget-dialog").close();
-    say("forget-status", text);
-  });
+    if (all) $("forget-dialog").close();
+  };
+  const path = `${pathOf(name)}/forget`;
+  await change("Forgot", tell, $("forget-button"), path, forgetting.files(), name, saved);
 });
 $("undo").addEventListener("click", async () => {
   $("undo").disabled = true;
@@ -377,7 +458,11 @@ $("undo").addEventListener("click", async () => {
     $("undo").disabled = false;
   }
 });
-$("forget-cancel").addEventListener("click", () => $("forget-dialog").close());
+$("forget-dialog").addEventListener("cancel", forgetting.clear);
+$("forget-cancel").addEventListener("click", () => {
+  forgetting.clear();
+  $("forget-dialog").close();
+});
 picker(["predict-files", "predict-camera"], predict);
 
 // A file dropped beside a field would otherwise replace the page.
@@ -390,6 +475,10 @@ if (location.hash.startsWith("#token=")) {
   history.replaceState(null, "", location.pathname);
 }
 $("token").value = sessionStorage.getItem("acil-token") ?? "";
+$("token").addEventListener("input", () => {
+  $("token").removeAttribute("aria-invalid");
+  say("token-status", "");
+});
 $("token").addEventListener("change", () => sessionStorage.setItem("acil-token", $("token").value));
 
 refresh().catch((error) => {
