@@ -20,7 +20,7 @@ from torch import Tensor
 
 from acil.analytic import Frozen
 from acil.analytic.linalg import plain_torch
-from acil.analytic.model import Weights
+from acil.analytic.model import Weights, require_numbers
 from acil.errors import InputError, NotFittedError
 from acil.state import Samples, State, both_ledgers
 from acil.validation import (
@@ -332,8 +332,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
-        blocks = state.model.scores(state.features(rows), weights)
-        return _like(rows, (s[:, 1] - s[:, 0] if s.shape[1] == 2 else s for s in blocks))
+        scores = _like(rows, state.model.scores(state.features(rows), weights))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     @plain_torch()
     def predict(self, X: Any) -> Any:
@@ -351,8 +351,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._check_query(X)
         state, weights = self._scoring()
         scores = state.model.scores(state.features(rows), weights)
-        best = torch.cat([block.argmax(dim=1).cpu() for block in scores])
-        labels = state.classes[best.numpy()]
+        highest, best = map(torch.cat, zip(*(block.max(dim=1) for block in scores), strict=True))
+        require_numbers(highest)
+        labels = state.classes[best.cpu().numpy()]
         if rows.tensor_device is None or labels.dtype.kind == "U":
             return labels
         return torch.from_numpy(labels).to(rows.tensor_device)
@@ -632,7 +633,7 @@ def require_same_features(mine: ACILClassifier, theirs: ACILClassifier) -> None:
 
 
 def _like(rows: Rows, blocks: Iterable[Tensor]) -> Any:
-    values = torch.cat(list(blocks))
+    values = require_numbers(torch.cat(list(blocks)))
     if rows.tensor_device is not None:
         return values.to(rows.tensor_device)
     return values.cpu().numpy()

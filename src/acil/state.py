@@ -187,7 +187,7 @@ class State:
         log_novelty = self.log_novelty(rows, scores, leverages) - self.calibration.largest_known()
         # Scores grow with the length of a row: by them alone, the longest would be the best known.
         length = rows.square().sum(dim=1) / (_LONG**2 * mean_square(model) or math.inf)
-        novelty = log_novelty.exp().to(rows)
+        novelty = log_novelty.to(rows).clamp(max=math.log(torch.finfo(rows.dtype).max)).exp()
         return torch.where(length > 1, torch.maximum(novelty, length), novelty)
 
     def log_novelty(self, rows: Tensor, scores: Tensor, leverages: Tensor) -> Tensor:
@@ -341,7 +341,9 @@ def least_left(lower: Tensor, moment: Tensor, weights: Tensor) -> float:
     classes than d, where the matrix would be larger than the sums, the least diagonal entry.
     """
     whitened = solve_lower(lower, moment)
-    heavy = weights.to(moment)
+    heavy, squares = weights.to(moment), whitened.square().sum(dim=0)
+    if not bool(squares.isfinite().all()):
+        return -math.inf
     if len(weights) > len(lower):
-        return float((heavy - whitened.square().sum(dim=0)).min())
+        return float((heavy - squares).min())
     return float(torch.linalg.eigvalsh(torch.diag(heavy) - whitened.mT @ whitened)[0])

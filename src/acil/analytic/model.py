@@ -14,12 +14,22 @@ from acil.analytic.expansion import Expansion
 from acil.analytic.recursion import Recursion
 from acil.analytic.ridge import Ridge
 from acil.analytic.sums import Block, Matrix, Precision, Sums
-from acil.errors import UnsupportedError
+from acil.errors import InputError, UnsupportedError
 
 #: Size of one block of expanded rows: large enough for full speed, small beside the sums.
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
 #: On a CPU it grows with the sums, of which it is this share, up to a limit.
 _BLOCK_SHARE, _MAX_BLOCK_BYTES = 1 / 16, 2**26
+
+
+def require_numbers(values: Tensor) -> Tensor:
+    """Return values; raise if one is NaN or +∞, which no answer may be."""
+    if bool((values.isnan() | values.isposinf()).any()):
+        raise InputError(
+            "The numbers of this model overflow, so it cannot answer: its file was edited, or features are "
+            "too large. See what `acil verify` says of the file, or scale the features and learn again."
+        )
+    return values
 
 
 class Weights(NamedTuple):
@@ -163,6 +173,9 @@ class AnalyticModel:
             if mixed is not None:
                 mixing, intercept = (part.to(coef) for part in mixed)
                 coef = coef * mixing if mixing.ndim == 1 else coef @ mixing
+            for part in (coef, intercept):
+                least, most = torch.aminmax(part)
+                require_numbers(torch.stack([-least, most]))
             self.ready = Weights(coef, intercept, (self.head.counts == 0).to(coef.device))
         return self.ready
 

@@ -179,7 +179,7 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
     try:
         # A file that could not be loaded again must not replace one that can.
         for name, tensor in tensors.items():
-            _require_finite(name, tensor)
+            _require_numbers(name, tensor)
         check_header(header)
         text = json.dumps(header, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -369,14 +369,18 @@ def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
     array = get(name)
     check_tensor(array, name, header)
     tensor = torch.from_numpy(array)
-    _require_finite(name, tensor)
+    _require_numbers(name, tensor)
     return tensor
 
 
-def _require_finite(name: str, tensor: Tensor) -> None:
+def _require_numbers(name: str, tensor: Tensor) -> None:
     # The extremes, because comparing all numbers would take as much memory again
-    if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
+    largest = torch.stack(torch.aminmax(tensor)).abs().max()
+    if not bool(torch.isfinite(largest)):
         raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
+    # Sums may be of squares; all else is multiplied.
+    if name not in _SUMS and float(largest) > torch.finfo(tensor.dtype).max ** 0.5:
+        raise InvalidFileError(f"tensor {name!r} has values up to {float(largest):.1e}, too large to use")
 
 
 class Check(NamedTuple):
