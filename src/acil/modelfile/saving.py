@@ -54,6 +54,8 @@ _DISCRIMINANT = (MIXERS["discriminant"], MIXERS["released"])
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
+#: What rounding may change in the map from weights to discriminants, relative: it grows with κ.
+_MIXED = {torch.float64: 1e-3, torch.float32: 0.5}
 #: Share of a class that rounding of the recursion may invent.
 _RECURSION = {torch.float64: 1e-4, torch.float32: 0.5}
 
@@ -271,8 +273,7 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
             tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
         if model.mixer in _DISCRIMINANT and not packed:
             # Else whoever reads the file had to factorize before the first prediction.
-            mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
-            tensors["mixing"] = torch.cat([mixing, intercepts.unsqueeze(0)])
+            tensors["mixing"] = _mixing(model)
     if state.scaling is not None:
         tensors["scaling"] = state.scaling
     tensors |= {"coef": W.mT, "intercept": intercept}
@@ -395,8 +396,8 @@ def verify(path: str | os.PathLike[str]) -> list[Check]:
     """Check everything that can be checked about a model file.
 
     Header and shapes; the checksum of each tensor; values and the expansion; and of a full model,
-    whether its sums can be sums over samples, fit the counts of the classes, and give its weights. The
-    list ends early where later checks need what has failed.
+    whether its sums can be sums over samples, fit the counts of the classes, and give its weights, with
+    what makes discriminant scores of them. The list ends early where later checks need what has failed.
 
     Examples
     --------
@@ -423,7 +424,8 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
             if bad:
                 return
             stage = "values"
-            head = _assembled(file.get_tensor, header, layouts, False, "cpu")._state.model.head
+            model = _assembled(file.get_tensor, header, layouts, False, "cpu")._state.model
+            head = model.head
     except ACILError as error:
         yield Check(stage, False, str(error))
         return
@@ -442,6 +444,8 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
     else:
         yield Check("sums", True, "noise was added for privacy: not compared with the counts")
     yield _of_weights(head)
+    if model.known_mixing is not None:
+        yield _of_mixing(model)
 
 
 def _of_weights(ridge: Ridge) -> Check:
@@ -453,6 +457,25 @@ def _of_weights(ridge: Ridge) -> Check:
     bound = _SOLVED * d**0.5 * torch.finfo(solution.coef.dtype).eps
     bound = _SOLVED_MIXED if ridge.precision.name == "mixed" else bound
     return Check("weights", error <= bound, f"solve the sums to {error:.1e}, at most {bound:.1e}")
+
+
+def _mixing(model: AnalyticModel) -> Tensor:
+    """Return the map from weights to discriminants, with its intercepts as the last row."""
+    mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
+    return torch.cat([mixing, intercepts.unsqueeze(0)])
+
+
+def _of_mixing(model: AnalyticModel) -> Check:
+    """Compare what makes scores of the weights with what the sums give."""
+    stored = _mixing(model)
+    model.known_mixing = None
+    try:
+        given = _mixing(model)
+    except SingularMatrixError as error:
+        return Check("mixing", False, str(error))
+    error = float((stored - given).norm()) / max(float(given.norm()), 1e-300)
+    bound = _MIXED[model.precision.products]
+    return Check("mixing", error <= bound, f"as the sums give it to {error:.1e}, at most {bound:.1e}")
 
 
 def _of_recursion(head: Recursion) -> Iterator[Check]:
