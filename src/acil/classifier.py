@@ -523,6 +523,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if fresh and self.standardize:
                 state = replace(state, scaling=rows.scaling(weights))
                 state.check_values(rows, weights)
+            if fresh:
+                state.check_scale(samples)
             new._state = state.learned(samples, declared)
             self.__dict__ = new.__dict__
             if state.calibration is not None:

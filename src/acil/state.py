@@ -30,6 +30,8 @@ from acil.validation import Labels, Rows, check_same_kind, columns_of, resolve_d
 
 #: What sums of weights may round by; anything beyond that was never learnt.
 _WEIGHT_ROUNDING = 1e-9
+#: Least mean weight of the first samples: discriminants count by weight, and at 1e-10 count nothing.
+_LEAST_WEIGHT = 1e-9
 #: Rows so many times as long as those learnt are novel, such as features in other units.
 _LONG = 5.0
 
@@ -103,6 +105,24 @@ class State:
         if self.scaling is not None:
             stretch *= max(1.0, 1 / float(self.scaling[1].min()))
         rows.check_finite(limit / max(1.0, stretch * stretch))
+
+    def check_scale(self, samples: Samples) -> None:
+        """Raise an `InputError` if the first samples are too small to be squared, or weigh too little."""
+        rows, weights = samples.rows, samples.weights
+        if weights is not None and 0 < float(weights[weights > 0].mean()) < _LEAST_WEIGHT:
+            raise InputError(
+                f"The sample weights are {float(weights[weights > 0].mean()):.1e} on average, at least "
+                f"{_LEAST_WEIGHT:g} is needed. Scale them: a sample of weight 1 counts as one."
+            )
+        products = self.model.precision.products if self.scaling is None else torch.float64
+        facts = torch.finfo(products)
+        # Squares have all their digits only above this.
+        least, largest = (facts.tiny / facts.eps) ** 0.5, rows.largest()
+        if 0 < largest < least:
+            raise InputError(
+                f"X has values too small to square (up to {largest:.3g}, at least {least:.1g} is needed). "
+                'Scale the features, or use dtype="float64".'
+            )
 
     def check(self, samples: Samples) -> None:
         """Raise if samples cannot be learnt or forgotten: for their values or labels, or the model."""

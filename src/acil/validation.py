@@ -102,6 +102,12 @@ class Rows:
                 'Scale the features, or use dtype="float64".'
             )
 
+    def largest(self) -> float:
+        """Return the largest absolute value; values have been checked."""
+        size = max(1, _CHECK_BYTES // (8 * max(1, self.n_features)))
+        starts = range(0, len(self), size)
+        return max(float(self._block(i, i + size).double().abs().max()) for i in starts)
+
     def scaling(self, weights: Tensor | None) -> Tensor:
         """Return what to take from each feature, then divide it by, for mean 1 and deviation 1."""
         size = max(1, _CHECK_BYTES // (8 * self.n_features))
