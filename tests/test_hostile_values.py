@@ -137,3 +137,11 @@ def test_answers_that_overflow_are_errors_and_classes_without_samples_are_not():
     assert np.isneginf(model.decision_function(X)[:, 3]).all()
     model = ACILClassifier(expansion_size=None, gamma=1.0).partial_fit(X[:9], Y[:9], classes=["a", "b"])
     assert np.isneginf(model.decision_function(X)).all()
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1e-300, 1e200])
+def test_any_gamma_beside_the_matrix_of_the_recursion_is_answered_in_numbers(tmp_path, gamma):
+    path = tmp_path / "m.acil"
+    save(ACILClassifier(expansion_size=8, solver="recursive", gamma=1.0).fit(X, Y), path)
+    rewrite(path, {"gamma": gamma})
+    assert np.isfinite(changed(path, lambda model: model.forget(X[:3], Y[:3]))).all()

@@ -96,7 +96,8 @@ class Recursion:
 
     def degrees_of_freedom(self) -> float:
         """Return tr H = d − γ tr R."""
-        return len(self.R) - self.gamma * float(self.R.diagonal().sum())
+        # Not below 0, whatever γ a file gives beside R
+        return max(0.0, len(self.R) - self.gamma * float(self.R.diagonal().sum()))
 
     def residual_squares(self) -> Tensor:
         """Return Σ w (y_c − x w_c)² of each class: Σ y_c² − w_cᵀ R⁻¹ w_c − γ ‖w_c‖²."""

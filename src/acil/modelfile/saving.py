@@ -456,7 +456,7 @@ def _of_weights(ridge: Ridge) -> Check:
     error = float(ridge.residual(solution.gamma, solution.coef).norm()) / max(size, 1e-300)
     bound = _SOLVED * d**0.5 * torch.finfo(solution.coef.dtype).eps
     bound = _SOLVED_MIXED if ridge.precision.name == "mixed" else bound
-    return Check("weights", error <= bound, f"solve the sums to {error:.1e}, at most {bound:.1e}")
+    return _within("weights", "solve the sums", error, bound)
 
 
 def _mixing(model: AnalyticModel) -> Tensor:
@@ -475,7 +475,12 @@ def _of_mixing(model: AnalyticModel) -> Check:
         return Check("mixing", False, str(error))
     error = float((stored - given).norm()) / max(float(given.norm()), 1e-300)
     bound = _MIXED[model.precision.products]
-    return Check("mixing", error <= bound, f"as the sums give it to {error:.1e}, at most {bound:.1e}")
+    return _within("mixing", "as the sums give it", error, bound)
+
+
+def _within(name: str, words: str, error: float, bound: float) -> Check:
+    error = math.inf if math.isnan(error) else error
+    return Check(name, error <= bound, f"{words} to {error:.1e}, at most {bound:.1e}")
 
 
 def _of_recursion(head: Recursion) -> Iterator[Check]:
