@@ -6,10 +6,11 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,8 @@ from acil.validation import (
 
 logger = logging.getLogger(__name__)
 
-#: Held while a model that has learnt nothing, and so has no lock of its own, learns for the first time.
-_FIRST_FIT = threading.RLock()
+#: The lock of each model: beside its content, so that no copy has it and no file.
+_LOCKS: WeakKeyDictionary[ACILClassifier, threading.RLock] = WeakKeyDictionary()
 
 
 class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
@@ -199,8 +200,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             about 1 on average: if they add up to 1, everything counts as one sample, and γ and
             probabilities are chosen for that.
         """
-        with nullcontext() if self.__sklearn_is_fitted__() else _FIRST_FIT:
-            return self._learn(X, y, classes, sample_weight, fresh=not self.__sklearn_is_fitted__())
+        return self._learn(X, y, classes, sample_weight, fresh=False)
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Remove samples: the head becomes the one that never learnt them.
@@ -507,15 +507,19 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @plain_torch()
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
-        with nullcontext() if fresh else self._locked() as known:
+        with self._lock:
+            fresh = fresh or not self.__sklearn_is_fitted__()
             # What scikit-learn notes of the features of X is not this model's before the state is.
             new = self._alike() if fresh else self
             samples = new._check_samples(X, y, sample_weight, reset=fresh)
             rows, labels, weights = samples
             declared = check_declared(classes, labels)
-            state = known or State.new(
-                self, labels[:0], rows.n_features, resolve_seed(self.random_state)
-            )
+            if fresh:
+                seed = resolve_seed(self.random_state)
+                state = State.new(self, labels[:0], rows.n_features, seed)
+            else:
+                state = self._require_state()
+                state.model.require_whole()
             state.check(samples)
             if self.min_class_samples > 1:
                 learnt = labels if weights is None else labels[weights.numpy() > 0]
@@ -579,17 +583,18 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return self._state
 
+    @property
+    def _lock(self) -> threading.RLock:
+        """For whoever changes the model, or reads the matrix that is written in place."""
+        return _LOCKS.setdefault(self, threading.RLock())
+
     @contextmanager
     def _locked(self) -> Iterator[State]:
         """Hold the lock of the model and yield its state, after making sure that it is whole."""
-        while True:
-            lock = self._require_state().model.lock
-            with lock, plain_torch():
-                state = self._require_state()
-                if state.model.lock is lock:
-                    state.model.require_whole()
-                    yield state
-                    return
+        with self._lock, plain_torch():
+            state = self._require_state()
+            state.model.require_whole()
+            yield state
 
     def _scoring(self) -> tuple[State, Weights]:
         """Return state and weights for prediction, which never wait for another thread that learns.
@@ -597,7 +602,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         They do wait if the weights have not been solved for yet.
         """
         state = self._require_state()
-        weights, lock = state.model.ready, state.model.lock
+        weights, lock = state.model.ready, self._lock
         if weights is not None:
             if state.model.is_whole or not lock.acquire(blocking=False):
                 # The matrix is just being written: these are the weights from before.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -83,11 +82,6 @@ class AnalyticModel:
     @property
     def _owner(self) -> Sums | Recursion | Frozen:
         return self.head.sums if isinstance(self.head, Ridge) else self.head
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Of the matrix, the one thing that is written in place."""
-        return self._owner.matrix.lock
 
     @property
     def is_whole(self) -> bool:
