@@ -516,7 +516,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             declared = check_declared(classes, labels)
             if fresh:
                 seed = resolve_seed(self.random_state)
-                state = State.new(self, labels[:0], rows.n_features, seed)
+                state = State.new(self, labels[:0], rows.n_features, seed, rows.names)
             else:
                 state = self._require_state()
                 state.model.require_whole()

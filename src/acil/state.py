@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -59,14 +59,25 @@ class State:
     changes: float = -math.inf
 
     @classmethod
-    def new(cls, estimator: Any, classes: Labels, n_features: int, seed: int) -> State:
-        """Return the state that has learnt nothing yet, as the (checked) arguments describe it."""
+    def new(
+        cls,
+        estimator: Any,
+        classes: Labels,
+        n_features: int,
+        seed: int,
+        names: Sequence[str] | None = None,
+    ) -> State:
+        """Return the state that has learnt nothing yet, as the (checked) arguments describe it.
+
+        With names of features, more of them may be added later: see `widened`.
+        """
         precision = PRECISIONS[estimator.dtype]
         device = resolve_device(estimator.device, estimator.dtype)
         norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
-        expansion = Expansion.draw(
-            n_features, estimator.expansion_size, estimator.activation, seed, norm
-        )
+        n_drawn = n_features if names is None else 0
+        expansion = Expansion.draw(n_drawn, estimator.expansion_size, estimator.activation, seed, norm)
+        if names is not None:
+            expansion = expansion.widened(names, seed)
         head: Ridge | Recursion
         if estimator.solver == "recursive":
             head = Recursion(expansion.size, precision, device, float(estimator.gamma))
@@ -82,6 +93,15 @@ class State:
         released = before and before.release
         release = released and {**released, "private": False, "epsilon": None, "delta": None}
         return cls(classes, model, seed, calibration=calibration, release=release)
+
+    def widened(self, names: Sequence[str]) -> State:
+        """Return the state for samples with more features, of which those learnt have 0."""
+        model = self.model.widened(self.model.expansion.widened(names, self.seed))
+        scaling = self.scaling
+        if scaling is not None:
+            k = len(names)
+            scaling = torch.cat([scaling, torch.tensor([[0.0], [1.0]]).to(scaling).expand(2, k)], dim=1)
+        return replace(self, model=model, scaling=scaling)
 
     def features(self, rows: Rows) -> Iterator[Tensor]:
         """Return blocks of rows, of the size and type that the model takes."""
@@ -107,7 +127,7 @@ class State:
         rows.check_finite(limit / max(1.0, stretch * stretch))
 
     def check_scale(self, samples: Samples) -> None:
-        """Raise an `InputError` if the first samples are too small to be squared, or weigh too little."""
+        """Raise an `InputError` if the first samples are too small to square, or weigh too little."""
         rows, weights = samples.rows, samples.weights
         if weights is not None and 0 < float(weights[weights > 0].mean()) < _LEAST_WEIGHT:
             raise InputError(
@@ -120,8 +140,8 @@ class State:
         least, largest = (facts.tiny / facts.eps) ** 0.5, rows.largest()
         if 0 < largest < least:
             raise InputError(
-                f"X has values too small to square (up to {largest:.3g}, at least {least:.1g} is needed). "
-                'Scale the features, or use dtype="float64".'
+                f"X has values too small to square (up to {largest:.3g}, at least {least:.1g} is "
+                'needed). Scale the features, or use dtype="float64".'
             )
 
     def check(self, samples: Samples) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
@@ -53,10 +53,13 @@ def input_errors() -> Iterator[None]:
 
 
 class Rows:
-    """A checked array of shape (n, n_features) that is read block by block, never copied as a whole."""
+    """A checked array of shape (n, n_features) that is read block by block, never copied as a whole.
 
-    def __init__(self, source: npt.NDArray[Any] | Tensor) -> None:
-        self.source = source
+    With ``names``, features of a stream, of which more may come later.
+    """
+
+    def __init__(self, source: npt.NDArray[Any] | Tensor, names: Sequence[str] | None = None) -> None:
+        self.source, self.names = source, names
 
     def __len__(self) -> int:
         return int(self.source.shape[0])
@@ -135,13 +138,17 @@ def check_rows(estimator: Any, X: Any, reset: bool) -> Rows:
     """Check the shape and type of X (not its values) and its agreement with earlier calls.
 
     X is an array, a DataFrame, a Tensor, anything with DLPack, or `Rows` whose columns the caller has
-    put in the order of ``feature_names_in_``. The first data of a model (``reset``)
+    put in the order of ``feature_names_in_``, or named. The first data of a model (``reset``)
     set its ``n_features_in_`` and ``feature_names_in_``.
     """
     with input_errors():
         if isinstance(X, Rows):
             if not reset:
                 _check_n_features(estimator, X.source, reset=False)
+                return X
+            if X.names is not None:
+                estimator.n_features_in_ = X.n_features
+                estimator.feature_names_in_ = np.array(X.names, dtype=object)
                 return X
             X = X.source
         if not isinstance(X, np.ndarray | Tensor) and hasattr(X, "__dlpack__"):

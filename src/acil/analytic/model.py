@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -25,8 +26,8 @@ def require_numbers(values: Tensor) -> Tensor:
     """Return values; raise if one is NaN or +∞, which no answer may be."""
     if bool((values.isnan() | values.isposinf()).any()):
         raise InputError(
-            "The numbers of this model overflow, so it cannot answer: its file was edited, or features are "
-            "too large. See what `acil verify` says of the file, or scale the features and learn again."
+            "The numbers of this model overflow, so it cannot answer: its file was edited, or features "
+            "are too large. See what `acil verify` says of the file, or scale features and learn again."
         )
     return values
 
@@ -135,6 +136,15 @@ class AnalyticModel:
     def with_head(self, head: Head) -> AnalyticModel:
         """Return the same model around another head."""
         return AnalyticModel(self.expansion, head, self.device, self.mixer)
+
+    def widened(self, expansion: Expansion) -> AnalyticModel:
+        """Return the same model of more features, which were 0 in all samples so far."""
+        if self.expansion.projection is None:
+            head = self.learner.widened(expansion.size)
+            return AnalyticModel(expansion, head, self.device, self.mixer)
+        new = copy(self)
+        new.expansion = expansion
+        return new
 
     def blocks(
         self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None

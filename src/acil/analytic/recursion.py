@@ -74,6 +74,18 @@ class Recursion:
         new.counts, new.weights = new.counts[kept], new.weights[kept]
         return new, kept
 
+    def widened(self, size: int) -> Recursion:
+        """Return the regression on rows of another width; see `Ridge.widened`."""
+        if not self.gamma:
+            raise SingularMatrixError("With gamma=0, R is infinite for features that were always 0.")
+        new, d = copy(self), len(self.R)
+        R = torch.eye(size, dtype=self.R.dtype, device=self.R.device) / self.gamma
+        R[:d, :d] = self.R
+        new.matrix, new.version = Matrix(R), 0
+        new.coef = self.coef.new_zeros(size, self.coef.shape[1])
+        new.coef[:d] = self.coef
+        return new
+
     def clone(self) -> Recursion:
         """Return a regression with the same weights that shares no memory to be written."""
         new = copy(self)

@@ -381,7 +381,9 @@ def _require_numbers(name: str, tensor: Tensor) -> None:
         raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
     # Sums may be of squares; all else is multiplied.
     if name not in _SUMS and float(largest) > torch.finfo(tensor.dtype).max ** 0.5:
-        raise InvalidFileError(f"tensor {name!r} has values up to {float(largest):.1e}, too large to use")
+        raise InvalidFileError(
+            f"tensor {name!r} has values up to {float(largest):.1e}, too large to use"
+        )
 
 
 class Check(NamedTuple):
@@ -473,9 +475,8 @@ def _of_mixing(model: AnalyticModel) -> Check:
         given = _mixing(model)
     except SingularMatrixError as error:
         return Check("mixing", False, str(error))
-    error = float((stored - given).norm()) / max(float(given.norm()), 1e-300)
-    bound = _MIXED[model.precision.products]
-    return _within("mixing", "as the sums give it", error, bound)
+    off = float((stored - given).norm()) / max(float(given.norm()), 1e-300)
+    return _within("mixing", "as the sums give it", off, _MIXED[model.precision.products])
 
 
 def _within(name: str, words: str, error: float, bound: float) -> Check:
