@@ -156,6 +156,8 @@ def test_a_refused_sample_changes_nothing(adapter):
         adapter(ACILClassifier()).learn_one({}, "setosa")
     no_ridge = adapter(ACILClassifier(expansion_size=None, solver="recursive", gamma=0.0))
     no_ridge.model.fit(*as_table())
+    with pytest.raises(InputError, match="StandardScaler"):
+        adapter(ACILClassifier(standardize=True))
     with pytest.raises(InputError, match="gamma=0"):
         no_ridge.learn_one({"colour": 1.0, **x}, "setosa")
 
@@ -223,3 +225,16 @@ def test_missing_package_is_named(monkeypatch):
     sys.modules.pop("acil.river")
     with pytest.raises(MissingExtraError, match=r"acil\[river\]"):
         RiverClassifier(ACILClassifier())
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_features_that_come_later_to_standardized_ones_change_nothing_where_they_are_0(size):
+    table, labels = as_table()
+    model = ACILClassifier(expansion_size=size, gamma=1.0, standardize=True).fit(table, labels)
+    expected = model.predict_proba(table)
+    state = model._state.widened(["colour"])
+    assert state.scaling[:, 4].tolist() == [0.0, 1.0]
+    model._state, model.n_features_in_ = state, 5
+    model.feature_names_in_ = np.array([*NAMES, "colour"], dtype=object)
+    found = model.predict_proba(table.assign(colour=0.0))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -44,6 +44,11 @@ class RiverClassifier(Classifier or object):  # type: ignore[misc]
             )
         if model.__sklearn_is_fitted__() and not hasattr(model, "feature_names_in_"):
             raise InputError("Give a model that has learnt nothing, or knows the names of its features.")
+        if model.standardize and not model.__sklearn_is_fitted__():
+            raise InputError(
+                "standardize=True takes the scale of the first call, which is one sample here. Use "
+                "river.preprocessing.StandardScaler before this model."
+            )
         self.model = model
 
     @property
