@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.linalg import blas, lapack
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 
@@ -204,7 +204,10 @@ def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], like: Tensor) -> fl
     if not image.any():
         return 0.0
     operator = LinearOperator((d, d), matvec=on_array, dtype=np.float64)
-    return float(eigsh(operator, k=1, v0=start, tol=1e-3, return_eigenvectors=False)[0])
+    try:
+        return float(eigsh(operator, k=1, v0=start, tol=1e-3, return_eigenvectors=False)[0])
+    except ArpackError:  # of images of other vectors that are not finite
+        return math.inf
 
 
 def spread(matrix: Tensor, places: Tensor, n_columns: int) -> Tensor:
