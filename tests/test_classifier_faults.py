@@ -1,5 +1,7 @@
 """One state, changed whole: exceptions at any line and threads at any time leave a right model."""
 
+import copy
+import pickle
 import sys
 import threading
 from itertools import pairwise
@@ -7,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import acil
 from acil import ACILClassifier, save
 from acil.errors import InterruptedModelError
+from acil.state import State
 from strategies import blobs, relative
 
 PROBLEM = blobs(90, 6, 4, 0)
@@ -277,3 +281,71 @@ def test_models_can_be_merged_into_each_other_at_once():
     left, right = other(), small()
     at_once(2, lambda i: (left, right)[i].merge((right, left)[i]))
     assert sorted([left.n_samples_, right.n_samples_]) in ([90, 120], [90, 150])
+
+
+def started(action):
+    """Run an action in another thread, which ends with the tests if it never comes back."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_fit_is_not_undone_by_a_forget_that_began_before(monkeypatch):
+    model, forgetting, fitted = small(), threading.Event(), threading.Event()
+    forgotten = State.forgotten
+
+    def slowly(state, samples):
+        rest = forgotten(state, samples)
+        forgetting.set()
+        fitted.wait(0.5)
+        return rest
+
+    monkeypatch.setattr(State, "forgotten", slowly)
+    thread = started(lambda: model.forget(X[:5], np.where(Y[:5] == 3, 2, Y[:5])))
+    assert forgetting.wait(30)
+    model.fit(X, np.full(90, 7))
+    fitted.set()
+    thread.join(30)
+    assert model.classes_.tolist() == [7]
+    assert model.n_samples_ == 90
+    assert model.predict(HELD_OUT).tolist() == [7] * len(HELD_OUT)
+
+
+def test_first_fits_of_two_models_do_not_wait_for_each_other(monkeypatch):
+    slow, quick = ACILClassifier(expansion_size=8), ACILClassifier(expansion_size=9)
+    learning, done = threading.Event(), threading.Event()
+    learned = State.learned
+
+    def slowly(state, *arguments):
+        if state.model.expansion.size == 8:
+            learning.set()
+            done.wait(30)
+        return learned(state, *arguments)
+
+    monkeypatch.setattr(State, "learned", slowly)
+    threads = [started(lambda: slow.partial_fit(X, Y))]
+    assert learning.wait(30)
+    threads.append(started(lambda: quick.partial_fit(X, Y)))
+    threads[1].join(10)
+    assert not threads[1].is_alive()
+    assert quick.n_samples_ == 90
+    done.set()
+    threads[0].join(30)
+    assert slow.n_samples_ == 90
+
+
+@pytest.mark.parametrize(
+    "again",
+    [lambda m: m, copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), clone],
+    ids=["itself", "copy", "deepcopy", "pickle", "clone"],
+)
+def test_each_model_has_one_lock_that_is_none_of_its_content(again):
+    first = small()
+    content = {*vars(first)}
+    model = again(first)
+    assert model._lock is model._lock
+    assert (model._lock is first._lock) == (model is first)
+    before = model.n_samples_ if hasattr(model, "_state") else 0
+    at_once(4, lambda i: [model.partial_fit(X[i : i + 1], [0]) for _ in range(5)])
+    assert model.n_samples_ == before + 20
+    assert {*vars(model)} == content

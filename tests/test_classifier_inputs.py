@@ -408,6 +408,31 @@ def test_values_that_are_too_large_only_together_are_refused():
     assert ACILClassifier(scores="ridge", expansion_size=20).fit(X, PROBLEM.y).n_samples_ == 80
 
 
+@pytest.mark.parametrize("scores", ["ridge", "discriminant"])
+@pytest.mark.parametrize("size", [None, 20])
+@pytest.mark.parametrize(
+    ("dtype", "tiny", "small"), [("float64", 1e-150, 1e-140), ("float32", 1e-18, 1e-14)]
+)
+def test_first_values_too_small_to_square_are_refused(scores, size, dtype, tiny, small):
+    model = ACILClassifier(expansion_size=size, scores=scores, dtype=dtype)
+    for scale in (tiny, tiny * 1e-10, tiny * 1e-150):
+        with pytest.raises(InputError, match=r"too small to square .*Scale the features"):
+            model.fit(PROBLEM.X * scale, PROBLEM.y)
+    expected = ACILClassifier(expansion_size=size, scores=scores).fit(PROBLEM.X, PROBLEM.y)
+    found = model.fit(PROBLEM.X * small, PROBLEM.y).predict_proba(PROBLEM.held_out * small)
+    assert np.abs(found - expected.predict_proba(PROBLEM.held_out)).max() < 1e-2
+    # Beside others that are large enough they are zeros.
+    assert model.partial_fit(PROBLEM.X[:1] * tiny * 1e-150, PROBLEM.y[:1]).n_samples_ == 81
+
+
+def test_units_of_standardized_features_may_be_small_in_float32():
+    options = {"expansion_size": 20, "standardize": True}
+    model = ACILClassifier(dtype="float32", **options).fit(PROBLEM.X * 1e-30, PROBLEM.y)
+    expected = ACILClassifier(**options).fit(PROBLEM.X, PROBLEM.y).predict(PROBLEM.held_out)
+    assert (model.predict(PROBLEM.held_out * 1e-30) == expected).all()
+    assert ACILClassifier().fit(np.zeros((3, 2)), [0, 1, 1]).n_samples_ == 3
+
+
 def test_rows_for_another_device_travel_together_and_arrive_in_blocks():
     # No values are on the device "meta", but copies to it are made as to any other.
     rows = Rows(torch.ones(2_500_000, 4, dtype=torch.float32))

@@ -141,3 +141,17 @@ def test_weights_beyond_all_sums_are_refused(dtype, weight):
     for rows in (X, np.zeros_like(X)):
         with Unchanged(clf, X), pytest.raises(InputError, match="too large"):
             clf.partial_fit(rows, y, sample_weight=np.full(60, weight))
+
+
+@pytest.mark.parametrize("scores", ["ridge", "discriminant"])
+def test_first_weights_that_count_for_nothing_are_refused(scores):
+    problem = blobs(200, 6, 4, 0)
+    model = ACILClassifier(expansion_size=32, scores=scores)
+    with pytest.raises(InputError, match=r"1.0e-12 on average.*Scale them"):
+        model.fit(problem.X, problem.y, sample_weight=np.full(200, 1e-12))
+    model.fit(problem.X, problem.y, sample_weight=np.full(200, 1e-8))
+    assert model.score(problem.X, problem.y) > 0.8
+    # A sample that hardly counts may join others, and leave them.
+    model.fit(problem.X, problem.y)
+    for change in (model.partial_fit, model.forget):
+        change(problem.X[:1], problem.y[:1], sample_weight=[1e-12])

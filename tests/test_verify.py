@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 from acil import ACILClassifier, load, save
 from acil.modelfile import verify
 from acil.privacy import privatize
-from modelfiles import header_of, rewrite, write_model
+from modelfiles import X, header_of, rewrite, write_model
 
 KINDS = [
     {},
@@ -73,6 +73,28 @@ def test_what_does_not_belong_together_is_noticed(tmp_path, damage, check):
     assert check in failed(path)
     if check not in ("values", "header"):
         load(path)
+
+
+def test_changed_mixing_which_decides_discriminant_scores_is_noticed(tmp_path):
+    options = {"scores": "discriminant", "expansion_size": 40, "gamma": "auto"}
+    path = write_model(tmp_path / "m.acil", **options)
+    right = load(path).predict(X)
+    for change in (lambda t: t[:, ::-1], lambda t: t * 1.01, lambda t: -t):
+        write_model(path, **options)
+        changed("mixing", change)(path)
+        assert failed(path) == ["mixing"]
+    # The weights and sums are as they were, but not what load() answers.
+    assert (load(path).predict(X) != right).mean() > 0.9
+    assert (load(path, inference=True).predict(X) != right).mean() > 0.9
+
+
+@pytest.mark.parametrize("dtype", ["float64", "mixed"])
+def test_discriminants_of_one_class_and_of_symmetric_ones_pass(tmp_path, dtype):
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    for labels in (np.zeros(40), np.repeat([0, 1], 20)):
+        model = ACILClassifier(expansion_size=None, scores="discriminant", dtype=dtype)
+        save(model.fit(np.concatenate([rows, -rows]), labels), tmp_path / "m.acil")
+        assert not failed(tmp_path / "m.acil")
 
 
 def test_changed_matrix_of_the_recursion_is_noticed(tmp_path):

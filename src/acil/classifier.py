@@ -6,10 +6,11 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from acil.analytic import Frozen
 from acil.analytic.linalg import plain_torch
-from acil.analytic.model import Weights
+from acil.analytic.model import Weights, require_numbers
 from acil.analytic.threads import sized
 from acil.errors import InputError, NotFittedError
 from acil.scores import rebalanced
@@ -43,8 +44,8 @@ from acil.validation import (
 
 logger = logging.getLogger(__name__)
 
-#: Held while a model that has learnt nothing, and so has no lock of its own, learns for the first time.
-_FIRST_FIT = threading.RLock()
+#: The lock of each model: beside its content, so that no copy has it and no file.
+_LOCKS: WeakKeyDictionary[ACILClassifier, threading.RLock] = WeakKeyDictionary()
 
 
 class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
@@ -226,8 +227,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             about 1 on average: if they add up to 1, everything counts as one sample, and γ and
             probabilities are chosen for that.
         """
-        with nullcontext() if self.__sklearn_is_fitted__() else _FIRST_FIT:
-            return self._learn(X, y, classes, sample_weight, fresh=not self.__sklearn_is_fitted__())
+        return self._learn(X, y, classes, sample_weight, fresh=False)
 
     @sized(_work)
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -364,8 +364,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._check_query(X)
         state, weights = self._scoring()
-        blocks = state.model.scores(state.features(rows), weights)
-        return _like(rows, (s[:, 1] - s[:, 0] if s.shape[1] == 2 else s for s in blocks))
+        scores = _like(rows, state.model.scores(state.features(rows), weights))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     @sized(_work)
     @plain_torch()
@@ -384,8 +384,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._check_query(X)
         state, weights = self._scoring()
         scores = state.model.scores(state.features(rows), weights)
-        best = torch.cat([block.argmax(dim=1).cpu() for block in scores])
-        labels = state.classes[best.numpy()]
+        highest, best = map(torch.cat, zip(*(block.max(dim=1) for block in scores), strict=True))
+        require_numbers(highest)
+        labels = state.classes[best.cpu().numpy()]
         if rows.tensor_device is None or labels.dtype.kind == "U":
             return labels
         return torch.from_numpy(labels).to(rows.tensor_device)
@@ -547,19 +548,25 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @plain_torch()
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         check_parameters(self)
-        with nullcontext() if fresh else self._locked() as known:
+        with self._lock:
+            fresh = fresh or not self.__sklearn_is_fitted__()
             # What scikit-learn notes of the features of X is not this model's before the state is.
             new = self._alike() if fresh else self
             samples = new._check_samples(X, y, sample_weight, reset=fresh)
             rows, labels, weights = samples
             declared = check_declared(classes, labels)
-            state = known or State.new(
-                self, labels[:0], rows.n_features, *self._drawn_with(rows, weights)
-            )
+            if fresh:
+                seed, scaling = self._drawn_with(rows, weights)
+                state = State.new(self, labels[:0], rows.n_features, seed, scaling, rows.names)
+            else:
+                state = self._require_state()
+                state.model.require_whole()
             state.check(samples)
             if self.min_class_samples > 1:
                 learnt = labels if weights is None else labels[weights.numpy() > 0]
                 state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
+            if fresh:
+                state.check_scale(samples)
             new._state = state.learned(samples, declared)
             self.__dict__ = new.__dict__
             if state.counts_at_once(samples):
@@ -577,8 +584,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{rows.n_features}."
             )
         always = isinstance(self.standardize, bool | np.bool_) and bool(self.standardize)
-        # With a clip norm nothing may depend on single samples but their sums.
-        asked = isinstance(self.standardize, str) and scores_of(self) != "ridge" and self.clip_norm is None
+        # With a clip norm nothing may depend on single samples but their sums; streams begin with one.
+        sums_only = self.clip_norm is not None or rows.names is not None
+        asked = isinstance(self.standardize, str) and scores_of(self) != "ridge" and not sums_only
         if scaling is None and (always or asked):
             rows.check_finite(math.inf)
             scaling = rows.scaling(weights, always)
@@ -628,17 +636,18 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return self._state
 
+    @property
+    def _lock(self) -> threading.RLock:
+        """For whoever changes the model, or reads the matrix that is written in place."""
+        return _LOCKS.setdefault(self, threading.RLock())
+
     @contextmanager
     def _locked(self) -> Iterator[State]:
         """Hold the lock of the model and yield its state, after making sure that it is whole."""
-        while True:
-            lock = self._require_state().model.lock
-            with lock, plain_torch():
-                state = self._require_state()
-                if state.model.lock is lock:
-                    state.model.require_whole()
-                    yield state
-                    return
+        with self._lock, plain_torch():
+            state = self._require_state()
+            state.model.require_whole()
+            yield state
 
     @contextmanager
     def _counted(self) -> Iterator[State]:
@@ -654,7 +663,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         They do wait if the weights have not been solved for yet.
         """
         state = self._require_state()
-        weights, lock = state.model.ready, state.model.lock
+        weights, lock = state.model.ready, self._lock
         if weights is not None:
             if state.model.is_whole or not lock.acquire(blocking=False):
                 # The matrix is just being written: these are the weights from before.
@@ -692,7 +701,7 @@ def require_same_features(mine: ACILClassifier, theirs: ACILClassifier) -> None:
 
 
 def _like(rows: Rows, blocks: Iterable[Tensor]) -> Any:
-    values = torch.cat(list(blocks))
+    values = require_numbers(torch.cat(list(blocks)))
     if rows.tensor_device is not None:
         return values.to(rows.tensor_device)
     return values.cpu().numpy()

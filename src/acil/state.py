@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -32,6 +32,8 @@ from acil.validation import (
 
 #: What sums of weights may round by; anything beyond that was never learnt.
 _WEIGHT_ROUNDING = 1e-9
+#: Least mean weight of the first samples: discriminants count by weight, and at 1e-10 count nothing.
+_LEAST_WEIGHT = 1e-9
 #: Standard deviation of the biases of the expansion, in lengths of standardized rows, or as it is.
 _BIAS = 0.5
 #: Most samples that wait to be counted together, and the same as a share of d.
@@ -71,8 +73,12 @@ class State:
         n_features: int,
         seed: int,
         scaling: Tensor | None = None,
+        names: Sequence[str] | None = None,
     ) -> State:
-        """Return the state that has learnt nothing yet, as the (checked) arguments describe it."""
+        """Return the state that has learnt nothing yet, as the (checked) arguments describe it.
+
+        With names of features, more of them may be added later: see `widened`.
+        """
         precision = PRECISIONS[estimator.dtype]
         device = resolve_device(estimator.device, estimator.dtype)
         norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
@@ -81,9 +87,12 @@ class State:
             # Where features have no scale of ours, and scores are the paper's, there is none.
             bias = 0.0 if scaling is None and scores == "ridge" else _BIAS
             bias *= 1.0 if scaling is None else math.sqrt(n_features)
+        n_drawn = n_features if names is None else 0
         expansion = Expansion.draw(
-            n_features, estimator.expansion_size, estimator.activation, seed, norm, float(bias)
+            n_drawn, estimator.expansion_size, estimator.activation, seed, norm, float(bias)
         )
+        if names is not None:
+            expansion = expansion.widened(names, seed)
         head: Ridge | Recursion
         if estimator.solver == "recursive":
             head = Recursion(expansion.size, precision, device, float(estimator.gamma))
@@ -99,6 +108,16 @@ class State:
         released = before and before.release
         release = released and {**released, "private": False, "epsilon": None, "delta": None}
         return cls(classes, model, seed, scaling, calibration, release=release)
+
+    def widened(self, names: Sequence[str]) -> State:
+        """Return the state for samples with more features, of which those learnt have 0."""
+        state = self.counted()
+        model = self.model.widened(self.model.expansion.widened(names, self.seed))
+        scaling = self.scaling
+        if scaling is not None:
+            k = len(names)
+            scaling = torch.cat([scaling, torch.tensor([[0.0], [1.0]]).to(scaling).expand(2, k)], dim=1)
+        return replace(state, model=model, scaling=scaling)
 
     def features(self, rows: Rows) -> Iterator[Tensor]:
         """Return blocks of rows, of the size and type that the model takes."""
@@ -122,6 +141,24 @@ class State:
         if self.scaling is not None:
             stretch *= max(1.0, 1 / float(self.scaling[1].min()))
         rows.check_finite(limit / max(1.0, stretch * stretch))
+
+    def check_scale(self, samples: Samples) -> None:
+        """Raise an `InputError` if the first samples are too small to square, or weigh too little."""
+        rows, weights = samples.rows, samples.weights
+        if weights is not None and 0 < float(weights[weights > 0].mean()) < _LEAST_WEIGHT:
+            raise InputError(
+                f"The sample weights are {float(weights[weights > 0].mean()):.1e} on average, at least "
+                f"{_LEAST_WEIGHT:g} is needed. Scale them: a sample of weight 1 counts as one."
+            )
+        products = self.model.precision.products if self.scaling is None else torch.float64
+        facts = torch.finfo(products)
+        # Squares have all their digits only above this.
+        least, largest = (facts.tiny / facts.eps) ** 0.5, rows.largest()
+        if 0 < largest < least:
+            raise InputError(
+                f"X has values too small to square (up to {largest:.3g}, at least {least:.1g} is "
+                'needed). Scale the features, or use dtype="float64".'
+            )
 
     def check(self, samples: Samples) -> None:
         """Raise if samples cannot be learnt or forgotten: for their values or labels, or the model."""
@@ -185,7 +222,9 @@ class State:
         if before is not None and before.calibration is not None:
             calibration = before.calibration.among(before.model.head.counts, self.model.head.counts)
         blocks = chain(joined(self.uncounted), self.blocks(samples, self.classes) if samples else ())
-        return replace(self, calibration=calibration.merged(self.measured(blocks)), uncounted=(), n_uncounted=0)
+        return replace(
+            self, calibration=calibration.merged(self.measured(blocks)), uncounted=(), n_uncounted=0
+        )
 
     def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""
@@ -235,7 +274,8 @@ class State:
         rows, known = self.model.expansion(block), self.calibration or Calibration.empty()
         found = Discriminant.of(self.model)
         measure = log_novelty(found, self.model, rows, *found.nearest(*self._regression(rows)))
-        return (measure - known.largest_known()).exp().to(rows)
+        relative = (measure - known.largest_known()).to(rows)
+        return relative.clamp(max=math.log(torch.finfo(rows.dtype).max)).exp()
 
     def _regression(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores of the regression and leverages of expanded rows, on the CPU."""
@@ -387,7 +427,9 @@ def least_left(lower: Tensor, moment: Tensor, weights: Tensor) -> float:
     classes than d, where the matrix would be larger than the sums, the least diagonal entry.
     """
     whitened = solve_lower(lower, moment)
-    heavy = weights.to(moment)
+    heavy, squares = weights.to(moment), whitened.square().sum(dim=0)
+    if not bool(squares.isfinite().all()):
+        return -math.inf
     if len(weights) > len(lower):
-        return float((heavy - whitened.square().sum(dim=0)).min())
+        return float((heavy - squares).min())
     return float(torch.linalg.eigvalsh(torch.diag(heavy) - whitened.mT @ whitened)[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
@@ -55,10 +55,13 @@ def input_errors() -> Iterator[None]:
 
 
 class Rows:
-    """A checked array of shape (n, n_features) that is read block by block, never copied as a whole."""
+    """A checked array of shape (n, n_features) that is read block by block, never copied as a whole.
 
-    def __init__(self, source: npt.NDArray[Any] | Tensor) -> None:
-        self.source = source
+    With ``names``, features of a stream, of which more may come later.
+    """
+
+    def __init__(self, source: npt.NDArray[Any] | Tensor, names: Sequence[str] | None = None) -> None:
+        self.source, self.names = source, names
 
     def __len__(self) -> int:
         return int(self.source.shape[0])
@@ -104,6 +107,12 @@ class Rows:
                 'Scale the features, or use dtype="float64".'
             )
 
+    def largest(self) -> float:
+        """Return the largest absolute value; values have been checked."""
+        size = max(1, _CHECK_BYTES // (8 * max(1, self.n_features)))
+        starts = range(0, len(self), size)
+        return max(float(self._block(i, i + size).double().abs().max()) for i in starts)
+
     def scaling(self, weights: Tensor | None, always: bool = True) -> Tensor | None:
         """Return the mean of each feature and its deviation; None if they have one unit, unless always.
 
@@ -140,13 +149,17 @@ def check_rows(estimator: Any, X: Any, reset: bool) -> Rows:
     """Check the shape and type of X (not its values) and its agreement with earlier calls.
 
     X is an array, a DataFrame, a Tensor, anything with DLPack, or `Rows` whose columns the caller has
-    put in the order of ``feature_names_in_``. The first data of a model (``reset``)
+    put in the order of ``feature_names_in_``, or named. The first data of a model (``reset``)
     set its ``n_features_in_`` and ``feature_names_in_``.
     """
     with input_errors():
         if isinstance(X, Rows):
             if not reset:
                 _check_n_features(estimator, X.source, reset=False)
+                return X
+            if X.names is not None:
+                estimator.n_features_in_ = X.n_features
+                estimator.feature_names_in_ = np.array(X.names, dtype=object)
                 return X
             X = X.source
         if not isinstance(X, np.ndarray | Tensor) and hasattr(X, "__dlpack__"):
@@ -351,7 +364,9 @@ def check_parameters(estimator: Any) -> None:
     balance, bias = estimator.class_balance, estimator.expansion_bias
     if not isinstance(balance, bool | np.bool_) and not (is_number(balance, Real) and 0 <= balance <= 1):
         raise _invalid("class_balance", "a number from 0 to 1, or a bool", balance)
-    if not (isinstance(bias, str) and bias == "auto") and not (is_number(bias, Real) and 0 <= bias <= 1e6):
+    if not (isinstance(bias, str) and bias == "auto") and not (
+        is_number(bias, Real) and 0 <= bias <= 1e6
+    ):
         raise _invalid("expansion_bias", "a number from 0 to 1e6, or 'auto'", bias)
     given_scaling(estimator.standardize)
     discriminant = estimator.scores == "discriminant"
@@ -379,7 +394,9 @@ def scores_of(estimator: Any) -> str:
 
 def given_scaling(standardize: Any) -> Tensor | None:
     """Return means and deviations that are given, of shape (2, n_features), or raise if they are none."""
-    if isinstance(standardize, bool | np.bool_) or (isinstance(standardize, str) and standardize == "auto"):
+    if isinstance(standardize, bool | np.bool_) or (
+        isinstance(standardize, str) and standardize == "auto"
+    ):
         return None
     expected = "a bool, 'auto', or means and positive deviations of shape (2, n_features)"
     try:

@@ -49,9 +49,7 @@ def test_blocks_are_small_beside_the_sums_and_large_enough_for_speed(size, preci
     assert 256 <= rows <= min(PRECISIONS[precision].max_block_rows, 2**25 / (size * number))
 
 
-@pytest.mark.parametrize(
-    ("solver", "balanced"), [("gram", False), ("gram", True), ("recursive", False)]
-)
+@pytest.mark.parametrize(("solver", "balanced"), [("gram", False), ("gram", True), ("recursive", False)])
 def test_temperature_is_that_of_the_cross_validated_error(solver, balanced):
     X, columns = samples(200, 5, 3)
     columns[::3] = 0  # classes of different sizes

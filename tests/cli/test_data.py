@@ -193,16 +193,6 @@ def test_addresses_that_are_not_of_the_web_are_refused(server, tmp_path):
     )
 
 
-def test_archive_is_unpacked_by_a_python_without_filters_of_tarfile(server, tmp_path, monkeypatch):
-    """Python 3.11.0 to 3.11.3 has neither the argument `filter` nor the filters."""
-    plain = tarfile.TarFile.extractall
-    monkeypatch.setattr(
-        tarfile.TarFile, "extractall", lambda self, path=".", members=None: plain(self, path, members)
-    )
-    monkeypatch.delattr(tarfile, "data_filter")
-    assert report("cifar100", "--root", tmp_path / "data")["train"] == 100
-
-
 def hostile(name, **fields):
     info = tarfile.TarInfo(name)
     for key, value in fields.items():

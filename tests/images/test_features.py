@@ -1,6 +1,8 @@
 """Files of features: the same model as from images or arrays, and what is wrong is told."""
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pandas
@@ -217,6 +219,17 @@ def test_bad_file_is_told(tmp_path, content, words):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=words):
         read_features(path)
+
+
+def test_npz_that_claims_more_than_memory_holds_is_told(tmp_path):
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        head, {"descr": "<f8", "fortran_order": False, "shape": (2**43, 8)}
+    )
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
+        file.writestr("features.npy", head.getvalue() + bytes(64))
+    with pytest.raises(InputError, match=r"Cannot read features from .*x\.npz: Unable to allocate"):
+        read_features(tmp_path / "x.npz")
 
 
 def test_list_of_images_is_no_file_of_features(tmp_path):

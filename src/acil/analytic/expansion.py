@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -68,6 +68,18 @@ class Expansion:
                     "smaller expansion_size."
                 ) from error
         return cls(projection, activation, in_features, clip, offsets)
+
+    def widened(self, names: Sequence[str], seed: int) -> Expansion:
+        """Return that of more features: the seed and the name of each decide its row of W_fe."""
+        projection, rows = self.projection, []
+        if projection is not None:
+            for name in names:
+                digest = hashlib.sha256(f"{seed} {name}".encode("utf-8", "surrogatepass")).digest()
+                generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+                rows.append(torch.randn(1, self.size, generator=generator, dtype=torch.float32))
+            projection = torch.cat([projection, *rows])
+        width = self.in_features + len(names)
+        return Expansion(projection, self.activation, width, self.clip_norm, self.bias)
 
     @property
     def size(self) -> int:

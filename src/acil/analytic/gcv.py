@@ -26,6 +26,11 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0) -> float:
     of the neighbours of the best. Candidates below ``least`` are left out.
     """
     unit, seen = float(sums.gram.diagonal().mean()), dict[int, float]()
+    if not math.isfinite(unit):
+        raise SingularMatrixError(
+            "No gamma can be chosen: the squares of the features add up to more than a number can hold. "
+            "Scale the features and learn again."
+        )
 
     def try_candidate(index: int) -> None:
         if 0 <= index < len(GRID) and index not in seen:

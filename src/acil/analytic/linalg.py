@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.linalg import blas, lapack
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from acil.analytic.threads import sized
@@ -203,13 +203,19 @@ def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], like: Tensor) -> fl
     def on_array(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return multiply(torch.from_numpy(vector.reshape(d, -1)).to(like)).double().cpu().numpy()
 
+    start = np.eye(d) if d < 3 else np.random.default_rng(0).normal(size=d)
+    image = on_array(start)
+    if not np.isfinite(image).all():
+        return math.inf
     if d < 3:
-        return float(np.linalg.eigvalsh(on_array(np.eye(d))).max())
-    start = np.random.default_rng(0).normal(size=d)
-    if not on_array(start).any():
+        return float(np.linalg.eigvalsh(image).max())
+    if not image.any():
         return 0.0
     operator = LinearOperator((d, d), matvec=on_array, dtype=np.float64)
-    return float(eigsh(operator, k=1, v0=start, tol=1e-3, return_eigenvectors=False)[0])
+    try:
+        return float(eigsh(operator, k=1, v0=start, tol=1e-3, return_eigenvectors=False)[0])
+    except ArpackError:  # of images of other vectors that are not finite
+        return math.inf
 
 
 def spread(matrix: Tensor, places: Tensor, n_columns: int) -> Tensor:

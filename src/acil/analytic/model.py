@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -14,12 +14,22 @@ from acil.analytic.expansion import Expansion
 from acil.analytic.recursion import Recursion
 from acil.analytic.ridge import Ridge
 from acil.analytic.sums import Block, Matrix, Precision, Sums
-from acil.errors import UnsupportedError
+from acil.errors import InputError, UnsupportedError
 
 #: Size of one block of expanded rows: large enough for full speed, small beside the sums.
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}
 #: On a CPU it grows with the sums, of which it is this share, up to a limit.
 _BLOCK_SHARE, _MAX_BLOCK_BYTES = 1 / 16, 2**26
+
+
+def require_numbers(values: Tensor) -> Tensor:
+    """Return values; raise if one is NaN or +∞, which no answer may be."""
+    if bool((values.isnan() | values.isposinf()).any()):
+        raise InputError(
+            "The numbers of this model overflow, so it cannot answer: its file was edited, or features "
+            "are too large. See what `acil verify` says of the file, or scale features and learn again."
+        )
+    return values
 
 
 class Weights(NamedTuple):
@@ -83,11 +93,6 @@ class AnalyticModel:
         return self.head.sums if isinstance(self.head, Ridge) else self.head
 
     @property
-    def lock(self) -> threading.RLock:
-        """Of the matrix, the one thing that is written in place."""
-        return self._owner.matrix.lock
-
-    @property
     def is_whole(self) -> bool:
         """Whether the matrix is that of this state: not of a later one, nor just being written."""
         return self._owner.matrix.version == self._owner.version
@@ -140,6 +145,15 @@ class AnalyticModel:
         """Return the same model around another head."""
         return AnalyticModel(self.expansion, head, self.device, self.mixer)
 
+    def widened(self, expansion: Expansion) -> AnalyticModel:
+        """Return the same model of more features, which were 0 in all samples so far."""
+        if self.expansion.projection is None:
+            head = self.learner.widened(expansion.size)
+            return AnalyticModel(expansion, head, self.device, self.mixer)
+        new = copy(self)
+        new.expansion = expansion
+        return new
+
     def blocks(
         self, features: Iterable[Tensor], columns: Tensor, weights: Tensor | None
     ) -> Iterator[Block]:
@@ -170,6 +184,9 @@ class AnalyticModel:
             mixing, mixed = None, self.mixing()
             if mixed is not None:
                 mixing, intercept = (part.to(coef) for part in mixed)
+            for part in (coef, intercept) if mixing is None else (coef, mixing, intercept):
+                least, most = torch.aminmax(part)
+                require_numbers(torch.stack([-least, most]))
             empty = (self.head.counts == 0).to(coef.device)
             self.ready = Weights(coef, mixing, intercept, empty)
         return self.ready

@@ -36,7 +36,7 @@ class Recursion:
     def __init__(self, size: int, precision: Precision, device: torch.device, gamma: float) -> None:
         self.precision = precision
         self.gamma = gamma
-        # Before the base phase, the matrix is there for its lock alone.
+        # Empty before the base phase
         self.matrix, self.version = Matrix(torch.empty(0, 0, dtype=precision.sums, device=device)), 0
         self.coef = torch.zeros(size, 0, dtype=precision.sums, device=device)
         self.counts = torch.zeros(0, dtype=torch.int64)
@@ -68,11 +68,23 @@ class Recursion:
         new.counts, new.weights = self.counts.clone(), self.weights.clone()
         for block in blocks:
             new._step(R, *block, sign=-1)
-        new.matrix, new.version = Matrix(R, self.matrix.lock), 0
+        new.matrix, new.version = Matrix(R), 0
         kept = (new.counts > 0) | declared
         new.coef = new.coef[:, kept.to(new.coef.device)].contiguous()
         new.counts, new.weights = new.counts[kept], new.weights[kept]
         return new, kept
+
+    def widened(self, size: int) -> Recursion:
+        """Return the regression on rows of another width; see `Ridge.widened`."""
+        if not self.gamma:
+            raise SingularMatrixError("With gamma=0, R is infinite for features that were always 0.")
+        new, d = copy(self), len(self.R)
+        R = torch.eye(size, dtype=self.R.dtype, device=self.R.device) / self.gamma
+        R[:d, :d] = self.R
+        new.matrix, new.version = Matrix(R), 0
+        new.coef = self.coef.new_zeros(size, self.coef.shape[1])
+        new.coef[:d] = self.coef
+        return new
 
     def clone(self) -> Recursion:
         """Return a regression with the same weights that shares no memory to be written."""
@@ -96,7 +108,8 @@ class Recursion:
 
     def degrees_of_freedom(self) -> float:
         """Return tr H = d − γ tr R."""
-        return len(self.R) - self.gamma * float(self.R.diagonal().sum())
+        # Not below 0, whatever γ a file gives beside R
+        return max(0.0, len(self.R) - self.gamma * float(self.R.diagonal().sum()))
 
     def residual_squares(self) -> Tensor:
         """Return Σ w (y_c − x w_c)² of each class: Σ y_c² − w_cᵀ R⁻¹ w_c − γ ‖w_c‖²."""
@@ -118,7 +131,7 @@ class Recursion:
         # Eq. (4): W_0 = (X_0ᵀX_0 + γI)⁻¹ X_0ᵀY_0
         self.coef = solve_lower(R, solve_lower(R, W), transposed=True)
         # Eq. (8): R_0 = (X_0ᵀX_0 + γI)⁻¹
-        self.matrix, self.version = Matrix(linalg.cholesky_inverse_(R), self.matrix.lock), 0
+        self.matrix, self.version = Matrix(linalg.cholesky_inverse_(R)), 0
         self.counts, self.weights = sums.counts, sums.weights
 
     def _step(self, R: Tensor, rows: Tensor, columns: Tensor, weights: Tensor | None, sign: int) -> None:

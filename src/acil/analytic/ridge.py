@@ -147,6 +147,16 @@ class Ridge:
         new.gamma, new.solution, new._least = gamma, None, 0.0
         return new
 
+    def widened(self, size: int) -> Ridge:
+        """Return the regression on rows of another width, of which all so far have 0 at the end."""
+        self.flush()
+        old, d = self.sums, len(self.sums.moment)
+        new = self._copy(Sums(size, len(old.counts), old.moment.dtype, old.moment.device))
+        new.sums.gram[:d, :d], new.sums.moment[:d] = old.gram, old.moment
+        new.sums.counts, new.sums.weights = old.counts, old.weights
+        new.solution, new._least = None, 0.0
+        return new
+
     def clone(self) -> Ridge:
         """Return a regression with the same sums and weights that shares no memory to be written."""
         self.flush()
@@ -318,7 +328,9 @@ class Ridge:
                 del X
             yield rows, columns, weights
 
-    def _correct_products(self, before: Solution, X: Tensor, Y: Tensor, P: Tensor, inner: Tensor) -> None:
+    def _correct_products(
+        self, before: Solution, X: Tensor, Y: Tensor, P: Tensor, inner: Tensor
+    ) -> None:
         """Bring MᵀW and WᵀW up to date after rows X of targets Y, by which W changed by P · inner."""
         cheap = len(before.coef) * before.coef.shape[1] ** 2 <= _CHEAP_PRODUCTS
         if cheap or self._products is None or self._products[0] is not before or self.solution is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -43,13 +42,12 @@ class Matrix:
     """The one thing that is written in place, d x d, with a version for each of its contents.
 
     Whoever holds another version than this is out of date. It is −1 while the matrix is written, and for
-    good if that was interrupted. The lock is for whoever writes, or reads more than the version.
+    good if that was interrupted.
     """
 
-    def __init__(self, values: Tensor, lock: threading.RLock | None = None) -> None:
+    def __init__(self, values: Tensor) -> None:
         self.values = values
         self.version = 0
-        self.lock = lock or threading.RLock()
         #: Memory for a factor of it, kept because fresh memory is slow.
         self.spare: Tensor | None = None
 
@@ -57,7 +55,7 @@ class Matrix:
         return {"values": self.values, "version": self.version}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, lock=threading.RLock(), spare=None)
+        self.__dict__.update(state, spare=None)
 
     def require(self, version: int) -> Tensor:
         """Return the values of a version; raise if they are those of another one."""

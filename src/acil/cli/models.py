@@ -70,7 +70,7 @@ def verify(model: Model, as_json: AsJson = False) -> None:
     """Check that a model file is whole, and its parts belong together.
 
     Header, checksums, values; of a full model also whether its sums can be sums over samples, fit the
-    counts of the classes, and give its weights. Exit code 1 if anything is wrong.
+    counts of the classes, and give its weights and scores. Exit code 1 if anything is wrong.
     """
     from acil.modelfile import verify as checked
 

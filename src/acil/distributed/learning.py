@@ -99,10 +99,10 @@ def partial_fit(
         sums = _all_sums(state, samples, declared, group)
         state.require_enough(declared, sums.counts.numpy(), classifier.min_class_samples)
     # Nothing that decides the scores depends on other processes from here on.
-    with state.model.lock:
+    with classifier._lock:
         # Approximate until all samples are counted
         new._state = state.merged(sums, declared, None)
-    classifier.__dict__ = new.__dict__
+        classifier.__dict__ = new.__dict__
     if state.calibration is not None:
         # Count how the samples of all processes score when they are left out, if all can be reached.
         with suppress(ProcessLostError), group.together():
@@ -150,7 +150,7 @@ def _facts(
     return {
         "parameters": {k: str(v) for k, v in classifier.get_params().items() if k not in _OWN},
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
-        "model": "None" if known is None else _digest(known),
+        "model": "None" if known is None else _digest(classifier, known),
         "seed": resolve_seed(classifier.random_state) if known is None else None,
         "features": None if samples is None else samples.rows.n_features,
         "names": None if names is None or samples is None else [str(name) for name in names],
@@ -196,9 +196,9 @@ def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Gr
     return sums
 
 
-def _digest(state: State) -> str:
+def _digest(classifier: ACILClassifier, state: State) -> str:
     """Return a short hash of a model, which tells two apart without reading the whole matrix."""
-    with state.model.lock:
+    with classifier._lock:
         state.model.ridge.flush()
         sums = state.model.ridge.sums
     # γ is None if it is still to be selected.

@@ -24,9 +24,9 @@ from acil.modelfile.header import NETWORK, check_identity
 from acil.modelfile.writing import replacing
 from acil.vision.listing import check_class_name, delimiter_of, existing, first_of
 
-#: What damaged files and bad cells raise.
+#: What damaged files and bad cells raise, and headers that claim more than memory holds.
 _UNREADABLE = (
-    *(OSError, EOFError, ValueError, TypeError, KeyError, AttributeError),
+    *(MemoryError, OSError, EOFError, ValueError, TypeError, KeyError, AttributeError),
     *(csv.Error, zipfile.BadZipFile, zlib.error),
 )
 #: A column of a table whose cells are whole rows of features.

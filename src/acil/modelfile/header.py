@@ -204,9 +204,9 @@ PARAMETERS: dict[str, Rule] = {
     "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
     **_OPTIONS,
     "scores": _one_of("auto", "ridge", "discriminant"),
-    "standardize": lambda value, name: None
-    if value == "auto" or isinstance(value, bool)
-    else _list_of(_list_of(NUMBER))(value, name),
+    "standardize": lambda value, name: (
+        None if value == "auto" or isinstance(value, bool) else _list_of(_list_of(NUMBER))(value, name)
+    ),
     "expansion_bias": lambda value, name: None if value == "auto" else AMOUNT(value, name),
 }
 #: How samples learnt score when left out: `acil.scores`. An inference file has empty lists.

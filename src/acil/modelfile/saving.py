@@ -63,6 +63,8 @@ _DISCRIMINANT = (discriminant, released)
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
 #: Error of solving, of the precision of the sums: rounding grows with √d. Mixed precision stops earlier.
 _SOLVED, _SOLVED_MIXED = 100.0, 1e-7
+#: What rounding may change in the map from weights to discriminants, relative: it grows with κ.
+_MIXED = {torch.float64: 1e-3, torch.float32: 0.5}
 #: Files of which it has been said, once in a process, that they give samples away.
 _advised: set[str] = set()
 #: Share of a class that rounding of the recursion may invent.
@@ -193,7 +195,7 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
     try:
         # A file that could not be loaded again must not replace one that can.
         for name, tensor in tensors.items():
-            _require_finite(name, tensor)
+            _require_numbers(name, tensor)
         check_header(header)
         text = json.dumps(header, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -290,8 +292,7 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
             tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
         if model.mixer not in (None, heights) and not packed:
             # Else whoever reads the file had to factorize before the first prediction.
-            mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
-            tensors["mixing"] = torch.cat([mixing, intercepts.unsqueeze(0)])
+            tensors["mixing"] = _mixing(model)
     if state.scaling is not None:
         tensors["scaling"] = state.scaling
     tensors |= {"coef": W.mT, "intercept": intercept}
@@ -396,14 +397,20 @@ def _read(get: Get, name: str, header: Mapping[str, Any]) -> Tensor:
     array = get(name)
     check_tensor(array, name, header)
     tensor = torch.from_numpy(array)
-    _require_finite(name, tensor)
+    _require_numbers(name, tensor)
     return tensor
 
 
-def _require_finite(name: str, tensor: Tensor) -> None:
+def _require_numbers(name: str, tensor: Tensor) -> None:
     # The extremes, because comparing all numbers would take as much memory again
-    if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
+    largest = torch.stack(torch.aminmax(tensor)).abs().max()
+    if not bool(torch.isfinite(largest)):
         raise InvalidFileError(f"tensor {name!r} has values that are NaN or infinite")
+    # Sums may be of squares; all else is multiplied.
+    if name not in _SUMS and float(largest) > torch.finfo(tensor.dtype).max ** 0.5:
+        raise InvalidFileError(
+            f"tensor {name!r} has values up to {float(largest):.1e}, too large to use"
+        )
 
 
 class Check(NamedTuple):
@@ -418,8 +425,8 @@ def verify(path: str | os.PathLike[str]) -> list[Check]:
     """Check everything that can be checked about a model file.
 
     Header and shapes; the checksum of each tensor; values and the expansion; and of a full model,
-    whether its sums can be sums over samples, fit the counts of the classes, and give its weights. The
-    list ends early where later checks need what has failed.
+    whether its sums can be sums over samples, fit the counts of the classes, and give its weights, with
+    what makes discriminant scores of them. The list ends early where later checks need what has failed.
 
     Examples
     --------
@@ -446,7 +453,8 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
             if bad:
                 return
             stage = "values"
-            head = _assembled(file.get_tensor, header, layouts, False, "cpu")._state.model.head
+            model = _assembled(file.get_tensor, header, layouts, False, "cpu")._state.model
+            head = model.head
     except ACILError as error:
         yield Check(stage, False, str(error))
         return
@@ -465,6 +473,8 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
     else:
         yield Check("sums", True, "noise was added for privacy: not compared with the counts")
     yield _of_weights(head)
+    if model.known_mixing is not None:
+        yield _of_mixing(model)
 
 
 def _of_weights(ridge: Ridge) -> Check:
@@ -475,7 +485,30 @@ def _of_weights(ridge: Ridge) -> Check:
     error = float(ridge.residual(solution.gamma, solution.coef).norm()) / max(size, 1e-300)
     bound = _SOLVED * d**0.5 * torch.finfo(solution.coef.dtype).eps
     bound = _SOLVED_MIXED if ridge.precision.name == "mixed" else bound
-    return Check("weights", error <= bound, f"solve the sums to {error:.1e}, at most {bound:.1e}")
+    return _within("weights", "solve the sums", error, bound)
+
+
+def _mixing(model: AnalyticModel) -> Tensor:
+    """Return the map from weights to discriminants, with its intercepts as the last row."""
+    mixing, intercepts = cast(tuple[Tensor, Tensor], model.mixing())
+    return torch.cat([mixing, intercepts.unsqueeze(0)])
+
+
+def _of_mixing(model: AnalyticModel) -> Check:
+    """Compare what makes scores of the weights with what the sums give."""
+    stored = _mixing(model)
+    model.known_mixing = None
+    try:
+        given = _mixing(model)
+    except SingularMatrixError as error:
+        return Check("mixing", False, str(error))
+    off = float((stored - given).norm()) / max(float(given.norm()), 1e-300)
+    return _within("mixing", "as the sums give it", off, _MIXED[model.precision.products])
+
+
+def _within(name: str, words: str, error: float, bound: float) -> Check:
+    error = math.inf if math.isnan(error) else error
+    return Check(name, error <= bound, f"{words} to {error:.1e}, at most {bound:.1e}")
 
 
 def _of_recursion(head: Recursion) -> Iterator[Check]:

@@ -134,18 +134,12 @@ def _unpack(root: Path) -> None:
     target = root / FOLDER
     try:
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=root) as draft:
-            unpacked = Path(draft) / FOLDER
-            unpacked.mkdir()
             with tarfile.open(root / ARCHIVE) as file:
                 for name in FILES:
-                    # Python before 3.11.4 has no filters against links and paths that lead elsewhere.
-                    content = file.extractfile(f"{FOLDER}/{name}")
-                    if content is None:
-                        raise tarfile.ReadError(f"{name} is no file")
-                    (unpacked / name).write_bytes(content.read())
+                    file.extract(f"{FOLDER}/{name}", draft, filter="data")
             if target.exists():
                 shutil.rmtree(target)
-            unpacked.replace(target)
+            (Path(draft) / FOLDER).replace(target)
     except (OSError, KeyError, EOFError, tarfile.TarError) as error:
         raise InputError(
             f"Cannot unpack {root / ARCHIVE}: {error}. Fetch it again with --force."
