@@ -24,7 +24,7 @@ from acil import ACILClassifier, load, save
 torch.set_num_threads(1)
 path = sys.argv[1]
 X = np.random.default_rng(0).normal(size=(60, 6))
-models = [ACILClassifier(scores="ridge", expansion_size=96).fit(X[:n], np.arange(n) % 3) for n in (20, 60)]
+models = [ACILClassifier(expansion_size=96).fit(X[:n], np.arange(n) % 3) for n in (20, 60)]
 save(models[0], path)
 random.seed(0)
 found, leftovers, kills, end = set(), 0, 0, time.monotonic() + 90

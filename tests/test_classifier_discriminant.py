@@ -8,6 +8,7 @@ from sklearn.metrics import log_loss
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
+from acil.scores import _OF_FEW as OF_FEW
 from acil.scores import FALSE_ALARMS, Calibration, Discriminant
 from acil.state import State
 from acil.validation import Rows
@@ -79,19 +80,26 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
     head, rows = model._state.model, rows_of(model, X)
     ridge_scores = torch.from_numpy(rows) @ head.ridge.coefficients()[0]
     leverages = head.ridge.leverage(torch.from_numpy(rows))
-    scores, left, sound = Discriminant.of(head).left_out(
+    scores, distances, counted = Discriminant.of(head).left_out(
         ridge_scores, leverages, torch.from_numpy(Y), torch.from_numpy(weights)
     )
     _, drawn = reference(rows, Y, 2.0, rows, weights)
-    R = np.linalg.inv((rows.T * weights) @ rows + 2.0 * np.eye(24))
     for i in range(0, len(Y), 17):
         one = min(weights[i], 1.0)  # a sample of weight 2 is two samples, of which one is left out
         rest = np.where(np.arange(len(Y)) == i, weights - one, weights)
         expected, _ = reference(rows, Y, 2.0, rows[i : i + 1], rest, drawn)
         assert relative(scores[i], expected[0]) <= SAME
-        without = np.linalg.inv(np.linalg.inv(R) - one * np.outer(rows[i], rows[i]))
-        assert float(left[i]) == pytest.approx(rows[i] @ without @ rows[i], rel=SAME)
-    assert bool(sound.all())
+        # The squared distance to the nearest of the drawn means, by the scatter without this sample
+        present = np.unique(Y)
+        means = np.stack([np.average(rows[c == Y], axis=0, weights=rest[c == Y]) for c in present])
+        within = rows - means[np.searchsorted(present, Y)]
+        S = (within.T * rest) @ within + 2.0 * np.eye(24)
+        gaps = rows[i] - Discriminant.of(head).means[:-1].numpy() @ means
+        nearest = np.einsum("cj,jk,ck->c", gaps, np.linalg.inv(S), gaps)[scores[i].argmax()]
+        assert float(distances[i]) == pytest.approx(nearest, rel=1e-6)
+    n = np.array([weights[y == Y].sum() for y in Y])
+    left = (n - np.minimum(weights, 1)) / n
+    np.testing.assert_allclose(counted.numpy(), weights * left**OF_FEW)
 
 
 def few_of_the_newer_half(k, seed):
@@ -142,7 +150,8 @@ def test_probabilities_are_calibrated_also_when_learnt_in_several_calls(calls):
         model.partial_fit(digits[part], labels[part])
     assert model.score(digits[held_out], labels[held_out]) < 0.99, "else there is little to calibrate"
     assert calibration_error(model, digits[held_out], labels[held_out]) <= 0.03
-    assert model._state.calibration.samples == 600
+    # Those of small classes count for less.
+    assert 450 < model._state.calibration.samples < 600
 
 
 @pytest.mark.parametrize("later", [0, 200])
@@ -192,7 +201,8 @@ def test_calibrations_add_up_and_say_when_they_are_approximate():
     parts = [half._state.calibration for half in halves]
     halves[0].merge(halves[1])
     both = halves[0]._state.calibration
-    assert both.samples == len(Y) == float(both.novelties.sum())
+    assert both.samples == pytest.approx(sum(part.samples for part in parts))
+    assert 0.5 * len(Y) < both.samples == pytest.approx(float(both.novelties.sum())) < len(Y)
     torch.testing.assert_close(both.losses, parts[0].losses + parts[1].losses)
     assert not both.approximate
     assert halves[0].forget(X[:3], Y[:3])._state.calibration.approximate
@@ -344,18 +354,45 @@ def test_standardized_features_have_the_scale_of_the_first_call():
     model = ACILClassifier(scores="ridge", expansion_size=24, gamma=2.0, standardize=True)
     model.fit(raw[first], Y[first]).partial_fit(raw[rest], Y[rest])
     mean, deviation = raw[first].mean(0), raw[first].std(0)
-    by_hand = ACILClassifier(scores="ridge", expansion_size=24, gamma=2.0)
-    by_hand.fit((X * units + 7 * units - mean) / deviation + 1, Y)
+    np.testing.assert_allclose(model.scaling_, [mean, deviation])
+    bias = 0.5 * np.sqrt(6)  # half the length of a standardized row
+    by_hand = ACILClassifier(scores="ridge", expansion_size=24, gamma=2.0, expansion_bias=bias)
+    by_hand.fit((X * units + 7 * units - mean) / deviation, Y)
     assert relative(model.coef_, by_hand.coef_) <= SAME
-    scaled = (HELD_OUT * units + 7 * units - mean) / deviation + 1
+    scaled = (HELD_OUT * units + 7 * units - mean) / deviation
     found = model.decision_function(HELD_OUT * units + 7 * units)
     assert relative(found, by_hand.decision_function(scaled)) <= SAME
 
 
-def test_constant_features_are_ones_when_standardized():
-    shift, unit = Rows(np.column_stack([np.full(5, 0.1), np.arange(5.0)])).scaling(None)
-    assert (0.1 - shift[0]) / unit[0] == pytest.approx(1.0)
-    assert (2.0 - shift[1]) / unit[1] == pytest.approx(1.0)
+def test_constant_features_are_divided_by_their_size_when_standardized():
+    shift, unit = Rows(np.column_stack([np.full(5, 0.1), np.zeros(5), np.arange(5.0)])).scaling(None)
+    assert unit.tolist() == pytest.approx([0.1, 1.0, np.sqrt(2)])
+    assert shift.tolist() == pytest.approx([0.1, 0.0, 2.0])
+
+
+@pytest.mark.parametrize(("unit", "scaled"), [(1.0, False), (30.0, True)])
+def test_features_in_several_units_are_scaled_by_default(unit, scaled):
+    rows = X * np.where(np.arange(6) == 0, unit, 1.0) + 3
+    model = ACILClassifier(expansion_size=24).fit(rows, Y)
+    assert (model.scaling_ is not None) == scaled
+    same = ACILClassifier(expansion_size=24, standardize=scaled and model.scaling_)
+    parts = [same.partial_fit(rows[i::2], Y[i::2]) for i in (0, 1)][1].solve()
+    # The choice of γ depends on the sums alone.
+    assert relative(parts.decision_function(rows), model.solve().decision_function(rows)) <= 1e-9
+    assert ACILClassifier(expansion_size=24, scores="ridge").fit(rows, Y).scaling_ is None
+    assert ACILClassifier(expansion_size=24, clip_norm=9.0).fit(rows, Y).scaling_ is None
+    assert ACILClassifier(expansion_size=24, standardize=False).fit(rows, Y).scaling_ is None
+
+
+@pytest.mark.parametrize("given", [[[0.0] * 6], [[0.0] * 6, [0.0] * 6], "yes", [[0.0], [np.nan]], 3])
+def test_a_scale_that_is_none_is_refused(given):
+    with pytest.raises(InputError, match="standardize"):
+        ACILClassifier(expansion_size=24, standardize=given).fit(X, Y)
+
+
+def test_a_scale_of_another_width_is_refused():
+    with pytest.raises(InputError, match="of 5 features, but X has 6"):
+        ACILClassifier(standardize=[[0.0] * 5, [1.0] * 5]).fit(X, Y)
 
 
 def test_features_whose_unit_is_too_small_to_square_are_refused():
@@ -411,7 +448,8 @@ def test_samples_that_could_not_be_counted_make_the_calibration_approximate(monk
             clf.partial_fit(X[80:], Y[80:])
     assert clf.n_samples_ == len(X)
     assert clf._state.calibration.approximate
-    assert clf._state.calibration.samples == 80
+    before = discriminant().fit(X[:80], Y[:80])._state.calibration
+    assert clf._state.calibration.samples == before.samples
 
 
 def test_data_without_any_spread_can_be_learnt():

@@ -60,7 +60,7 @@ def samples():
     ]
 
 
-@pytest.mark.parametrize(("size", "rows"), [(None, X), (32, Rows(X, NAMES))], ids=str)
+@pytest.mark.parametrize(("size", "rows"), [(None, X), (32, Rows(X, NAMES))], ids=["plain", "expanded"])
 def test_one_after_another_equals_all_at_once(adapter, size, rows):
     stream = adapter(ACILClassifier(expansion_size=size, gamma=1.0))
     for x, label in samples():

@@ -15,7 +15,7 @@ import numpy as np
 from acil import ACILClassifier, load, save
 X = np.repeat(np.eye(3), 5, axis=0)
 y = np.repeat(["a", "b", "c"], 5)
-clf = ACILClassifier(scores="ridge", expansion_size=16).partial_fit(X[:10], y[:10]).partial_fit(X[10:], y[10:])
+clf = ACILClassifier(expansion_size=16).partial_fit(X[:10], y[:10]).partial_fit(X[10:], y[10:])
 save(clf, "model.acil")
 print(load("model.acil").score(X, y))
 """

@@ -93,19 +93,19 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     fit_intercept : bool, default=False
         Centre features and targets. Done from the sums, without data.
     class_balance : float, default=0
-        Exponent a from 0 to 1 (True is 1) of ridge scores: a class of weight n counts n^−a times, so that
-        frequent classes do not win by their number alone. Done from the sums, without data. Discriminants
-        are balanced by themselves.
+        Exponent a from 0 to 1 (True is 1) of ridge scores: a class of weight n counts n^−a times, so
+        that frequent classes do not win by their number alone. Done from the sums, without data.
+        Discriminants are balanced by themselves.
     clip_norm : float, optional
         Largest Euclidean norm of an expanded row; longer ones are scaled to it. Choose it without the
         data: `acil.privacy.privatize` relies on it. Sample weights are then at most 1.
     min_class_samples : int, default=1
         Refuse to learn a class of which the model would then have fewer samples; `forget` only warns.
     scores : {"auto", "ridge", "discriminant"}, default="auto"
-        ``"discriminant"`` makes linear discriminants of the weights of the regression, from the same sums:
-        better where classes have few samples, with calibrated probabilities. A call that learns many
-        samples then solves, and looks at them once more. ``"ridge"`` scores by the weights, as in the
-        paper. ``"auto"`` is ``"discriminant"``, but ``"ridge"`` with ``solver="recursive"``,
+        ``"discriminant"`` makes linear discriminants of the weights of the regression, from the same
+        sums: better where classes have few samples, with calibrated probabilities. A call that learns
+        many samples then solves, and looks at them once more. ``"ridge"`` scores by the weights, as in
+        the paper. ``"auto"`` is ``"discriminant"``, but ``"ridge"`` with ``solver="recursive"``,
         ``fit_intercept`` or ``class_balance``.
     standardize : bool, "auto" or array-like of shape (2, n_features), default="auto"
         Shift and scale each feature to mean 0 and deviation 1 over the samples of the first call; later
@@ -114,9 +114,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model. ``"auto"`` does so only for discriminants of features in several units: where the largest
         root mean square of a feature is more than 10 times the median.
     expansion_bias : float or "auto", default="auto"
-        Standard deviation of the bias b in ``activation(X W_fe + b)``. ``"auto"`` is half the length of a
-        standardized row, or 0.5 where features are as they are; 0 for ridge scores of such features, as
-        in the paper. Without it the expansion of 2x is twice that of x.
+        Standard deviation of the bias b in ``activation(X W_fe + b)``. ``"auto"`` is half the length of
+        a standardized row, or 0.5 where features are as they are; 0 for ridge scores of such features,
+        as in the paper. Without it the expansion of 2x is twice that of x.
 
     Attributes
     ----------
@@ -427,11 +427,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def relative_novelty(self, X: Any) -> Any:
         """Return how unlike everything learnt each row is, of shape (n,): above 1 is unknown.
 
-        The squared distance to the nearest class, in the metric of the scatter within classes, relative to
-        the length of the row and to how much nearer that class is than the centre of all. It grows along
-        every ray that leaves the classes, and follows from the sums. It is scaled so that 5 % of the
-        samples learnt would be above 1 if each were left out; with ``scores="ridge"``, which leaves none
-        out, by what is typical.
+        The squared distance to the nearest class, in the metric of the scatter within classes, relative
+        to the length of the row and to how much nearer that class is than the centre of all. It grows
+        along every ray that leaves the classes, and follows from the sums. It is scaled so that 5 % of
+        the samples learnt would be above 1 if each were left out; with ``scores="ridge"``, which leaves
+        none out, by what is typical.
 
         Parameters
         ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ class Pooled:
 
         (c A + M E Mᵀ)^{-1} M \, \mathrm{diag}(w) = W (c I + E K)^{-1} \mathrm{diag}(w).
 
-    With an intercept b, K = Mᵀ W + n bᵀ, and b is mapped like W. Equal weights of classes change nothing.
+    With an intercept b, K = Mᵀ W + n bᵀ, and b is mapped like W. Equal class weights change nothing.
     It is what weighing the samples of class c by w_c gives, where classes share one covariance.
     """
 
@@ -140,8 +140,8 @@ class Discriminant:
     Stein), and leaves the means of large classes as they are.
 
     All of it is the same for rows and means that are shifted together. So if the regression has an
-    intercept, x and μ_c are taken from the mean of all samples, which is where W and A are centred: xᵀW is
-    then the score of the regression less n_c / n, and xᵀA⁻¹x the leverage less 1 / n.
+    intercept, x and μ_c are taken from the mean of all samples, where W and A are centred: xᵀW is then
+    the score of the regression less n_c / n, and xᵀA⁻¹x the leverage less 1 / n.
 
     The score of class c is μ̃_cᵀS⁻¹x − μ̃_cᵀS⁻¹μ̃_c / 2 with the drawn means μ̃, less the same for the
     centre of all classes, divided by b. So 0 means: no nearer to this class than to the centre.
@@ -170,6 +170,15 @@ class Discriminant:
 
         ``draw`` says whether to draw means together.
         """
+        if draw and model.known_discriminant is not None:
+            return cast(Discriminant, model.known_discriminant)
+        found = cls._made(model, draw)
+        if draw:
+            model.known_discriminant = found
+        return found
+
+    @classmethod
+    def _made(cls, model: AnalyticModel, draw: bool) -> Discriminant:
         # First, because it may solve anew
         ridge, freedom = model.ridge, model.degrees_of_freedom()
         moment, weights = ridge.moment_and_weights()
@@ -430,6 +439,9 @@ def log_novelty(
     are bounded, so that along every ray that leaves the classes novelty grows.
     """
     length = rows.square().sum(dim=1).cpu().double() / (mean_square(model) or 1.0)
+    if len(found.n) == 1:
+        # There is no other class to be nearer to: as near as is usual
+        best = torch.full_like(best, 0.5)
     known = (1 + 2 * best.clamp(max=_KNOWN)).clamp(min=_LEAST_KNOWN)
     relative = distances.clamp(min=0) / max(found.expected, 1e-300)
     return (relative / length.clamp(1e-300, _LONG) / known).clamp(min=1e-300).log()

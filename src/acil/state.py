@@ -58,7 +58,7 @@ class State:
     #: What is taken from each feature, and what it is divided by then: of shape (2, n_features)
     scaling: Tensor | None = None
     calibration: Calibration | None = None  # of discriminant scores
-    #: Recent samples that are not in the calibration yet. They live in memory only, like those of `Ridge`.
+    #: Recent samples that are not in the calibration yet: in memory only, like those of `Ridge`.
     uncounted: tuple[Block, ...] = ()
     n_uncounted: int = 0
     release: dict[str, Any] | None = None  # releases made of these samples, see `acil.privacy`
@@ -354,17 +354,17 @@ class State:
                 f"The models were fitted on {mine.in_features} and {theirs.in_features} features: they "
                 "cannot be merged."
             )
-        if mine.fingerprint() != theirs.fingerprint():
-            raise InputError(
-                "The models have different expansions, so their sums cannot be added. Fit both with the "
-                "same expansion_size, activation, random_state and clip_norm."
-            )
         scales = [None if s.scaling is None else s.scaling.tolist() for s in (self, other)]
         if scales[0] != scales[1]:
             raise InputError(
                 "The models scale their features differently, so their sums cannot be added: each took "
-                "the scale of its first samples. Give all models that are to be merged the same, such as "
+                "the scale of its first samples. Give all models to be merged the same one, such as "
                 "standardize=first.scaling_, or scale the features before and give standardize=False."
+            )
+        if mine.fingerprint() != theirs.fingerprint():
+            raise InputError(
+                "The models have different expansions, so their sums cannot be added. Fit both with the "
+                "same expansion_size, activation, random_state and clip_norm."
             )
 
 

@@ -393,7 +393,7 @@ def scores_of(estimator: Any) -> str:
 
 
 def given_scaling(standardize: Any) -> Tensor | None:
-    """Return means and deviations that are given, of shape (2, n_features), or raise if they are none."""
+    """Return means and deviations that are given, of shape (2, n_features), if they are."""
     if isinstance(standardize, bool | np.bool_) or (
         isinstance(standardize, str) and standardize == "auto"
     ):

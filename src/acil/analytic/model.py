@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -86,6 +86,7 @@ class AnalyticModel:
         self.ready: Weights | None = None
         self.known_mixing: tuple[Tensor, Tensor] | None = None
         self.known_temperature: float | None = None
+        self.known_discriminant: Any = None
         self._freedom: float | None = None
 
     @property
@@ -110,7 +111,7 @@ class AnalyticModel:
         """Make sure that the weights come from the sums alone."""
         if isinstance(self.head, Ridge) and (self.head.solution is None or self.head.solution.corrected):
             self.head.solve(self.head.solution)
-            self.ready = self.known_mixing = None
+            self.ready = self.known_mixing = self.known_discriminant = None
 
     @property
     def learner(self) -> Ridge | Recursion:
@@ -218,5 +219,5 @@ class AnalyticModel:
         """Ask the regression what it may have to solve anew for, then perhaps with another γ."""
         before, answer = getattr(self.head, "solution", None), question(self.learner)
         if getattr(self.head, "solution", None) is not before:
-            self.ready = self.known_mixing = None
+            self.ready = self.known_mixing = self.known_discriminant = None
         return answer

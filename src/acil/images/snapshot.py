@@ -18,7 +18,7 @@ from acil.classifier import ACILClassifier
 from acil.errors import InputError
 from acil.images.results import Prediction, Samples
 from acil.modelfile.header import in_order
-from acil.scores import expected_leverage
+from acil.scores import Discriminant
 from acil.validation import Rows
 from acil.vision.listing import UNKNOWN, first_of
 
@@ -236,11 +236,10 @@ class Snapshot:
 
     def solved(self) -> ACILClassifier:
         """Return the head with all that predictions need, which it computes once."""
-        with self.head._locked() as state:
+        with self.head._counted() as state:
             state.temperature()
             if self.knows_novelty:
-                # It needs the factor, which novelties are then computed with.
-                expected_leverage(state.model)
+                Discriminant.of(state.model)
         return self.head
 
     @property

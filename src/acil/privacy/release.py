@@ -346,7 +346,7 @@ def model_of(
     # What was measured on samples stays behind; typical values stand for it.
     calibration = state.calibration and Calibration.empty().merged(None)
     classes = union(labels[:0], labels)
-    release._state = State(classes, model, state.seed, None, calibration, ledger)
+    release._state = State(classes, model, state.seed, calibration=calibration, release=ledger)
     release.n_features_in_ = expansion.in_features
     for name in ("feature_names_in_", "backbone_"):
         if hasattr(origin, name):
