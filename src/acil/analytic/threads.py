@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-#: Multiplications up to which a second thread saves nothing: docs/performance.md, "A busy machine".
+#: Multiplications up to which a second thread saves little: docs/performance.md, "A busy machine".
 SMALL = 2**24
 
 Function = TypeVar("Function", bound=Callable[..., Any])
