@@ -8,7 +8,6 @@ from sklearn.metrics import log_loss
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
-from acil.scores import _OF_FEW as OF_FEW
 from acil.scores import FALSE_ALARMS, Calibration, Discriminant
 from acil.state import State
 from acil.validation import Rows
@@ -80,7 +79,7 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
     head, rows = model._state.model, rows_of(model, X)
     ridge_scores = torch.from_numpy(rows) @ head.ridge.coefficients()[0]
     leverages = head.ridge.leverage(torch.from_numpy(rows))
-    scores, distances, counted = Discriminant.of(head).left_out(
+    scores, distances, shares = Discriminant.of(head).left_out(
         ridge_scores, leverages, torch.from_numpy(Y), torch.from_numpy(weights)
     )
     _, drawn = reference(rows, Y, 2.0, rows, weights)
@@ -96,10 +95,10 @@ def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
         S = (within.T * rest) @ within + 2.0 * np.eye(24)
         gaps = rows[i] - Discriminant.of(head).means[:-1].numpy() @ means
         nearest = np.einsum("cj,jk,ck->c", gaps, np.linalg.inv(S), gaps)[scores[i].argmax()]
-        assert float(distances[i]) == pytest.approx(nearest, rel=1e-6)
+        best = present[int(scores[i].argmax())]
+        assert float(distances[i]) * (1 + 1 / rest[best == Y].sum()) == pytest.approx(nearest, rel=1e-6)
     n = np.array([weights[y == Y].sum() for y in Y])
-    left = (n - np.minimum(weights, 1)) / n
-    np.testing.assert_allclose(counted.numpy(), weights * left**OF_FEW)
+    np.testing.assert_allclose(shares.numpy(), (n - np.minimum(weights, 1)) / n)
 
 
 def few_of_the_newer_half(k, seed):
@@ -202,7 +201,7 @@ def test_calibrations_add_up_and_say_when_they_are_approximate():
     halves[0].merge(halves[1])
     both = halves[0]._state.calibration
     assert both.samples == pytest.approx(sum(part.samples for part in parts))
-    assert 0.5 * len(Y) < both.samples == pytest.approx(float(both.novelties.sum())) < len(Y)
+    assert 0.5 * len(Y) < both.samples < len(Y) == pytest.approx(float(both.novelties.sum()))
     torch.testing.assert_close(both.losses, parts[0].losses + parts[1].losses)
     assert not both.approximate
     assert halves[0].forget(X[:3], Y[:3])._state.calibration.approximate
@@ -241,7 +240,7 @@ def test_samples_counted_among_few_classes_count_less_in_whatever_order():
     counted = Calibration.empty().plus(
         torch.zeros(4, 2, dtype=torch.float64),
         torch.zeros(4, dtype=torch.int64),
-        *torch.ones(2, 4).double(),
+        *torch.ones(3, 4).double(),
     )
     few, some, many = (torch.ones(n) for n in (2, 3, 8))
     at_once, by_steps = counted.among(few, many), counted.among(few, some).among(some, many)
@@ -273,10 +272,13 @@ def test_few_samples_hardly_move_the_typical_temperature():
         torch.tensor([[9.0, 0.0]]).double(),
         torch.tensor([0]),
         torch.zeros(1).double(),
-        torch.ones(1).double(),
+        *torch.ones(2, 1).double(),
     )
-    typical = Calibration.empty().temperature()
-    assert 0.5 * typical < one.temperature() < typical
+    large = torch.full((2,), 1e9)
+    typical = Calibration.empty().temperature(large)
+    assert 0.5 * typical < one.temperature(large) < typical
+    # Of classes of one sample each, what was measured counts twice as far.
+    assert one.temperature(large) < one.temperature(torch.ones(2)) < 2 * typical
     assert one.largest_known() < Calibration.empty().largest_known()
 
 
@@ -370,9 +372,9 @@ def test_constant_features_are_divided_by_their_size_when_standardized():
     assert shift.tolist() == pytest.approx([0.1, 0.0, 2.0])
 
 
-@pytest.mark.parametrize(("unit", "scaled"), [(1.0, False), (30.0, True)])
-def test_features_in_several_units_are_scaled_by_default(unit, scaled):
-    rows = X * np.where(np.arange(6) == 0, unit, 1.0) + 3
+@pytest.mark.parametrize(("unit", "size", "scaled"), [(1, 1, False), (30, 1, True), (1, 1e-3, True)])
+def test_features_in_several_or_small_units_are_scaled_by_default(unit, size, scaled):
+    rows = size * (X * np.where(np.arange(6) == 0, unit, 1.0) + 3)
     model = ACILClassifier(expansion_size=24).fit(rows, Y)
     assert (model.scaling_ is not None) == scaled
     same = ACILClassifier(expansion_size=24, standardize=scaled and model.scaling_)
@@ -465,7 +467,7 @@ def test_data_without_any_spread_can_be_learnt():
 
 def test_features_without_spread_within_classes_are_refused_where_float32_cannot_tell():
     rows = np.hstack([X, np.full((len(X), 1), 100.0)])
-    options = {"expansion_size": None, "gamma": 0.1}
+    options = {"expansion_size": None, "gamma": 0.1, "standardize": False}
     exact = discriminant(**options).fit(rows, Y).decision_function(rows)
     mixed = discriminant(**options, dtype="mixed").fit(rows, Y).decision_function(rows)
     assert relative(mixed, exact) < 1e-2

@@ -62,10 +62,10 @@ def samples():
 
 @pytest.mark.parametrize(("size", "rows"), [(None, X), (32, Rows(X, NAMES))], ids=["plain", "expanded"])
 def test_one_after_another_equals_all_at_once(adapter, size, rows):
-    stream = adapter(ACILClassifier(expansion_size=size, gamma=1.0))
+    stream = adapter(ACILClassifier(scores="ridge", expansion_size=size, gamma=1.0))
     for x, label in samples():
         stream.learn_one(x, label)
-    whole = ACILClassifier(expansion_size=size, gamma=1.0).fit(rows, LABELS)
+    whole = ACILClassifier(scores="ridge", expansion_size=size, gamma=1.0).fit(rows, LABELS)
     found = [stream.predict_proba_one(x) for x, _ in samples()[::10]]
     assert [*found[0]] == ["setosa", "versicolor", "virginica"]
     expected = whole.predict_proba(Rows(X[::10]))
@@ -104,7 +104,9 @@ def answers(stream, among):
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_features_may_come_and_go_in_any_order(adapter, options):
-    stream, later, told = (adapter(ACILClassifier(gamma=1.0, **options)) for _ in range(3))
+    stream, later, told = (
+        adapter(ACILClassifier(scores="ridge", gamma=1.0, **options)) for _ in range(3)
+    )
     known = [*coming_and_going()]
     for x, label in known:
         stream.learn_one(x, label)
@@ -122,7 +124,7 @@ def test_features_may_come_and_go_in_any_order(adapter, options):
 
 @pytest.mark.parametrize("options", MODELS[:2], ids=str)
 def test_a_stream_goes_on_with_a_model_from_a_file(adapter, tmp_path, options):
-    stream = adapter(ACILClassifier(gamma=1.0, **options))
+    stream = adapter(ACILClassifier(scores="ridge", gamma=1.0, **options))
     known = [*coming_and_going()]
     for x, label in known[:70]:
         stream.learn_one(x, label)
@@ -139,7 +141,7 @@ def test_a_stream_goes_on_with_a_model_from_a_file(adapter, tmp_path, options):
 
 
 def test_a_refused_sample_changes_nothing(adapter):
-    stream = adapter(ACILClassifier(expansion_size=None, gamma=1.0))
+    stream = adapter(ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0))
     for x, label in samples()[::25]:
         stream.learn_one(x, label)
     before, x = answers(stream, samples()), samples()[0][0]
@@ -153,11 +155,13 @@ def test_a_refused_sample_changes_nothing(adapter):
         assert stream.model.n_features_in_ == 4
         assert (answers(stream, samples()) == before).all()
     with pytest.raises(InputError, match="no features"):
-        adapter(ACILClassifier()).learn_one({}, "setosa")
-    no_ridge = adapter(ACILClassifier(expansion_size=None, solver="recursive", gamma=0.0))
+        adapter(ACILClassifier(scores="ridge")).learn_one({}, "setosa")
+    no_ridge = adapter(
+        ACILClassifier(scores="ridge", expansion_size=None, solver="recursive", gamma=0.0)
+    )
     no_ridge.model.fit(*as_table())
     with pytest.raises(InputError, match="StandardScaler"):
-        adapter(ACILClassifier(standardize=True))
+        adapter(ACILClassifier(scores="ridge", standardize=True))
     with pytest.raises(InputError, match="gamma=0"):
         no_ridge.learn_one({"colour": 1.0, **x}, "setosa")
 
@@ -167,12 +171,12 @@ def as_table():
 
 
 def test_what_the_caller_does_to_a_dict_later_does_not_matter(adapter):
-    stream = adapter(ACILClassifier(expansion_size=None, gamma=1.0))
+    stream = adapter(ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0))
     for x, label in samples():
         stream.learn_one(x, label)
         x.update(dict.fromkeys(NAMES, 1e9))
         x.popitem()
-    whole = ACILClassifier(expansion_size=None, gamma=1.0).fit(X, LABELS)
+    whole = ACILClassifier(scores="ridge", expansion_size=None, gamma=1.0).fit(X, LABELS)
     np.testing.assert_allclose(answers(stream, samples()), whole.predict_proba(X), rtol=1e-6)
 
 
@@ -213,7 +217,7 @@ def test_a_clone_has_the_settings_and_nothing_learnt(adapter):
     assert fresh.model.classes_.tolist() == ["x"]
     assert len(stream.model.classes_) == 3
     with pytest.raises(InputError, match="learnt nothing"):
-        adapter(ACILClassifier().fit(X, y))
+        adapter(ACILClassifier(scores="ridge").fit(X, y))
 
 
 def test_missing_package_is_named(monkeypatch):
@@ -230,7 +234,9 @@ def test_missing_package_is_named(monkeypatch):
 @pytest.mark.parametrize("size", [None, 16])
 def test_features_that_come_later_to_standardized_ones_change_nothing_where_they_are_0(size):
     table, labels = as_table()
-    model = ACILClassifier(expansion_size=size, gamma=1.0, standardize=True).fit(table, labels)
+    model = ACILClassifier(scores="ridge", expansion_size=size, gamma=1.0, standardize=True).fit(
+        table, labels
+    )
     expected = model.predict_proba(table)
     state = model._state.widened(["colour"])
     assert state.scaling[:, 4].tolist() == [0.0, 1.0]

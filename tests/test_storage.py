@@ -48,13 +48,13 @@ def models(draw):
         "activation": draw(st.sampled_from(["relu", "tanh", "gelu", "identity"])),
         "dtype": draw(st.sampled_from(["float64", "float32", "mixed"])),
         "random_state": draw(st.sampled_from([0, np.int64(3), 2**63 - 1, None])),
-        "class_balance": draw(st.booleans()),
         "device": "cpu",
     }
     if parameters["dtype"] != "mixed" and draw(st.booleans()):
         return ACILClassifier(solver="recursive", **({"scores": "ridge"} | parameters))
     if draw(st.booleans()):
         parameters["gamma"] = "auto"
+    parameters["class_balance"] = draw(st.sampled_from([False, 0.5, np.float32(1), True]))
     return ACILClassifier(fit_intercept=draw(st.booleans()), **({"scores": "ridge"} | parameters))
 
 
@@ -250,7 +250,7 @@ def test_reading_for_inference_leaves_the_sums_alone(tmp_path, monkeypatch):
         saving, "_read", lambda file, name, header: names.append(name) or read(file, name, header)
     )
     load(tmp_path / "m.acil", inference=True)
-    assert sorted(names) == ["coef", "intercept", "projection"]
+    assert sorted(names) == ["coef", "intercept", "mixing", "projection"]
 
 
 def numbers(value):

@@ -111,8 +111,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Shift and scale each feature to mean 0 and deviation 1 over the samples of the first call; later
         calls keep that scale. Only models with the same scale can be merged, or compared with learning
         everything at once, so give means and deviations if you know them, or the ``scaling_`` of another
-        model. ``"auto"`` does so only for discriminants of features in several units: where the largest
-        root mean square of a feature is more than 10 times the median.
+        model. ``"auto"`` does so only for discriminants of features in several units (the largest root
+        mean square of a feature is more than 10 times the median) or of rows shorter than 0.1.
     expansion_bias : float or "auto", default="auto"
         Standard deviation of the bias b in ``activation(X W_fe + b)``. ``"auto"`` is half the length of
         a standardized row, or 0.5 where features are as they are; 0 for ridge scores of such features,
@@ -558,6 +558,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if fresh:
                 seed, scaling = self._drawn_with(rows, weights)
                 state = State.new(self, labels[:0], rows.n_features, seed, scaling, rows.names)
+                state.check_scale(samples)
             else:
                 state = self._require_state()
                 state.model.require_whole()
@@ -565,8 +566,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if self.min_class_samples > 1:
                 learnt = labels if weights is None else labels[weights.numpy() > 0]
                 state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
-            if fresh:
-                state.check_scale(samples)
             new._state = state.learned(samples, declared)
             self.__dict__ = new.__dict__
             if state.counts_at_once(samples):

@@ -18,8 +18,8 @@ from acil.errors import SingularMatrixError
 _LEAST_SPREAD, _LEAST_LEFT = 1e-3, 1e-6
 #: What rounding may move discriminants by; how near means are the same, in ε times their squared length.
 _MOST_ROUNDING, _SAME_MEANS = 0.1, 100.0
-#: Power of (n − 1) / n by which a sample counts that was left out of n of its class.
-_OF_FEW = 4
+#: Power of (n − 1) / n by which the loss of a sample counts that was left out of n of its class.
+_OF_FEW = 2
 #: Highest score that counts as known, the lower bound of 1 + 2 · score, and the longest rows, in mean
 #: squares of the length of those learnt: all for novelty.
 _KNOWN, _LEAST_KNOWN, _LONG = 1.0, 0.01, 1.5
@@ -35,7 +35,7 @@ FALSE_ALARMS = 0.05
 #: the share of the samples that is left when others are forgotten.
 _AGEING = 3
 #: Temperature and log-novelty of a typical data set, which count as this many samples.
-_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 12, 0.8, 10.0
+_TYPICAL_TEMPERATURE, _TYPICAL_NOVELTY, _TYPICAL_SAMPLES = 1 / 14, 0.8, 10.0
 
 
 def heights(model: AnalyticModel) -> tuple[Tensor, Tensor]:
@@ -217,8 +217,11 @@ class Discriminant:
         means = torch.cat([torch.outer(1 - drawn, centre) + drawn.diag(), centre.unsqueeze(0)])
         products = (products + products.T) / 2
         squares = torch.einsum("cj,jk,ck->c", means, products, means)
+        if not t:
+            # No scatter is known, only γ: what is as far as rows are long is unlike
+            v = mean_square(model) / (model.gamma() or 1.0) or 1.0
         shares, base = (share, 1 / float(n.sum())) if ridge.intercept else (torch.zeros_like(n), 0.0)
-        return cls(present, n, shares, base, inverse, products, means, squares, spread, v)
+        return cls(present, n, shares, base, inverse, products, means, squares, spread, v or 1.0)
 
     def weights(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the square map from ridge weights to those that score, and intercepts.
@@ -245,23 +248,24 @@ class Discriminant:
     def nearest(self, ridge_scores: Tensor, leverages: Tensor) -> tuple[Tensor, Tensor]:
         """Return the highest score of each row and its squared distance to that class's mean, by S⁻¹.
 
+        The mean of n samples is off by 1 / n of the scatter, so distances are divided by 1 + 1 / n.
         ``ridge_scores``, of shape (n, n_classes), are by the ridge weights; ``leverages`` are xᵀA⁻¹x.
         """
         inner, square = self._whitened(ridge_scores, leverages)
         # μ̃_cᵀS⁻¹x − μ̃_cᵀS⁻¹μ̃_c / 2, and xᵀS⁻¹x less twice the largest
         linear = inner @ self.means.T - self.squares / 2
-        best = linear[:, :-1].amax(dim=1)
-        return (best - linear[:, -1]) / self.spread, square - 2 * best
+        best, nearest = linear[:, :-1].max(dim=1)
+        distances = (square - 2 * best) / (1 + 1 / self.n[nearest])
+        return (best - linear[:, -1]) / self.spread, distances
 
     def left_out(
         self, ridge_scores: Tensor, leverages: Tensor, columns: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores of samples learnt if each were left out, distances, and how far they count.
+        """Return scores of samples learnt if each were left out, distances, and shares.
 
-        Distances are squared, by S⁻¹, to the mean of the class of the highest score. A sample that was
-        the only one of its class counts nothing, nor does one that the model fits exactly. One of few
-        counts less than others: the class without it is poorer than the class as it is. Arguments are
-        those of `nearest`, and true classes and weights. Means are drawn as far as with all samples.
+        Distances are those of `nearest`. A share is what is left of the class, (n − 1) / n; 0 of a
+        sample that was the only one of its class, or that the model fits exactly. Arguments are those
+        of `nearest`, and true classes and weights. Means are drawn as far as with all samples.
         """
         inner, square = self._whitened(ridge_scores, leverages)
         # A sample of weight 2 is two samples, of which one is left out.
@@ -285,16 +289,18 @@ class Discriminant:
         linear -= squares / 2
         scores = torch.full(ridge_scores.shape, -torch.inf, dtype=torch.float64)
         scores[:, self.present] = (linear[:, :-1] - linear[:, -1:]) / self.spread
-        distances = square + gain.squeeze(1) * D_x**2 - 2 * linear[:, :-1].amax(dim=1)
+        best, nearest = linear[:, :-1].max(dim=1)
+        n = torch.where(nearest == local, others, self.n[nearest])
+        distances = (square + gain.squeeze(1) * D_x**2 - 2 * best) / (1 + 1 / n)
         sound = (others > 0) & (left > _LEAST_LEFT) & (1 - heavy * leverages > _LEAST_LEFT)
-        return scores, distances, weights * sound * (others / self.n[local]).clamp(min=0) ** _OF_FEW
+        return scores, distances, sound * (others / self.n[local])
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Sums over samples learnt, each scored as if it had been left out; merged by addition."""
 
-    samples: float  # their weight
+    samples: float  # their weight in the losses
     losses: Tensor  # Σ −log(probability of the true class), at each of the temperatures
     novelties: Tensor  # histogram of the logarithm of the novelty
     approximate: bool = False  # some samples were forgotten, or learnt without being counted here
@@ -304,16 +310,28 @@ class Calibration:
         """Return the calibration of no samples."""
         return cls(0.0, torch.zeros_like(_TEMPERATURES), torch.zeros(_BINS, dtype=torch.float64))
 
-    def plus(self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor) -> Calibration:
+    def plus(
+        self, scores: Tensor, columns: Tensor, novelties: Tensor, weights: Tensor, shares: Tensor
+    ) -> Calibration:
         """Return the calibration with more samples, of true classes in ``columns``.
 
-        ``scores`` has shape (n, n_classes), the others (n,); novelties are given as logarithms.
+        ``scores`` has shape (n, n_classes), the others (n,); novelties are given as logarithms. Of a
+        class of n samples, the share n − 1 of n was there to score the sample.
+
+        Notes
+        -----
+        The mean of n samples is off by 1 / n of the spread within classes, so a sample is 1 + 1 / n
+        times as far from it as from the true mean. Scores are taken back to what they were without that
+        (1 + 1 / (n − 1), which is 1 / share), and `temperature` puts it in for the classes as they are.
+        A score far beyond those of known classes would decide alone: it counts like the highest of them.
         """
-        own = scores.gather(1, columns.unsqueeze(1)).squeeze(1)
-        losses = [(torch.logsumexp(scores / T, 1) - own / T) @ weights for T in _TEMPERATURES.tolist()]
+        scores = scores * shares.unsqueeze(1)
+        scores = scores / (scores.amax(dim=1, keepdim=True).abs() / _KNOWN).clamp(min=1.0)
+        own, counted = scores.gather(1, columns.unsqueeze(1)).squeeze(1), weights * shares**_OF_FEW
+        losses = [(torch.logsumexp(scores / T, 1) - own / T) @ counted for T in _TEMPERATURES.tolist()]
         places = ((novelties - _FIRST) / _WIDTH).long().clamp(0, _BINS - 1)
         added = torch.bincount(places, weights, minlength=_BINS)
-        return self.merged(Calibration(float(weights.sum()), torch.stack(losses), added))
+        return self.merged(Calibration(float(counted.sum()), torch.stack(losses), added))
 
     def merged(self, other: Calibration | None) -> Calibration:
         """Return the calibration of the samples of both; approximate if others were not counted."""
@@ -362,12 +380,14 @@ class Calibration:
         names = ("samples", "losses", "novelties")
         samples, losses, novelties = (torch.tensor(stored[n], dtype=torch.float64) for n in names)
         complete = len(losses) == len(_TEMPERATURES) and len(novelties) == _BINS
-        sound = complete and float(novelties.sum() - samples) <= 1e-6 * float(samples)
         found = cls(float(samples), losses, novelties, stored["approximate"])
-        return found if sound or summary else None
+        return found if complete or summary else None
 
-    def temperature(self) -> float:
-        """Return the temperature of the least loss; few samples hardly move the typical one."""
+    def temperature(self, weights: Tensor) -> float:
+        """Return the temperature of the least loss, for classes of these weights.
+
+        Few samples hardly move the typical one.
+        """
         best = int(self.losses.argmin())
         place = float(best)
         if self.losses[best] == self.losses.max():
@@ -377,7 +397,9 @@ class Calibration:
             before, here, after = self.losses[best - 1 : best + 2].tolist()
             # The vertex of the parabola through three points
             place += (before - after) / 2 / max(before - 2 * here + after, 1e-300)
-        found = (place - len(_TEMPERATURES) // 2) / 2
+        # How much farther samples are from the mean of a class than from the true one
+        farther = 1 + float((1 / weights[weights > 0].clamp(min=1)).mean())
+        found = (place - len(_TEMPERATURES) // 2) / 2 + math.log2(farther)
         typical = math.log2(_TYPICAL_TEMPERATURE)
         return float(2 ** self._weighed(found, typical, self.samples))
 

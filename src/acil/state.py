@@ -263,10 +263,10 @@ class State:
             for block, columns, given in blocks:
                 heavy = torch.ones(len(columns), dtype=torch.float64) if given is None else given
                 by_ridge, leverages = self._regression(block)
-                scores, distances, heavy = found.left_out(by_ridge, leverages, columns, heavy)
-                sound = heavy > 0
+                scores, distances, shares = found.left_out(by_ridge, leverages, columns, heavy)
                 novelty = log_novelty(found, model, block, scores.amax(dim=1), distances)
-                total = total.plus(scores[sound], columns[sound], novelty[sound], heavy[sound])
+                parts = scores, columns, novelty, heavy, shares
+                total = total.plus(*(part[shares > 0] for part in parts))
         return total
 
     def novelty(self, block: Tensor) -> Tensor:
@@ -292,7 +292,7 @@ class State:
         """Return the temperature of the softmax that gives probabilities."""
         if self.calibration is None or self.model.head.solver == "frozen":
             return estimated_temperature(self.model)
-        return self.calibration.temperature()
+        return self.calibration.temperature(self.model.ridge.moment_and_weights()[1])
 
     def _require_learnt(self, columns: Tensor, weights: Tensor | None) -> None:
         """Raise if a class has fewer samples, or less weight, than are to be forgotten."""

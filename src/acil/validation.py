@@ -29,6 +29,8 @@ MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
 Labels = npt.NDArray[Any]
 #: Features whose largest root mean square is more than this many times the median are in several units.
 MIXED_UNITS = 10.0
+#: Rows whose root mean square length is below this are too short beside the bias of an expansion.
+SHORT_ROWS = 0.1
 #: Longest label in characters: arrays of strings are as wide as the longest. A file takes no longer one.
 MAX_LENGTH = 1024
 #: What no text file can hold, and NumPy drops at the end of a string.
@@ -114,10 +116,9 @@ class Rows:
         return max(float(self._block(i, i + size).double().abs().max()) for i in starts)
 
     def scaling(self, weights: Tensor | None, always: bool = True) -> Tensor | None:
-        """Return the mean of each feature and its deviation; None if they have one unit, unless always.
+        """Return the mean of each feature and its deviation; None if that is not needed, unless always.
 
-        Features are in several units if the largest root mean square is over `MIXED_UNITS` times the
-        median of them, without features that are zero.
+        It is if features are in several units, or rows are far shorter than the bias of the expansion.
         """
         size = max(1, _CHECK_BYTES // (8 * self.n_features))
         weights = torch.ones(len(self), dtype=torch.float64) if weights is None else weights
@@ -127,9 +128,10 @@ class Rows:
             mean += share @ block
         for block, share in zip(self.blocks(size, torch.float64, _CPU), shares, strict=True):
             square += share @ (block - mean).square()
-        lengths = (square + mean.square()).sqrt()
-        lengths = lengths[lengths > 0]
-        if not always and not (len(lengths) and lengths.max() > MIXED_UNITS * lengths.median()):
+        squares = square + mean.square()
+        lengths, row = squares[squares > 0].sqrt(), float(squares.sum().sqrt())
+        several = len(lengths) > 0 and bool(lengths.max() > MIXED_UNITS * lengths.median())
+        if not always and not several and not 0 < row < SHORT_ROWS:
             return None
         # Of a constant feature, what deviates is rounding, and how others will deviate is not known.
         sizes = torch.where(mean == 0, 1.0, mean.abs())

@@ -353,7 +353,7 @@ def _assembled(
     if header["calibration"] is not None and calibration is None:
         raise InvalidFileError("'calibration' does not have the numbers that it must have")
     seed = header["parameters"]["random_state"]
-    clf._state = State(classes, model, seed, scaling, calibration, header["release"], changes=0)
+    clf._state = State(classes, model, seed, scaling, calibration, release=header["release"], changes=0)
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
