@@ -414,15 +414,25 @@ def test_values_that_are_too_large_only_together_are_refused():
     ("dtype", "tiny", "small"), [("float64", 1e-150, 1e-140), ("float32", 1e-18, 1e-14)]
 )
 def test_first_values_too_small_to_square_are_refused(scores, size, dtype, tiny, small):
-    model = ACILClassifier(expansion_size=size, scores=scores, dtype=dtype)
+    # By default discriminants scale such features; a bias would hide them.
+    options = {"expansion_size": size, "scores": scores, "standardize": False, "expansion_bias": 0}
+    model = ACILClassifier(dtype=dtype, **options)
     for scale in (tiny, tiny * 1e-10, tiny * 1e-150):
         with pytest.raises(InputError, match=r"too small to square .*Scale the features"):
             model.fit(PROBLEM.X * scale, PROBLEM.y)
-    expected = ACILClassifier(expansion_size=size, scores=scores).fit(PROBLEM.X, PROBLEM.y)
+    expected = ACILClassifier(**options).fit(PROBLEM.X, PROBLEM.y)
     found = model.fit(PROBLEM.X * small, PROBLEM.y).predict_proba(PROBLEM.held_out * small)
     assert np.abs(found - expected.predict_proba(PROBLEM.held_out)).max() < 1e-2
     # Beside others that are large enough they are zeros.
     assert model.partial_fit(PROBLEM.X[:1] * tiny * 1e-150, PROBLEM.y[:1]).n_samples_ == 81
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e-10, 1e-3, 1e6])
+def test_the_unit_of_features_hardly_matters_by_default(scale):
+    one, other = (ACILClassifier(expansion_size=60).fit(PROBLEM.X * k, PROBLEM.y) for k in (1, scale))
+    truth = one.predict(PROBLEM.held_out)
+    assert np.mean(other.predict(PROBLEM.held_out * scale) == truth) > 0.9
+    assert np.mean(other.relative_novelty(PROBLEM.X * scale) > 1) < 0.2
 
 
 def test_units_of_standardized_features_may_be_small_in_float32():

@@ -105,7 +105,7 @@ def answers(stream, among):
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_features_may_come_and_go_in_any_order(adapter, options):
     stream, later, told = (
-        adapter(ACILClassifier(scores="ridge", gamma=1.0, **options)) for _ in range(3)
+        adapter(ACILClassifier(**({"scores": "ridge", "gamma": 1.0} | options))) for _ in range(3)
     )
     known = [*coming_and_going()]
     for x, label in known:
