@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from sklearn import datasets
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError
-from acil.scores import expected_leverage
 
 #: Leverages are solved from sums in another order: eps · κ, and κ is below 1e4 here.
 ROUNDING = 1e-9
@@ -24,46 +24,69 @@ def fitted(X, y, **options):
     ).fit(X, y)
 
 
-@pytest.mark.parametrize("expansion_size", [None, 30])
-def test_expected_novelty_is_that_of_samples_left_out(expansion_size):
-    """The known answer: x_iᵀ R_{-i} x_i = h_i / (1 − h_i), by leaving each sample out in truth."""
+def by_hand(X, y, rows, gamma=0.5):
+    """Return the novelty of rows by its definition, for classes that all have 20 samples."""
+    names, n = np.unique(y), 20
+    means = np.stack([X[y == c].mean(0) for c in names])
+    within = X - means[np.searchsorted(names, y)]
+    S = np.linalg.inv(within.T @ within + gamma * np.eye(X.shape[1]))
+    t = np.trace(within @ S @ within.T)
+    v = t / (len(X) - len(names) - t)
+    centre = means.mean(0)
+    gaps = np.einsum("ij,jk,ik->i", means - centre, S, means - centre).mean()
+    spread = gaps / (1 - 1 / len(names)) - v / n
+    drawn = centre + (means - centre) * spread / (spread + v / n)
+    squares = [np.einsum("ij,jk,ik->i", rows - m, S, rows - m) for m in (*drawn, centre)]
+    nearest = np.min(squares[:-1], axis=0)
+    known = np.clip(1 + (squares[-1] - nearest) / spread, 0.01, 3)
+    length = np.minimum((rows**2).sum(1) / (X**2).sum(1).mean(), 1.5)
+    return nearest / (1 + 1 / n) / v / length / known / np.exp(0.8)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_relative_novelty_by_its_definition(fit_intercept):
     X, y = data()
-    model = fitted(X, y, expansion_size=expansion_size)
-    in_sample = model.novelty(X)
-    truth = [
-        fitted(np.delete(X, i, 0), np.delete(y, i), expansion_size=expansion_size).novelty(X[i : i + 1])[
-            0
-        ]
-        for i in range(0, len(X), 7)
-    ]
-    np.testing.assert_allclose((in_sample / (1 - in_sample))[::7], truth, rtol=1e-8)
-    mean = in_sample.mean()
-    expected = expected_leverage(model._require_state().model)
-    assert expected == pytest.approx(mean / (1 - mean), rel=1e-9)
+    rows = np.random.default_rng(1).normal(size=(50, 12)) * 3
+    rows[:3] *= [[1e3], [1e-3], [-5]]
+    found = fitted(X, y, fit_intercept=fit_intercept).relative_novelty(rows)
+    np.testing.assert_allclose(found, by_hand(X, y, rows), rtol=1e-7)
 
 
-def test_relative_novelty_by_its_formula():
-    X, y = data()
-    model = fitted(X, y)
-    R = np.linalg.inv(X.T @ X + 0.5 * np.eye(12))
-    rows = np.random.default_rng(1).normal(size=(5, 12))
-    mean = np.einsum("ij,jk,ik->i", X, R, X).mean()
-    square = (X**2).sum(1).mean()
-    leverage = np.einsum("ij,jk,ik->i", rows, R, rows)
-    expected = leverage / (rows**2).sum(1) * square * (1 - mean) / mean
-    np.testing.assert_allclose(model.relative_novelty(rows), expected, rtol=ROUNDING)
-
-
-def test_relative_novelty_does_not_depend_on_length_and_finds_the_strange():
+def test_relative_novelty_finds_the_strange():
     X, y = data()
     X[:, 8:] = 0  # four directions that nothing learnt has
-    model = fitted(X, y)
-    rows = np.vstack([X[:10], np.eye(12)[8:]])
-    found = model.relative_novelty(rows)
-    np.testing.assert_allclose(model.relative_novelty(1000 * rows), found, rtol=ROUNDING)
-    assert found[10:].min() > 5 * found[:10].max()
-    # A row of zeros is like nothing learnt either.
-    assert model.relative_novelty(np.zeros((1, 12)))[0] == pytest.approx(found[-1], rel=1e-6)
+    for scores in ("ridge", "discriminant"):
+        model = fitted(X, y, scores=scores)
+        assert np.mean(model.relative_novelty(X) > 1) < 0.15
+        assert model.relative_novelty(np.vstack([np.eye(12)[8:], np.zeros(12)])).min() > 2
+
+
+@pytest.mark.parametrize("name", ["iris", "wine"])
+def test_what_is_farther_is_no_less_unknown(name):
+    """Rows of the opposite direction, ever farther; leverage alone is the same for x and −x."""
+    X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    factors, every = (-1, 1, 2, 3, 4, 6, 10), []
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(y))
+        learnt, held_out = order[: len(y) * 7 // 10], order[len(y) * 7 // 10 :]
+        model, mean = ACILClassifier(expansion_size=256).fit(X[learnt], y[learnt]), X[learnt].mean(0)
+        rows = [mean - k * (X[held_out] - mean) for k in factors]
+        every.append([np.mean(model.relative_novelty(part) > 1) for part in rows])
+    false_alarms, *shares = np.mean(every, axis=0)
+    assert 0.02 <= false_alarms <= 0.1
+    assert np.diff(shares).min() >= -0.03
+    assert shares[-1] >= 0.95
+
+
+@pytest.mark.parametrize("options", [{}, {"fit_intercept": True}, {"scores": "discriminant"}], ids=str)
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_sample_of_a_class_tells_what_is_unlike_it(n, options):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(n, 40))
+    model = fitted(X, ["a", "b"][:n], **options)
+    assert (model.relative_novelty(X) < 1).all()
+    assert np.mean(model.relative_novelty(generator.normal(size=(100, 40))) > 1) > 0.8
+    assert (model.relative_novelty(-10 * X) > 1).all()
 
 
 def test_relative_novelty_is_the_same_in_any_order(tmp_path):

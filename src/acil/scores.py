@@ -180,7 +180,7 @@ class Discriminant:
     @classmethod
     def _made(cls, model: AnalyticModel, draw: bool) -> Discriminant:
         # First, because it may solve anew
-        ridge, freedom = model.ridge, model.degrees_of_freedom()
+        ridge, freedom = model.ridge, model.degrees_of_freedom() - model.ridge.intercept
         moment, weights = ridge.moment_and_weights()
         present = torch.nonzero(weights > 0).flatten()
         n, kind = weights[present], moment.dtype
@@ -218,8 +218,8 @@ class Discriminant:
         products = (products + products.T) / 2
         squares = torch.einsum("cj,jk,ck->c", means, products, means)
         if not t:
-            # No scatter is known, only γ: what is as far as rows are long is unlike
-            v = mean_square(model) / (model.gamma() or 1.0) or 1.0
+            # No scatter is known, only γ: rows at right angles to those learnt are to be unlike
+            v = mean_square(model) / (model.gamma() or 1.0) / 6
         shares, base = (share, 1 / float(n.sum())) if ridge.intercept else (torch.zeros_like(n), 0.0)
         return cls(present, n, shares, base, inverse, products, means, squares, spread, v or 1.0)
 

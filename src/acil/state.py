@@ -111,7 +111,8 @@ class State:
 
     def widened(self, names: Sequence[str]) -> State:
         """Return the state for samples with more features, of which those learnt have 0."""
-        state = self.counted()
+        # Without a projection, rows that wait would be too short.
+        state = self.counted() if self.model.expansion.projection is None else self
         model = self.model.widened(self.model.expansion.widened(names, self.seed))
         scaling = self.scaling
         if scaling is not None:
@@ -275,7 +276,7 @@ class State:
         found = Discriminant.of(self.model)
         measure = log_novelty(found, self.model, rows, *found.nearest(*self._regression(rows)))
         relative = (measure - known.largest_known()).to(rows)
-        return relative.clamp(max=math.log(torch.finfo(rows.dtype).max)).exp()
+        return relative.clamp(max=math.log(torch.finfo(rows.dtype).max) - 1).exp()
 
     def _regression(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores of the regression and leverages of expanded rows, on the CPU."""
