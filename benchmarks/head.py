@@ -49,7 +49,9 @@ class Head:
     """One of our learners."""
 
     def __init__(self, problem: Problem, **settings: object) -> None:
-        self.clf = ACILClassifier(expansion_size=problem.width, random_state=0, gamma=GAMMA, **settings)
+        self.clf = ACILClassifier(
+            scores="ridge", expansion_size=problem.width, random_state=0, gamma=GAMMA, **settings
+        )
 
     def learn(self, features: Tensor, labels: Tensor) -> None:
         """Learn one phase, weights included."""
@@ -109,10 +111,12 @@ def memory_child(width: int, dtype: str) -> None:
     rows = torch.relu(torch.randn(3000, FEATURES))
     labels = torch.arange(3000) % 100
     # Once in small, so that code and buffers of the libraries are not counted
-    ACILClassifier(expansion_size=512, dtype=dtype, gamma=1e3).fit(rows, labels).predict(rows)
+    ACILClassifier(scores="ridge", expansion_size=512, dtype=dtype, gamma=1e3).fit(rows, labels).predict(
+        rows
+    )
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    clf = ACILClassifier(expansion_size=width, dtype=dtype, gamma=1e6)
+    clf = ACILClassifier(scores="ridge", expansion_size=width, dtype=dtype, gamma=1e6)
     for start in range(0, 3000, 1000):
         for stop in (start + 1000, start + 10):
             clf.partial_fit(rows[start:stop], labels[start:stop]).predict(rows[:1])

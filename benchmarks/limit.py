@@ -88,11 +88,11 @@ class Bare:
 
 def _warm_up(stream: Stream, gamma: float, device: torch.device) -> None:
     """Load what the libraries load when a size, or a kind of call, comes for the first time."""
-    narrow = ACILClassifier(expansion_size=256, gamma=gamma, device=str(device))
+    narrow = ACILClassifier(scores="ridge", expansion_size=256, gamma=gamma, device=str(device))
     narrow.fit(stream.held_out(), torch.arange(stream.n_classes).repeat(5)).predict(stream.held_out(1))
     if device.type == "cpu":
         return
-    wide = ACILClassifier(expansion_size=4096, gamma=gamma, device=str(device))
+    wide = ACILClassifier(scores="ridge", expansion_size=4096, gamma=gamma, device=str(device))
     for features, labels in itertools.islice(stream, 4):
         wide.partial_fit(features[:10_000], labels[:10_000])
         wide.decision_function(stream.held_out(1))
@@ -102,7 +102,7 @@ def run_head(
     stream: Stream, width: int, gamma: float, device: torch.device, bare: bool
 ) -> dict[str, Any]:
     """Time the phases of a run and, in turn with them, the bare calls."""
-    clf = ACILClassifier(expansion_size=width, gamma=gamma, device=str(device))
+    clf = ACILClassifier(scores="ridge", expansion_size=width, gamma=gamma, device=str(device))
     probe, limit = stream.held_out(1), None
     rows: list[dict[str, float]] = []
     for features, labels in stream:
@@ -129,7 +129,7 @@ def run_published(
     stream: Stream, width: int, gamma: float, device: torch.device, whole: bool
 ) -> dict[str, Any]:
     """Time the published recursion, at the batch size that is fastest here."""
-    clf = ACILClassifier(expansion_size=width, gamma=gamma, device=str(device))
+    clf = ACILClassifier(scores="ridge", expansion_size=width, gamma=gamma, device=str(device))
     clf.fit(*(part[:2] for part in next(iter(stream))))
     expansion = clf._state.model.expansion
     if whole:

@@ -82,7 +82,7 @@ class Steps:
 
     def _new(self, size: Size) -> ACILClassifier:
         return ACILClassifier(
-            expansion_size=int(size.d), gamma=GAMMA, random_state=0, device=self.device
+            scores="ridge", expansion_size=int(size.d), gamma=GAMMA, random_state=0, device=self.device
         )
 
     def _rows(self, size: Size) -> tuple[torch.Tensor, torch.Tensor]:

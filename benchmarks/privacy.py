@@ -163,7 +163,9 @@ def groups(
     first = Split(first.x[:: 1 + len(first.y) // 5000], first.y[:: 1 + len(first.y) // 5000])
     order = torch.randperm(len(rest.y), generator=torch.Generator().manual_seed(0))
     X, y = rest.x[order].numpy(), rest.y[order].numpy()
-    clf = ACILClassifier(expansion_size=width, gamma=1.0, solver=solver, dtype=dtype, device="cpu")
+    clf = ACILClassifier(
+        scores="ridge", expansion_size=width, gamma=1.0, solver=solver, dtype=dtype, device="cpu"
+    )
     # γ that float32 allows: largest eigenvalue / 5e4, which the trace bounds
     length = first.x.square().sum(dim=1).double().mean() * (1 if width is None else width / 2)
     clf.set_params(gamma=float(len(first.y) * length / 5e4))
@@ -200,7 +202,7 @@ def memberships(name: str, train: Split, test: Split) -> Iterator[dict[str, Any]
         norm = float(pool.x.norm(dim=1).median()) * (1 if width is None else math.sqrt(width / 2))
         for n in (300,) if name == "photos" else (400, 2000, 20_000):
             settings = {"expansion_size": width, "gamma": 1.0, "clip_norm": norm, "device": "cpu"}
-            clf = ACILClassifier(**settings).fit(X[:n], y[:n])
+            clf = ACILClassifier(scores="ridge", **settings).fit(X[:n], y[:n])
             # Ten of each: one draw of the noise says little. Copies do not remember releases.
             models = {
                 "plain": [clf],
@@ -231,7 +233,7 @@ def picture(train: Split, path: Path) -> None:
     from matplotlib.figure import Figure
 
     first, rest = train.where(train.y < BASE), train.where(train.y >= BASE)
-    before = ACILClassifier(expansion_size=2048, gamma=1e3, device="cpu")
+    before = ACILClassifier(scores="ridge", expansion_size=2048, gamma=1e3, device="cpu")
     before.fit(first.x[::5].numpy(), first.y[::5].numpy())
     truth = rest.x[:: len(rest.y) // 10][:10].double()
     after = before.copy().partial_fit(truth.numpy(), rest.y[:: len(rest.y) // 10][:10].numpy())
@@ -312,7 +314,9 @@ def learnt(train: Split, groups: list[list[int]]) -> list[ACILClassifier]:
     models = []
     for classes in groups:
         phase = train.where(torch.isin(train.y, torch.tensor(classes)))
-        clf = ACILClassifier(expansion_size=None, gamma=1e-3 * len(phase.y), clip_norm=1.0, device="cpu")
+        clf = ACILClassifier(
+            scores="ridge", expansion_size=None, gamma=1e-3 * len(phase.y), clip_norm=1.0, device="cpu"
+        )
         models.append(clf.fit(phase.x.numpy(), phase.y.numpy()))
     return models
 

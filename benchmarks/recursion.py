@@ -30,7 +30,7 @@ def measure_samples(quick: bool) -> list[dict[str, Any]]:
     found = []
     for width in (128, 256) if quick else (1024, 2048, 4096):
         (features, labels), *_ = Problem(4 * width, phases=0).make()
-        clf = ACILClassifier(expansion_size=width, gamma=GAMMA, random_state=0)
+        clf = ACILClassifier(scores="ridge", expansion_size=width, gamma=GAMMA, random_state=0)
         clf.fit(features, labels).coef_  # noqa: B018
         drops = [(features[i : i + 1] + 0.1, labels[i : i + 1]) for i in range(32)]
         ours = [seconds(lambda m=clf, d=drop: m.partial_fit(*d).coef_) for drop in drops]

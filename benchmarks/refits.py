@@ -28,7 +28,7 @@ def _of(width: int, problem: Problem, rounds: int) -> list[dict[str, Any]]:
     phases = problem.make()
     expansion = Expansion.draw(problem.features, width, "relu", seed=0)
     held_out = torch.relu(torch.randn(200, problem.features, generator=torch.Generator().manual_seed(5)))
-    ours = ACILClassifier(expansion_size=width, gamma=GAMMA, random_state=0)
+    ours = ACILClassifier(scores="ridge", expansion_size=width, gamma=GAMMA, random_state=0)
     ridge = Ridge(alpha=GAMMA, fit_intercept=False, solver="cholesky")
     classifier = RidgeClassifier(alpha=GAMMA, fit_intercept=False)
     X = expansion(torch.cat([rows for rows, _ in phases]).double()).numpy()

@@ -46,7 +46,7 @@ def run(width: int, size: int, drops: int, device: torch.device) -> dict[str, fl
     features, labels = next(iter(samples))
     features, labels = features.numpy(), labels.numpy()
     probe = features[:1]
-    clf = ACILClassifier(expansion_size=width, gamma=GAMMA, device=str(device))
+    clf = ACILClassifier(scores="ridge", expansion_size=width, gamma=GAMMA, device=str(device))
     clf.fit(features[:known], labels[:known]).predict(probe)
     rival = PublishedRecursion(clf._state.model.expansion, GAMMA, size, device)
     rival.grow(CLASSES)
@@ -65,7 +65,7 @@ def run(width: int, size: int, drops: int, device: torch.device) -> dict[str, fl
             rival.scores(torch.from_numpy(probe)).argmax()
             taken["published"] += clock(device) - began
     everything = slice(0, known + drops * size)
-    joint = ACILClassifier(expansion_size=width, gamma=GAMMA, device=str(device))
+    joint = ACILClassifier(scores="ridge", expansion_size=width, gamma=GAMMA, device=str(device))
     expected = joint.fit(features[everything], labels[everything]).decision_function(features[:500])
     found = clf.decision_function(features[:500])
     ours, published = taken["ours"] / drops, taken["published"] / timed

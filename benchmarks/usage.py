@@ -50,7 +50,9 @@ def measure_latency(quick: bool) -> list[dict[str, Any]]:
     found = []
     for width in (128,) if quick else (1024, 4096):
         (features, labels), *_ = Problem(2 * width, phases=0).make()
-        clf = ACILClassifier(expansion_size=width, gamma=GAMMA, random_state=0).fit(features, labels)
+        clf = ACILClassifier(scores="ridge", expansion_size=width, gamma=GAMMA, random_state=0).fit(
+            features, labels
+        )
         projection = clf._state.model.expansion.projection.double()
         weights = torch.from_numpy(clf.coef_.T.copy())
         for n in (1, 100) if quick else (1, 1000):

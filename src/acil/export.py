@@ -96,6 +96,9 @@ class _Head(nn.Module):
         model = clf._require_state().model
         projection, self._activation = model.expansion.projection, model.expansion.activation
         self.projection = None if projection is None else _constant(projection)
+        self.bias = None if model.expansion.bias is None else _constant(model.expansion.bias)
+        scaling = clf._require_state().scaling
+        self.scaling = None if scaling is None else _constant(scaling)
         self._clip_norm = model.expansion.clip_norm
         self.coef = _constant(torch.from_numpy(clf.coef_).mT)
         self.intercept = _constant(torch.from_numpy(clf.intercept_))
@@ -104,8 +107,11 @@ class _Head(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores and probabilities."""
         rows = features
+        if self.scaling is not None:
+            rows = (rows - self.scaling[0]) / self.scaling[1]
         if self.projection is not None:
-            rows = _ACTIVATIONS[self._activation](rows @ self.projection)
+            rows = rows @ self.projection
+            rows = _ACTIVATIONS[self._activation](rows if self.bias is None else rows + self.bias)
         if self._clip_norm is not None:
             rows = rows * (self._clip_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
         scores = rows @ self.coef + self.intercept
@@ -132,8 +138,6 @@ def export_onnx(clf: ACILClassifier, embedder: Embedder, path: str | os.PathLike
     require_onnx()
     if (clf.class_count_ == 0).any():
         raise UnsupportedError("A class without samples has no scores: learn or drop it first.")
-    if clf._require_state().scaling is not None:
-        raise UnsupportedError("A model with standardize=True has no ONNX graph. Scale features before.")
     content = _merged(clf, embedder)
     needed = embedder.preprocessing
     shape = (_CHECKED, len(needed.mean), needed.size, needed.size)

@@ -30,9 +30,10 @@ def states(k, **settings):
     return before, after.partial_fit(*NEW[k])
 
 
+@pytest.mark.parametrize("scores", ["ridge", "discriminant"])
 @pytest.mark.parametrize("k", NEW)
-def test_samples_between_two_states_are_recovered_with_their_classes(k):
-    before, after = states(k)
+def test_samples_between_two_states_are_recovered_with_their_classes(k, scores):
+    before, after = states(k, scores=scores)
     found = audit(after, before, features=NEW[k][0])
     assert (found.learnt, found.rank, found.recovered) == (k, k, k)
     assert min(found.cosines) > 0.999

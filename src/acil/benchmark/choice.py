@@ -317,6 +317,7 @@ class Search:
         head = ACILClassifier(
             expansion_size=judged.expansion_size,
             gamma=1.0,
+            scores="ridge",
             dtype=judged.dtype,
             device=str(self.torch_device),
         )

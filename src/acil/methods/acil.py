@@ -112,6 +112,7 @@ def new_classifier(context: Context) -> ACILClassifier:
         gamma=settings.get("gamma", recipe.gamma),
         solver=settings.get("solver", "gram"),
         dtype=settings.get("dtype", recipe.dtype),
+        scores="ridge",
         random_state=context.seed,
         device=str(context.device),
     )

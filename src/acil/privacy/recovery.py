@@ -95,16 +95,26 @@ def backbone_features(rows: Tensor, expansion: Expansion) -> Tensor | None:
 
     None where fewer units are active than there are features.
     """
-    if expansion.projection is None:
+    W, features = projection_of(expansion), []
+    if W is None:
         return rows
-    W, features = expansion.projection.to(rows), []
+    W = W.to(rows)
     for row in rows:
         # x_j = zᵀ w_j for every active unit j
         active = row > _ACTIVE * row.max()
         if expansion.activation != "relu" or int(active.sum()) < len(W):
             return None
         features.append(torch.linalg.lstsq(W[:, active].T, row[active, None]).solution[:, 0])
-    return torch.stack(features) if features else rows.new_zeros(0, len(W))
+    z = torch.stack(features) if features else rows.new_zeros(0, len(W))
+    # The bias tells the length, too.
+    return z if expansion.bias is None else z[:, :-1] / z[:, -1:]
+
+
+def projection_of(expansion: Expansion) -> Tensor | None:
+    """Return W_fe, with the bias as the row of a last feature that is 1."""
+    if expansion.projection is None or expansion.bias is None:
+        return expansion.projection
+    return torch.cat([expansion.projection, expansion.bias.unsqueeze(0)])
 
 
 def recover_from_weights(
@@ -119,9 +129,9 @@ def recover_from_weights(
     """
     _, values, right = torch.linalg.svd(after - before, full_matrices=False)
     rank = int((values > 1e-9 * float(after.norm())).sum())
-    W, n_classes = expansion.projection, before.shape[1]
+    W, n_classes = projection_of(expansion), before.shape[1]
     known = W is None or expansion.activation == "relu"
-    if rank != 1 or not known or n_classes <= expansion.in_features:
+    if rank != 1 or not known or n_classes <= (expansion.in_features if W is None else len(W)):
         return rank, None
     v = right[0] * torch.sign(right[0][right[0].abs().argmax()])
     target = torch.zeros_like(v)
@@ -153,7 +163,7 @@ def _finder(expansion: Expansion, outside: float) -> Callable[..., Tensor | None
 
     It gets a basis, of shape (d, k), the directions that are left, of shape (k, m), and a generator.
     """
-    W = expansion.projection
+    W = projection_of(expansion)
     if W is not None and expansion.activation == "relu" and 4 * len(W) <= W.shape[1]:
         return partial(_by_projection, W.double(), outside)
     return _by_zeros
