@@ -1,10 +1,10 @@
-"""What a newcomer meets: the default, ``ACILClassifier()``, against what scikit-learn offers.
+r"""What a newcomer meets: the default, ``ACILClassifier()``, against what scikit-learn offers.
 
 ::
 
-    python -m benchmarks.firstcontact --photos FOLDER --text FILE --cifar FOLDER --network FILE \\
+    python -m benchmarks.firstcontact --photos FOLDER --text FILE --cifar FOLDER --network FILE \
         --record docs/performance/firstcontact-after.json
-    python -m benchmarks.firstcontact --sets --before docs/performance/firstcontact-before.json \\
+    python -m benchmarks.firstcontact --sets --before docs/performance/firstcontact-before.json \
         --record docs/performance/firstcontact-after.json --page docs/first-contact.md
 
 measures, and fills the page from two records. Run it whenever the rule that reads scores from the sums
@@ -30,7 +30,7 @@ from sklearn.preprocessing import StandardScaler
 
 from acil import ACILClassifier, __version__
 from benchmarks.page import fill
-from benchmarks.vectors import ORDERS, Vectors, long_tail, photographs, sentences
+from benchmarks.vectors import Vectors, long_tail, photographs, sentences
 
 TABLES = ("iris", "wine", "breast_cancer", "digits")
 #: Samples of each class of the newer half.
@@ -94,7 +94,9 @@ class Data(NamedTuple):
             LINEAR: lambda: ACILClassifier(
                 expansion_size=None, scores="discriminant", standardize=tables
             ),
-            LOGISTIC: lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, tol=1e-3)),
+            LOGISTIC: lambda: make_pipeline(
+                StandardScaler(), LogisticRegression(max_iter=1000, tol=1e-3)
+            ),
             BALANCED: lambda: make_pipeline(
                 StandardScaler(), LogisticRegression(max_iter=1000, tol=1e-3, class_weight="balanced")
             ),
@@ -156,7 +158,8 @@ def unknown(data: Data, name: str, seeds: int) -> Figures:
         rays.append(
             [
                 [
-                    100 * float(np.mean(model.relative_novelty(centre + way * k * (X_test - centre)) > 1))
+                    100
+                    * float(np.mean(model.relative_novelty(centre + way * k * (X_test - centre)) > 1))
                     for k in RAY
                 ]
                 for way in (1, -1)
@@ -186,7 +189,9 @@ def tail(vectors: Vectors) -> dict[str, float]:
         "exact AIR": ACILClassifier(scores="ridge", gamma=plain.gamma_).fit(X, y, sample_weight=weights),
         DEFAULT: ACILClassifier().fit(X, y),
     }
-    return {name: 100 * float(np.mean(model.predict(X_test) == y_test)) for name, model in models.items()}
+    return {
+        name: 100 * float(np.mean(model.predict(X_test) == y_test)) for name, model in models.items()
+    }
 
 
 def measure(data: Data, models: list[str], seeds: int) -> Figures:
@@ -207,58 +212,69 @@ def measure(data: Data, models: list[str], seeds: int) -> Figures:
 
 def report(before: Figures, after: Figures) -> dict[str, str]:
     """Return the tables of the page, by the name of their place, made from two records."""
-    pairs = {name: (before["sets"].get(name, {}), found) for name, found in after["sets"].items()}
+    rules = [f"{DEFAULT} before", f"{LINEAR} before", f"{DEFAULT} now", f"{LINEAR} now"]
+    parts = {
+        "balanced": _row("set", *rules, *REFERENCES, "default now − best"),
+        "few": _row("set", "k", *rules, BALANCED),
+        "calibration": _row("set", "k", *rules[1:], BALANCED),
+        "unknown": _row(
+            "set", *(f"{what}, {rule}" for what in ("alarms", "AUROC") for rule in rules[1:])
+        ),
+        "rays": _row("set", "rule", *(f"{way}{k}" for way in ("× ", "× −") for k in RAY)),
+        "tail": _row("order", *next(iter(after.get("long tail", {}).values()), {})),
+    }
+    parts = {name: head + "|" + "---|" * (head.count("|") - 1) + "\n" for name, head in parts.items()}
+    for name, now in after["sets"].items():
+        past = before["sets"].get(name, {})
+        found = [figures.get(model, {}) for figures in (past, now) for model in OURS]
+        references = [now.get(model, {}) for model in REFERENCES]
+        accuracies = [_of(one, "all", "accuracy") for one in (*found, *references)]
+        best = [value for value in accuracies[len(found) :] if value is not None]
+        lead = f"{accuracies[2] - max(best):+.1f}" if best and accuracies[2] is not None else ""
+        parts["balanced"] += _row(name, *accuracies, lead)
+        found.append(now.get(BALANCED, {}))
+        for k in ("all", *map(str, FEW)):
+            told = [_of(one, k, "calibration") for one in found[1:]]
+            parts["calibration"] += _row(name, k, *("" if e is None else f"{e:.3f}" for e in told))
+            if k != "all":
+                pairs = [[_cell(_of(one, k, part)) for part in ("old", "newer")] for one in found]
+                parts["few"] += _row(name, k, *map(" / ".join, pairs))
+        novel = [_of(one, "unknown", what) for what in ("alarms", "area") for one in found[1:4]]
+        parts["unknown"] += _row(name, *novel)
+        for rule, one in zip(rules[1:], found[1:4], strict=True):
+            shares = [share for way in ("along", "against") for share in _of(one, "unknown", way) or ()]
+            parts["rays"] += _row(name, rule, *(f"{share:.0f}" for share in shares)) if shares else ""
+    for order, tails in after.get("long tail", {}).items():
+        parts["tail"] += _row(order, *tails.values())
+    return parts
 
-    def row(*cells: Any) -> str:
-        return "| " + " | ".join(cell if isinstance(cell, str) else shown(cell) for cell in cells) + " |\n"
 
-    def shown(value: float | None, form: str = ".1f") -> str:
-        return "" if value is None else format(value, form)
+def _row(*cells: str | float | None) -> str:
+    return "| " + " | ".join(map(_cell, cells)) + " |\n"
 
-    def of(found: Figures, *keys: str) -> float | None:
-        for key in keys:
-            found = found.get(key) or {}
-        return found or None  # type: ignore[return-value]
 
-    def head(*names: str) -> str:
-        return row(*names) + "|" + "---|" * len(names) + "\n"
+def _cell(value: str | float | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.1f}"
 
-    columns = "default before", "discriminants before", "default now"
-    balanced = head("set", *columns, *REFERENCES, "now − best", "calibration before", "now")
-    few = head("set", "k", *columns, BALANCED, "calibration before", "now")
-    novel = head("set", "alarms before", "now", "AUROC before", "now")
-    rays = head("set", "rule", *(f"{way} {k}" for way in ("×", "× −") for k in RAY))
-    for name, (old, new) in pairs.items():
-        three = (old, DEFAULT), (old, LINEAR), (new, DEFAULT)
-        values = [of(found, model, "all", "accuracy") for found, model in three]
-        best = [of(new, model, "all", "accuracy") for model in REFERENCES]
-        lead = values[2] - max(v for v in best if v is not None)  # type: ignore[operator]
-        errors = [of(found, model, "all", "calibration") for found, model in three[1:]]
-        balanced += row(name, *values, *best, f"{lead:+.1f}", *(shown(e, ".3f") for e in errors))
-        for k in map(str, FEW):
-            cells = [
-                f"{shown(of(found, model, k, 'old'))} / {shown(of(found, model, k, 'newer'))}"
-                for found, model in (*three, (new, BALANCED))
-            ]
-            errors = [of(found, model, k, "calibration") for found, model in three[1:]]
-            few += row(name, k, *cells, *(shown(e, ".3f") for e in errors))
-        parts = [of(found, model, "unknown", "alarms") for found, model in three[1:]]
-        areas = [of(found, model, "unknown", "area") for found, model in three[1:]]
-        novel += row(name, *parts, *areas)
-        for rule, (found, model) in zip(("before", "now"), three[1:], strict=True):
-            cells = [of(found, model, "unknown", way) or [] for way in ("along", "against")]  # type: ignore[misc]
-            rays += row(name, rule, *(f"{v:.0f}" for way in cells for v in way))  # type: ignore[union-attr]
-    tails = after.get("long tail", {})
-    names = list(next(iter(tails.values()), {}))
-    parts = {"balanced": balanced, "few": few, "unknown": novel, "rays": rays}
-    lines = "".join(row(order, *found.values()) for order, found in tails.items())
-    return {**parts, "tail": head("order", *names) + lines}
+
+def _of(found: Any, *keys: str) -> Any:
+    for key in keys:
+        found = (found or {}).get(key)
+    return found
+
+
+def keep(record: Figures, file: Path | None) -> None:
+    """Write a record, also between two sets."""
+    if file is not None:
+        file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print, and fill the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="folder of train and test, each with a folder a class")
+    parser.add_argument(
+        "--photos", type=Path, help="folder of train and test, each with a folder a class"
+    )
     parser.add_argument("--text", type=Path, help="CLINC150, a gzipped JSON file")
     parser.add_argument("--cifar", type=Path, help="folder of the binary version of CIFAR-100")
     parser.add_argument("--network", type=Path, help="network for CIFAR-100, as acil bench writes it")
@@ -287,14 +303,16 @@ def main(arguments: list[str] | None = None) -> None:
     for data in sets:
         found = measure(data, options.models, options.seeds)
         record["sets"].setdefault(data.name, {}).update(found)
+        keep(record, options.record)
     if options.cifar is None or options.network is None:
         print("The long tail is left out: it needs --cifar and --network.")
     else:
-        vectors = long_tail(options.cifar, options.network, options.cache)
-        record["long tail"] = {order: tail(vectors[order]) for order in ORDERS}
-    if options.record is not None:
-        options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    before = {"sets": {}} if options.before is None else json.loads(options.before.read_text("utf-8"))
+        tails = long_tail(options.cifar, options.network, options.cache)
+        record["long tail"] = {order: tail(vectors) for order, vectors in tails.items()}
+        keep(record, options.record)
+    before: Figures = (
+        {"sets": {}} if options.before is None else json.loads(options.before.read_text("utf-8"))
+    )
     parts = report(before, record)
     print("\n".join(parts.values()))
     if options.page is not None:
