@@ -1,44 +1,46 @@
-"""What a newcomer meets: defaults on small tables and photographs, against what scikit-learn offers.
+r"""What a newcomer meets: the default, ``ACILClassifier()``, against what scikit-learn offers.
 
-``python -m benchmarks.firstcontact --photos FOLDER --page docs/first-contact.md`` fills the page. FOLDER
-has ``train`` and ``test``, each with one folder for each class; without it photographs are left out.
-``--choice`` compares rules of scoring instead, by which ``scores="discriminant"`` was chosen.
+::
+
+    python -m benchmarks.firstcontact --photos FOLDER --text FILE --cifar FOLDER --network FILE \
+        --record docs/performance/firstcontact-after.json
+    python -m benchmarks.firstcontact --sets --before docs/performance/firstcontact-before.json \
+        --record docs/performance/firstcontact-after.json --page docs/first-contact.md
+
+measures, and fills the page from two records. Run it whenever the rule that reads scores from the sums
+changes; the record before the change is that of the commit before. Data that are not given are left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from sklearn import datasets
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from acil import ACILClassifier
-from acil.scores import Discriminant
+from acil import ACILClassifier, __version__
 from benchmarks.page import fill
+from benchmarks.vectors import Vectors, long_tail, photographs, sentences
 
-TABLES = ("digits", "wine", "breast_cancer", "iris")
+TABLES = ("iris", "wine", "breast_cancer", "digits")
 #: Samples of each class of the newer half.
-FEW = (2, 5, 10)
-OURS, WIDE, PAPER = "discriminant", "discriminant, 2048 wide", "ridge (paper)"
-MODELS: dict[str, Callable[[], Any]] = {
-    OURS: lambda: ACILClassifier(expansion_size=None, scores="discriminant", standardize=True),
-    WIDE: lambda: ACILClassifier(scores="discriminant", standardize=True),
-    PAPER: lambda: ACILClassifier(),
-    "logistic": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
-    "LDA": lambda: LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"),
-    "ridge CV": lambda: make_pipeline(StandardScaler(), RidgeClassifierCV(np.logspace(-3, 5, 17))),
-}
-REFERENCES = ("logistic", "LDA", "ridge CV")
+FEW = (1, 2, 5, 10)
+#: How many times as far from the centre rows of a ray are.
+RAY = (1, 2, 4, 6, 10)
+DEFAULT, LINEAR = "default", "discriminants"
+LOGISTIC, BALANCED, LDA = "logistic", "balanced logistic", "LDA"
+OURS, REFERENCES = (DEFAULT, LINEAR), (LOGISTIC, BALANCED, LDA)
+Figures = dict[str, Any]
 
 
 class Split(NamedTuple):
@@ -51,13 +53,12 @@ class Split(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set; ``test`` marks samples that are never learnt; features of images are not scaled."""
+    """A data set; ``test`` marks samples that are never learnt; vectors of a network are not scaled."""
 
     name: str
     X: np.ndarray
     y: np.ndarray
     test: np.ndarray | None = None
-    images: bool = False
 
     @property
     def n_classes(self) -> int:
@@ -84,6 +85,25 @@ class Data(NamedTuple):
         rows, held_out = np.concatenate(learnt), np.concatenate(tested)
         return Split(self.X[rows], new[self.y[rows]], self.X[held_out], new[self.y[held_out]])
 
+    def model(self, name: str) -> Any:
+        """Return a new model."""
+        tables = self.test is None
+        makers: dict[str, Callable[[], Any]] = {
+            DEFAULT: lambda: ACILClassifier(),
+            # What heads of images are; with scaled features, what this page recommended for tables
+            LINEAR: lambda: ACILClassifier(
+                expansion_size=None, scores="discriminant", standardize=tables
+            ),
+            LOGISTIC: lambda: make_pipeline(
+                StandardScaler(), LogisticRegression(max_iter=1000, tol=1e-3)
+            ),
+            BALANCED: lambda: make_pipeline(
+                StandardScaler(), LogisticRegression(max_iter=1000, tol=1e-3, class_weight="balanced")
+            ),
+            LDA: lambda: LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"),
+        }
+        return makers[name]()
+
 
 def table(name: str) -> Data:
     """Return a table of scikit-learn."""
@@ -91,45 +111,12 @@ def table(name: str) -> Data:
     return Data(name.replace("_", " "), X, y)
 
 
-def photographs(folder: Path) -> Data:
-    """Return photographs as features of the default network."""
-    from acil import ImageClassifier
-
-    model = ImageClassifier()
-    parts = [model.prepare(folder / part) for part in ("train", "test")]
-    labels = np.concatenate([part.labels for part in parts])
-    test = np.repeat([False, True], [len(part.labels) for part in parts])
-    features = np.concatenate([part.features for part in parts]).astype(np.float64)
-    return Data("photographs", features, np.unique(labels, return_inverse=True)[1], test, True)
-
-
 def recall(found: np.ndarray, y: np.ndarray, classes: range) -> float:
     """Return the mean share of right answers of some classes, in percent."""
     return 100 * float(np.mean([np.mean(found[y == c] == c) for c in classes]))
 
 
-def model_for(name: str, data: Data) -> Any:
-    """Return a new model; photographs are not standardized, as in `ImageClassifier`."""
-    model = MODELS[name]()
-    ours = name in (OURS, WIDE)
-    return model.set_params(standardize=False) if ours and data.images else model
-
-
-def balanced(data: Data, seeds: int) -> tuple[dict[str, float], np.ndarray]:
-    """Return the accuracy of each model, and confidence and success of our predictions."""
-    found: dict[str, list[float]] = {name: [] for name in MODELS}
-    told = []
-    for seed in range(seeds):
-        X, y, X_test, y_test = data.split(seed)
-        for name, accuracies in found.items():
-            model = model_for(name, data).fit(X, y)
-            accuracies.append(100 * float(np.mean(model.predict(X_test) == y_test)))
-            if name == OURS:
-                told.append(confidence(model, X_test, y_test))
-    return {name: float(np.mean(values)) for name, values in found.items()}, np.concatenate(told)
-
-
-def confidence(model: ACILClassifier, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+def confidence(model: Any, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the highest probability of each row, and whether it was right, of shape (n, 2)."""
     probabilities = model.predict_proba(X)
     return np.column_stack([probabilities.max(1), model.classes_[probabilities.argmax(1)] == y])
@@ -137,135 +124,196 @@ def confidence(model: ACILClassifier, X: np.ndarray, y: np.ndarray) -> np.ndarra
 
 def calibration_error(told: np.ndarray) -> float:
     """Return the expected calibration error over 15 bins of equal mass."""
-    bins = np.array_split(told[np.argsort(told[:, 0])], 15)
+    bins = np.array_split(told[np.argsort(told[:, 0], kind="stable")], 15)
     return float(sum(len(b) * abs(b[:, 0].mean() - b[:, 1].mean()) for b in bins) / len(told))
 
 
-def few_samples(data: Data, few: int, seeds: int) -> dict[str, tuple[float, float]]:
-    """Return the recall of old classes, and of those with few samples, by each model."""
-    half, found = data.n_classes // 2, {name: [] for name in (OURS, *REFERENCES)}
+def learnt(data: Data, name: str, few: int | None, seeds: int) -> Figures:
+    """Return recall of old and newer classes, accuracy and calibration error of a model."""
+    recalls, told, half = [], [], data.n_classes // 2
     for seed in range(seeds):
         X, y, X_test, y_test = data.split(seed, few)
-        for name, recalls in found.items():
-            labels = model_for(name, data).fit(X, y).predict(X_test)
-            parts = range(half), range(half, data.n_classes)
-            recalls.append([recall(labels, y_test, part) for part in parts])
-    return {name: tuple(np.mean(values, axis=0)) for name, values in found.items()}
+        model = data.model(name).fit(X, y)
+        labels = model.predict(X_test)
+        parts = range(half), range(half, data.n_classes)
+        accuracy = 100 * float(np.mean(labels == y_test))
+        recalls.append([accuracy, *(recall(labels, y_test, part) for part in parts)])
+        told.append(confidence(model, X_test, y_test))
+    accuracy, old, newer = np.mean(recalls, axis=0).tolist()
+    error = calibration_error(np.concatenate(told))
+    return {"accuracy": accuracy, "old": old, "newer": newer, "calibration": error}
 
 
-def unknown(data: Data, seeds: int) -> list[float]:
-    """Return how many samples are called unknown, in percent: of classes learnt, of others, far ones."""
-    rates = []
+def unknown(data: Data, name: str, seeds: int) -> Figures:
+    """Return what is called unknown: held-out rows, other classes, and rows along rays; in percent.
+
+    A ray goes from the mean of the samples learnt through, or away from, a held-out row.
+    """
+    alarms, areas, rays = [], [], []
     for seed in range(seeds):
         X, y, X_test, y_test = data.split(seed)
-        half = data.n_classes // 2
-        model = model_for(OURS, data).fit(X[y < half], y[y < half])
-        far = np.random.default_rng(seed).permuted(X_test, axis=0)  # each feature from another sample
-        rows = X_test[y_test < half], X_test[y_test >= half], far
-        rates.append([100 * np.mean(model.relative_novelty(part) > 1) for part in rows])
-    return np.mean(rates, axis=0).tolist()
+        model = data.model(name).fit(X, y)
+        alarms.append(100 * float(np.mean(model.relative_novelty(X_test) > 1)))
+        centre = X.mean(axis=0)
+        rays.append(
+            [
+                [
+                    100
+                    * float(np.mean(model.relative_novelty(centre + way * k * (X_test - centre)) > 1))
+                    for k in RAY
+                ]
+                for way in (1, -1)
+            ]
+        )
+        known = (data.n_classes + 1) // 2
+        if known > 1:
+            model = data.model(name).fit(X[y < known], y[y < known])
+            areas.append(100 * float(roc_auc_score(y_test >= known, model.relative_novelty(X_test))))
+    along, against = np.mean(rays, axis=0).tolist()
+    area = float(np.mean(areas)) if areas else None
+    return {"alarms": float(np.mean(alarms)), "area": area, "along": along, "against": against}
 
 
-def rules(data: Data, few: int | None, seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield the predictions of rules that all follow from the same sums; only training samples."""
-    X, y, X_test, y_test = data.split(seed, few)
-    model = model_for(OURS, data).fit(X, y)
-    found, state = Discriminant.of(model._state.model), model._state
-    rows = torch.cat(list(state.features(model._check_query(X_test))))
-    scores = rows @ state.model.ridge.coefficients()[0]
-    inner = scores / found.n.sqrt() @ found.inverse / found.n.sqrt()
-    yield "ridge", scores.argmax(1).numpy(), y_test
-    yield "ridge / √n", (scores / found.n.sqrt()).argmax(1).numpy(), y_test
-    yield "ridge / n", (scores / found.n).argmax(1).numpy(), y_test
-    yield "LDA", (inner - found.products.diagonal() / 2).argmax(1).numpy(), y_test
-    yield "discriminant", model.predict(X_test), y_test
+def tail(vectors: Vectors) -> dict[str, float]:
+    """Return accuracies on the same number of test samples of each class, in percent."""
+    X, y, X_test, y_test = (
+        part[mask] for mask in (~vectors.test, vectors.test) for part in (vectors.X, vectors.y)
+    )
+    plain = ACILClassifier(scores="ridge").fit(X, y)
+    # AIR: each class counts the same; with weights of mean 1, at the γ of ACIL
+    counts = np.bincount(y)
+    weights = len(y) / len(counts) / counts[y]
+    models = {
+        "ACIL": plain,
+        "class_balance=1": ACILClassifier(scores="ridge", class_balance=1.0).fit(X, y),
+        "exact AIR": ACILClassifier(scores="ridge", gamma=plain.gamma_).fit(X, y, sample_weight=weights),
+        DEFAULT: ACILClassifier().fit(X, y),
+    }
+    return {
+        name: 100 * float(np.mean(model.predict(X_test) == y_test)) for name, model in models.items()
+    }
 
 
-def choice(sets: list[Data], seeds: int) -> str:
-    """Return a table of rules on training samples: recall of old classes and of classes with few."""
-    lines, means = [], {}
-    for data in sets:
-        half = data.n_classes // 2
-        for few in (None, *FEW):
-            found: dict[str, list[list[float]]] = {}
-            for seed in range(seeds):
-                # Other splits than those of the report
-                for name, labels, y in rules(data, few, 100 + seed):
-                    parts = range(half), range(half, data.n_classes), range(data.n_classes)
-                    found.setdefault(name, []).append([recall(labels, y, part) for part in parts])
-            cells = []
-            for name, values in found.items():
-                old, new, every = np.mean(values, axis=0)
-                means.setdefault(name, []).append(every)
-                cells.append(f"{old:.1f} / {new:.1f}")
-            lines.append(f"| {data.name} | {few or 'all'} | {' | '.join(cells)} |")
-    head = [f"| set | k | {' | '.join(means)} |", "|---" * (len(means) + 2) + "|"]
-    mean = " | ".join(f"{np.mean(values):.1f}" for values in means.values())
-    return "\n".join([*head, *lines, f"| mean over all classes | | {mean} |"]) + "\n"
+def measure(data: Data, models: list[str], seeds: int) -> Figures:
+    """Return all figures of a data set, by model."""
+    # What is tested on is fixed: only the order of classes is left to chance.
+    many = seeds if data.test is None else min(seeds, 1 if data.n_classes > 50 else 2)
+    found: Figures = {}
+    for name in models:
+        figures: Figures = {"all": learnt(data, name, None, seeds if data.test is None else 1)}
+        if name != LOGISTIC:
+            figures |= {str(few): learnt(data, name, few, many) for few in FEW}
+        if name in OURS:
+            figures["unknown"] = unknown(data, name, many)
+        found[name] = figures
+        print(data.name, name, json.dumps(figures), flush=True)
+    return found
 
 
-def report(sets: list[Data], seeds: int) -> dict[str, str]:
-    """Return the tables of the page, by the name of their place."""
-    names = list(MODELS)
-    head = f"| set | {' | '.join(names)} | calibration error |\n|{'---|' * (len(names) + 2)}\n"
-    parts, pooled, bars = {"balanced": head}, [], {}
-    for data in sets:
-        accuracies, told = balanced(data, 1 if data.test is not None else seeds)
-        pooled.append(told)
-        bars[data.name] = [accuracies[OURS] - max(accuracies[name] for name in REFERENCES)]
-        cells = [f"{accuracies[name]:.1f}" for name in names]
-        parts["balanced"] += f"| {data.name} | {' | '.join(cells)} | {calibration_error(told):.3f} |\n"
-    every = np.concatenate(pooled)
-    blank = " | " * len(names)
-    parts["balanced"] += f"| all {len(every)} predictions {blank}| {calibration_error(every):.3f} |\n"
-    names = [OURS, *REFERENCES]
-    parts["few"] = f"| set | k | {' | '.join(names)} |\n|{'---|' * (len(names) + 2)}\n"
-    for data in sets:
-        for few in FEW:
-            recalls = few_samples(data, few, seeds)
-            if few == 5:
-                old, new = (max(recalls[name][i] for name in REFERENCES) for i in (0, 1))
-                bars[data.name] += [recalls[OURS][1] / new, recalls[OURS][0] - old]
-            cells = ["{:.1f} / {:.1f}".format(*recalls[name]) for name in names]
-            parts["few"] += f"| {data.name} | {few} | {' | '.join(cells)} |\n"
-    parts["unknown"] = "| set | classes learnt | other classes | far |\n|---|---|---|---|\n"
-    for data in sets:
-        if data.n_classes > 3:
-            cells = [f"{rate:.1f} %" for rate in unknown(data, seeds)]
-            parts["unknown"] += f"| {data.name} | {' | '.join(cells)} |\n"
-    parts["bars"] = "| set | accuracy | newer classes, k = 5 | old classes, k = 5 |\n|---|---|---|---|\n"
-    for name, (accuracy, ratio, old) in bars.items():
-        parts["bars"] += f"| {name} | {accuracy:+.1f} | {ratio:.2f} | {old:+.1f} |\n"
+def report(before: Figures, after: Figures) -> dict[str, str]:
+    """Return the tables of the page, by the name of their place, made from two records."""
+    rules = [f"{DEFAULT} before", f"{LINEAR} before", f"{DEFAULT} now", f"{LINEAR} now"]
+    parts = {
+        "balanced": _row("set", *rules, *REFERENCES, "default now − best"),
+        "few": _row("set", "k", *rules, BALANCED),
+        "calibration": _row("set", "k", *rules[1:], BALANCED),
+        "unknown": _row(
+            "set", *(f"{what}, {rule}" for what in ("alarms", "AUROC") for rule in rules[1:])
+        ),
+        "rays": _row("set", "rule", *(f"{way}{k}" for way in ("× ", "× −") for k in RAY)),
+        "tail": _row("order", *next(iter(after.get("long tail", {}).values()), {})),
+    }
+    parts = {name: head + "|" + "---|" * (head.count("|") - 1) + "\n" for name, head in parts.items()}
+    for name, now in after["sets"].items():
+        past = before["sets"].get(name, {})
+        found = [figures.get(model, {}) for figures in (past, now) for model in OURS]
+        references = [now.get(model, {}) for model in REFERENCES]
+        accuracies = [_of(one, "all", "accuracy") for one in (*found, *references)]
+        best = [value for value in accuracies[len(found) :] if value is not None]
+        lead = f"{accuracies[2] - max(best):+.1f}" if best and accuracies[2] is not None else ""
+        parts["balanced"] += _row(name, *accuracies, lead)
+        found.append(now.get(BALANCED, {}))
+        for k in ("all", *map(str, FEW)):
+            told = [_of(one, k, "calibration") for one in found[1:]]
+            parts["calibration"] += _row(name, k, *("" if e is None else f"{e:.3f}" for e in told))
+            if k != "all":
+                pairs = [[_cell(_of(one, k, part)) for part in ("old", "newer")] for one in found]
+                parts["few"] += _row(name, k, *map(" / ".join, pairs))
+        novel = [_of(one, "unknown", what) for what in ("alarms", "area") for one in found[1:4]]
+        parts["unknown"] += _row(name, *novel)
+        for rule, one in zip(rules[1:], found[1:4], strict=True):
+            shares = [share for way in ("along", "against") for share in _of(one, "unknown", way) or ()]
+            parts["rays"] += _row(name, rule, *(f"{share:.0f}" for share in shares)) if shares else ""
+    for order, tails in after.get("long tail", {}).items():
+        parts["tail"] += _row(order, *tails.values())
     return parts
+
+
+def _row(*cells: str | float | None) -> str:
+    return "| " + " | ".join(map(_cell, cells)) + " |\n"
+
+
+def _cell(value: str | float | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.1f}"
+
+
+def _of(found: Any, *keys: str) -> Any:
+    for key in keys:
+        found = (found or {}).get(key)
+    return found
+
+
+def keep(record: Figures, file: Path | None) -> None:
+    """Write a record, also between two sets."""
+    if file is not None:
+        file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=Path, default=os.environ.get("ACIL_PHOTOS"))
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--seeds", type=int, default=50, help="random splits of each set")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--photos", type=Path, help="folder of train and test, each with a folder a class"
+    )
+    parser.add_argument("--text", type=Path, help="CLINC150, a gzipped JSON file")
+    parser.add_argument("--cifar", type=Path, help="folder of the binary version of CIFAR-100")
+    parser.add_argument("--network", type=Path, help="network for CIFAR-100, as acil bench writes it")
+    parser.add_argument("--cache", type=Path, help="folder for vectors, to be used again")
     parser.add_argument("--sets", nargs="*", default=TABLES, choices=TABLES)
-    parser.add_argument("--choice", action="store_true")
-    parser.add_argument("--features", type=Path, nargs="*", default=[], help="npz of X and y, of images")
+    parser.add_argument("--models", nargs="*", default=[*OURS, *REFERENCES])
+    parser.add_argument("--seeds", type=int, default=5, help="random splits of each table")
+    parser.add_argument("--record", type=Path, help="JSON file that figures are added to")
+    parser.add_argument("--before", type=Path, help="record of the rule before")
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", category=RuntimeWarning)
+    warnings.filterwarnings("ignore", category=UserWarning)
     sets = [table(name) for name in options.sets]
-    for file in options.features:
-        with np.load(file) as arrays:
-            labels = np.unique(arrays["y"], return_inverse=True)[1]
-            sets.append(Data(file.stem, arrays["X"].astype(np.float64), labels, images=True))
-    if options.photos is not None:
-        sets.append(photographs(Path(options.photos)))
+    for name, given, make in (
+        ("photographs", options.photos, lambda: photographs(options.photos)),
+        ("CLINC150", options.text, lambda: sentences(options.text, options.cache)),
+    ):
+        if given is None:
+            print(f"{name} are left out." if name == "photographs" else f"{name} is left out.")
+        else:
+            sets.append(Data(name, *make()))
+    record: Figures = {"version": __version__, "sets": {}}
+    if options.record is not None and options.record.exists():
+        record = json.loads(options.record.read_text(encoding="utf-8"))
+    for data in sets:
+        found = measure(data, options.models, options.seeds)
+        record["sets"].setdefault(data.name, {}).update(found)
+        keep(record, options.record)
+    if options.cifar is None or options.network is None:
+        print("The long tail is left out: it needs --cifar and --network.")
     else:
-        print("Photographs are left out: give --photos FOLDER, or ACIL_PHOTOS.")
-    if options.choice:
-        # Photographs for testing are not looked at.
-        kept = [np.ones(len(d.y), bool) if d.test is None else ~d.test for d in sets]
-        sets = [Data(d.name, d.X[k], d.y[k], None, d.images) for d, k in zip(sets, kept, strict=True)]
-        parts = {"choice": choice(sets, options.seeds)}
-    else:
-        parts = report(sets, options.seeds)
+        tails = long_tail(options.cifar, options.network, options.cache)
+        record["long tail"] = {order: tail(vectors) for order, vectors in tails.items()}
+        keep(record, options.record)
+    before: Figures = (
+        {"sets": {}} if options.before is None else json.loads(options.before.read_text("utf-8"))
+    )
+    parts = report(before, record)
     print("\n".join(parts.values()))
     if options.page is not None:
         fill(options.page, parts)
