@@ -90,8 +90,9 @@ class Pooled:
 
 def explained(ridge: Ridge) -> Tensor:
     """Return K = Σ w y f(x)ᵀ of targets y and their estimates f(x), of shape (n_classes, n_classes)."""
-    weights, intercept = ridge.moment_and_weights()[1], ridge.coefficients()[1]
-    return ridge.products()[0] + torch.outer(weights, intercept.cpu().double())
+    weights = ridge.moment_and_weights()[1]
+    K = ridge.products()[0]
+    return K + torch.outer(weights, weights) / weights.sum() if ridge.intercept else K
 
 
 def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
@@ -177,10 +178,6 @@ class Discriminant:
         n, kind = weights[present], moment.dtype
         r, share = n.sqrt(), n / n.sum()
         K, squares = (part[present][:, present] for part in ridge.products())
-        if ridge.intercept:
-            # The means from that of all: less μᵀW for each class, as often as it has samples
-            mean = moment.sum(dim=1) / float(n.sum())
-            K = K - torch.outer(n, (mean @ ridge.coefficients()[0]).cpu().double()[present])
         K, squares = K / torch.outer(r, r), squares / torch.outer(r, r)
         inverse, singular = torch.linalg.inv_ex(torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2)
         if singular or float(inverse.norm()) * torch.finfo(kind).eps > _MOST_ROUNDING:
@@ -191,7 +188,7 @@ class Discriminant:
         products = K @ inverse / torch.outer(r, r)
         free = float(n.sum()) - len(n)
         # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (I − K)⁻¹ UᵀU
-        t = max(freedom - model.gamma() * float((inverse * squares).sum()), 0.0)
+        t = max(freedom - ridge.intercept - model.gamma() * float((inverse * squares).sum()), 0.0)
         # The rank of the scatter: of one sample of each class, t would be rounding, divided by 0.
         t = min(t, int(ridge.counts.sum()) - len(n))
         v = t / max(free - t, _LEAST_LEFT * float(n.sum()))
