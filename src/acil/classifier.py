@@ -22,7 +22,7 @@ from acil.analytic import Frozen
 from acil.analytic.linalg import plain_torch
 from acil.analytic.model import Weights
 from acil.errors import InputError, NotFittedError
-from acil.scores import rebalanced
+from acil.scores import condition, rebalanced
 from acil.state import Samples, State, both_ledgers
 from acil.validation import (
     Labels,
@@ -503,7 +503,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def condition_(self) -> float:
         """Estimate of the condition number κ of gram + γI."""
         with self._locked() as state:
-            return state.model.ask(lambda head: head.condition())
+            return condition(state.model)
 
     @property
     def temperature_(self) -> float:

@@ -105,6 +105,13 @@ def released(model: AnalyticModel) -> tuple[Tensor, Tensor]:
     return Discriminant.of(model, draw=False).weights(model.head.coefficients()[1])
 
 
+def condition(model: AnalyticModel) -> float:
+    """Return the condition number of gram + γI, or what stands for it with discriminants."""
+    if model.mixer in (discriminant, released):
+        return model.ask(lambda head: Discriminant.of(model).condition(model.ridge))
+    return model.ask(lambda head: head.condition())
+
+
 def mixer_of(scores: str, class_balance: float) -> Mixer:
     """Return how scores follow from the weights of the regression; None takes them as they are."""
     if scores == "discriminant":
@@ -164,6 +171,8 @@ class Discriminant:
     spread: float
     #: Squared distance, by S⁻¹, from the mean of its class to be expected of a sample not learnt.
     expected: float
+    #: What rounding in S⁻¹ is multiplied by in b and s_c, which are quotients of differences.
+    sensitivity: float
 
     @classmethod
     def of(cls, model: AnalyticModel, draw: bool = True) -> Discriminant:
@@ -201,12 +210,22 @@ class Discriminant:
         spread = max(total - float(q @ noise), _LEAST_SPREAD * total) / max(float(q.sum()), 1e-300)
         spread = spread or 1.0  # one class, or means that are all the same
         drawn = spread / (spread + noise)
+        size = len(moment) * (1 / t + 1 / max(free - t, 1e-300)) if t > 0 else 0.0
+        observed = max(1.0, total / (spread * max(float(q.sum()), 1e-300)))
+        sensitivity = observed * (1 + size * (1 - float(drawn.min())))
         centre = drawn / drawn.sum()
         means = torch.cat([torch.outer(1 - drawn, centre) + drawn.diag(), centre.unsqueeze(0)])
         products = (products + products.T) / 2
         squares = torch.einsum("cj,jk,ck->c", means, products, means)
         shares, base = (share, 1 / float(n.sum())) if ridge.intercept else (torch.zeros_like(n), 0.0)
-        return cls(present, n, shares, base, inverse, products, means, squares, spread, v)
+        return cls(present, n, shares, base, inverse, products, means, squares, spread, v, sensitivity)
+
+    def condition(self, ridge: Ridge) -> float:
+        """Return what rounding in the sums is multiplied by in the scores, at most."""
+        U = ridge.coefficients()[0][:, self.present.to(ridge.sums.moment.device)]
+        # S⁻¹ = A⁻¹ + U (I − K)⁻¹ Uᵀ
+        inner = (self.inverse / torch.outer(self.n, self.n).sqrt()).to(U)
+        return self.sensitivity * ridge.condition(lambda block: U @ (inner @ (U.T @ block)))
 
     def weights(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the square map from ridge weights to those that score, and intercepts.

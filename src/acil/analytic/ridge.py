@@ -218,9 +218,12 @@ class Ridge:
         """Return xᵀ R x of each row."""
         return self._factor().leverage(self._with_one(rows))
 
-    def condition(self) -> float:
-        """Estimate κ: the largest eigenvalue of gram + γI over the least one, centred if asked for."""
-        return self._condition(self.solved().gamma, self._factor(fresh=True))
+    def condition(self, more: Callable[[Tensor], Tensor] | None = None) -> float:
+        """Estimate κ: the largest eigenvalue of gram + γI over the least one, centred if asked for.
+
+        ``more`` maps a block to what is to be added to its image by the inverse, for the least one.
+        """
+        return self._condition(self.solved().gamma, self._factor(fresh=True), more)
 
     def degrees_of_freedom(self) -> float:
         """Return tr H, from 0 to the number of samples."""
@@ -267,9 +270,12 @@ class Ridge:
         gram = mirror_(self.sums.gram)
         return largest_eigenvalue(lambda block: gram @ block, gram)
 
-    def _condition(self, gamma: float, factor: Factor) -> float:
-        least = factor.least_eigenvalue()
-        self._least = 0.9 * least  # the estimate comes from above
+    def _condition(
+        self, gamma: float, factor: Factor, more: Callable[[Tensor], Tensor] | None = None
+    ) -> float:
+        least = factor.least_eigenvalue(more)
+        if more is None:
+            self._least = 0.9 * least  # the estimate comes from above
         return max(1.0, (self._largest_eigenvalue() + gamma) / least)
 
     def _require_float32_to_do(self, solution: Solution) -> None:
