@@ -16,8 +16,9 @@ from acil.errors import SingularMatrixError
 #: Least share of the spread of class means that counts as real, and of samples that is left over by
 #: the degrees of freedom: both keep degenerate data away from a division by zero.
 _LEAST_SPREAD, _LEAST_LEFT = 1e-3, 1e-6
-#: What rounding may move discriminants by; how near means are the same, in ε times their squared length.
-_MOST_ROUNDING, _SAME_MEANS = 0.1, 100.0
+#: What rounding may move discriminants by; how near means are the same, in ε times their squared length
+#: by S⁻¹, and in ε times their length.
+_MOST_ROUNDING, _SAME_MEANS, _OF_MEANS = 0.1, 100.0, 10.0
 #: Power of (n − 1) / n by which a sample counts that was left out of n of its class.
 _OF_FEW = 4
 #: Highest score that counts as known, the lower bound of 1 + 2 · score, and the longest rows, in mean
@@ -204,7 +205,11 @@ class Discriminant:
         noise = draw * v / n
         gaps = products.diagonal() - 2 * products @ share + share @ products @ share
         total, q = float(share @ gaps), share * (1 - share)
-        if total <= _SAME_MEANS * torch.finfo(torch.float64).eps * float(share @ products.diagonal()):
+        # Rounding in means is a share of their length, by S⁻¹ at most 1 / γ of its square.
+        length = float(moment.square().sum(dim=0).cpu().double()[present] @ (1 / n)) / float(n.sum())
+        rounding = _OF_MEANS * torch.finfo(model.precision.products).eps
+        moved = rounding**2 * length / model.gamma() if model.gamma() else 0.0
+        if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * float(share @ products.diagonal()):
             total = 0.0
         # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c)
         spread = max(total - float(q @ noise), _LEAST_SPREAD * total) / max(float(q.sum()), 1e-300)
