@@ -6,8 +6,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acil import ACILClassifier
+from acil.analytic import ridge
 from strategies import EPS64
 
+KINDS = ["discriminant", "ridge", "intercept"]
+OPTIONS = [{"scores": "discriminant"}, {"scores": "ridge"}, {"scores": "ridge", "fit_intercept": True}]
 pytestmark = pytest.mark.usefixtures("library")
 
 
@@ -27,9 +30,9 @@ def relative(change, *parts):
 
 def assert_agree(model, joint, queries, n, c=1):
     scores = [m.decision_function(queries) for m in (model, joint)]
-    intercepts = np.ones((len(queries), 1)) * joint.intercept_
+    terms = queries @ joint.coef_.T, np.ones((len(queries), 1)) * joint.intercept_
     bar = max(1e-12, c * np.sqrt(1 + n / joint.coef_.shape[1]) * EPS64 * 2 * joint.condition_)
-    assert relative(scores[0] - scores[1], scores[1], intercepts) <= bar
+    assert relative(scores[0] - scores[1], *terms) <= bar
     assert relative(model.coef_ - joint.coef_, joint.coef_) <= bar
 
 
@@ -45,9 +48,7 @@ def ways(X, y, seed, **options):
     for part in np.array_split(order, min(7, len(y))):
         phased.partial_fit(X[part], y[part])
     yield phased, 1
-    one, two = (
-        ACILClassifier(**options).fit(X[part], y[part]) for part in (order[:half], order[half:])
-    )
+    one, two = (ACILClassifier(**options).fit(X[part], y[part]) for part in (order[:half], order[half:]))
     yield one.merge(two), 1
     stream = ACILClassifier(**options).fit(X[order[:-2]], y[order[:-2]])
     for i in order[-2:]:
@@ -60,11 +61,11 @@ def ways(X, y, seed, **options):
     yield more.forget(X[again], y[again]), 10
 
 
-@pytest.mark.parametrize("scores", ["discriminant", "ridge"])
+@pytest.mark.parametrize("options", OPTIONS, ids=KINDS)
 @settings(max_examples=20)
 @given(
     n=st.sampled_from([30, 300, 2000]),
-    d=st.sampled_from([2, 4, 16, 64]),
+    d=st.sampled_from([1, 2, 4, 16, 64]),
     n_classes=st.sampled_from([2, 3, 10, 30]),
     seed=st.integers(0, 2**16),
     offset=st.sampled_from([0.0, 1.0, 30.0, 1e3]),
@@ -80,10 +81,12 @@ def ways(X, y, seed, **options):
 @example(n=30, d=64, n_classes=5, seed=0, offset=0.0, gap=1e-3, condition=4.8)
 # Many more samples than dimensions
 @example(n=20_000, d=8, n_classes=4, seed=0, offset=1.0, gap=2.0, condition=4.0)
-def test_two_ways_to_the_same_model_agree(scores, n, d, n_classes, seed, offset, gap, condition):
+def test_two_ways_to_the_same_model_agree(options, n, d, n_classes, seed, offset, gap, condition):
+    if "fit_intercept" in options:
+        offset = min(offset, 30.0)  # beyond that weights are an exception
     X, y, queries = rows(n, d, n_classes, seed, offset, gap)
     gamma = "auto" if condition is None else float(np.linalg.norm(X, 2) ** 2 / 10**condition)
-    joint, *others = ways(X, y, seed, scores=scores, gamma=gamma)
+    joint, *others = ways(X, y, seed, gamma=gamma, **options)
     for model, c in others:
         assert_agree(model, joint[0], queries, n, c)
 
@@ -110,3 +113,20 @@ def test_discriminants_are_those_of_a_regression_without_intercept():
     assert not other._state.model.head.intercept
     expected = other.decision_function(queries)
     assert relative(model.decision_function(queries) - expected, expected) <= 1e-10
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_products_of_corrected_weights_are_those_of_the_weights(fit_intercept, monkeypatch):
+    monkeypatch.setattr(ridge, "_CHEAP_PRODUCTS", 0)
+    X, y, _ = rows(300, 40, 6, 0, 5.0, 1.0)
+    weights = np.random.default_rng(0).uniform(0.5, 2, len(y))
+    options = {"expansion_size": None, "scores": "ridge", "standardize": False, "gamma": 1.0}
+    model = ACILClassifier(fit_intercept=fit_intercept, **options)
+    model.fit(X[:295], y[:295], sample_weight=weights[:295])._state.model.ridge.products()
+    for i in range(295, 300):
+        model.partial_fit(X[i : i + 1], y[i : i + 1], sample_weight=weights[i : i + 1])
+        head = model._state.model.ridge
+        assert head._products[0] is head.solution, "corrected, not made anew"
+        W, M = head.coefficients()[0], head.centred_moment()[0]
+        for product, left in zip(head.products(), (M, W), strict=True):
+            assert relative(product - left.T @ W, product) <= 1e-13

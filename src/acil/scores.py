@@ -209,7 +209,9 @@ class Discriminant:
         length = float(moment.square().sum(dim=0).cpu().double()[present] @ (1 / n)) / float(n.sum())
         rounding = _OF_MEANS * torch.finfo(model.precision.products).eps
         moved = rounding**2 * length / model.gamma() if model.gamma() else 0.0
-        if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * float(share @ products.diagonal()):
+        if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * float(
+            share @ products.diagonal()
+        ):
             total = 0.0
         # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c)
         spread = max(total - float(q @ noise), _LEAST_SPREAD * total) / max(float(q.sum()), 1e-300)

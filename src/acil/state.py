@@ -91,7 +91,9 @@ class State:
             gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
             sums = Sums(expansion.size, 0, precision.sums, device)
             # Discriminants are the same without, but for rounding of what all samples have in common.
-            head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept) or scores == "discriminant")
+            head = Ridge(
+                sums, precision, gamma, bool(estimator.fit_intercept) or scores == "discriminant"
+            )
         mixer = mixer_of(scores, estimator.class_balance)
         calibration = Calibration.empty() if scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)
@@ -186,7 +188,9 @@ class State:
         if before is not None and before.calibration is not None:
             calibration = before.calibration.among(before.model.head.counts, self.model.head.counts)
         blocks = chain(joined(self.uncounted), self.blocks(samples, self.classes) if samples else ())
-        return replace(self, calibration=calibration.merged(self.measured(blocks)), uncounted=(), n_uncounted=0)
+        return replace(
+            self, calibration=calibration.merged(self.measured(blocks)), uncounted=(), n_uncounted=0
+        )
 
     def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
         """Return the state after adding sums over other samples, of classes with these labels."""

@@ -346,7 +346,9 @@ class Ridge:
         if before is not None and change is not None:
             self._correct_products(before, X, Y, *change)
 
-    def _correct_products(self, before: Solution, X: Tensor, Y: Tensor, P: Tensor, inner: Tensor) -> None:
+    def _correct_products(
+        self, before: Solution, X: Tensor, Y: Tensor, P: Tensor, inner: Tensor
+    ) -> None:
         """Bring MᵀW and WᵀW up to date after rows X of targets Y, by which W changed by P · inner."""
         cheap = len(before.coef) * before.coef.shape[1] ** 2 <= _CHEAP_PRODUCTS
         if cheap or self._products is None or self._products[0] is not before:
