@@ -300,7 +300,7 @@ def test_values_that_are_no_numbers(tmp_path, name, bad):
     ("changes", "words"),
     [
         ({"calibration": None}, "'calibration' belongs to discriminant scores"),
-        ({"fit_intercept": True}, "discriminant scores need sums, and no intercept"),
+        ({"class_balance": 0.5}, "discriminant scores need sums, and no class balance"),
         (
             {"calibration": {"samples": 1, "losses": [], "novelties": [], "approximate": False}},
             "numbers",

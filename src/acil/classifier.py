@@ -24,7 +24,7 @@ from acil.analytic.linalg import plain_torch
 from acil.analytic.model import Weights, require_numbers
 from acil.analytic.threads import sized
 from acil.errors import InputError, NotFittedError
-from acil.scores import rebalanced
+from acil.scores import condition, rebalanced
 from acil.state import Samples, State, both_ledgers
 from acil.validation import (
     Labels,
@@ -133,7 +133,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     gamma_relative_ : float
         γ / (trace(gram) / d), which can be compared between data sets. ``solver="gram"`` only.
     condition_ : float
-        Estimate of the condition number κ of gram + γI.
+        Estimate of the condition number κ of gram + γI; with discriminants, of what rounding in the sums
+        is multiplied by in the scores (docs/guarantees.md).
     n_samples_ : int
         Number of samples learnt.
     n_features_in_ : int
@@ -145,13 +146,12 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    With ``solver="gram"`` in float64 and equal γ, two ways to the same model agree to max(1e-12, c·ε·κ)
-    in held-out scores and in weights (relative Frobenius norm, ε = 2.2e-16): c = 1 for phases and
-    merging, 10 for single samples in a stream and after forgetting; more for weights of many more
-    samples than dimensions (docs/guarantees.md). κ is the largest eigenvalue that gram + γI ever had
-    over its smallest now. The recursion agrees to max(1e-6, 100·ε·κ), with the ε of
-    its dtype. With ``solver="gram"`` in float32 and mixed precision ridge scores agree to about 1e-3
-    while κ ≤ 5e4, and κ > 8.4e4 is refused.
+    With ``solver="gram"`` in float64 and equal γ, two ways to the same model agree to
+    max(1e-12, c·√(1 + n/d)·ε·κ) in scores and in weights (ε = 2.2e-16): c = 1 for phases and merging,
+    10 for single samples in a stream and after forgetting. κ is ``condition_``, with the largest
+    eigenvalue that gram + γI ever had; docs/guarantees.md has the exceptions. The recursion agrees to
+    max(1e-6, 100·ε·κ), with the ε of its dtype. With ``solver="gram"`` in float32 and mixed precision
+    ridge scores agree to about 1e-3 while κ ≤ 5e4, and κ > 8.4e4 is refused.
 
     Threads may predict while another one learns: they see the model before or after, never in between.
 
@@ -530,7 +530,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def condition_(self) -> float:
         """Estimate of the condition number κ of gram + γI."""
         with self._locked() as state:
-            return state.model.ask(lambda head: head.condition())
+            return condition(state.model)
 
     @property
     def scaling_(self) -> npt.NDArray[Any] | None:

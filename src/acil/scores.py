@@ -16,8 +16,9 @@ from acil.errors import SingularMatrixError
 #: Least share of the spread of class means that counts as real, and of samples that is left over by
 #: the degrees of freedom: both keep degenerate data away from a division by zero.
 _LEAST_SPREAD, _LEAST_LEFT = 1e-3, 1e-6
-#: What rounding may move discriminants by; how near means are the same, in ε times their squared length.
-_MOST_ROUNDING, _SAME_MEANS = 0.1, 100.0
+#: What rounding may move discriminants by; how near means are the same, in ε times their squared length
+#: by S⁻¹, and in ε times their length.
+_MOST_ROUNDING, _SAME_MEANS, _OF_MEANS = 0.1, 100.0, 10.0
 #: Power of (n − 1) / n by which the loss of a sample counts that was left out of n of its class.
 _OF_FEW = 2
 #: Highest score that counts as known, the lower bound of 1 + 2 · score, and the longest rows, in mean
@@ -90,8 +91,9 @@ class Pooled:
 
 def explained(ridge: Ridge) -> Tensor:
     """Return K = Σ w y f(x)ᵀ of targets y and their estimates f(x), of shape (n_classes, n_classes)."""
-    weights, intercept = ridge.moment_and_weights()[1], ridge.coefficients()[1]
-    return ridge.products()[0] + torch.outer(weights, intercept.cpu().double())
+    weights = ridge.moment_and_weights()[1]
+    K = ridge.products()[0]
+    return K + torch.outer(weights, weights) / weights.sum() if ridge.intercept else K
 
 
 def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
@@ -102,6 +104,13 @@ def discriminant(model: AnalyticModel) -> tuple[Tensor, Tensor]:
 def released(model: AnalyticModel) -> tuple[Tensor, Tensor]:
     """Return the same for a private release, whose means have been drawn together already."""
     return Discriminant.of(model, draw=False).weights(model.head.coefficients()[1])
+
+
+def condition(model: AnalyticModel) -> float:
+    """Return the condition number of gram + γI, or what stands for it with discriminants."""
+    if model.mixer in (discriminant, released):
+        return model.ask(lambda head: Discriminant.of(model).condition(model.ridge))
+    return model.ask(lambda head: head.condition())
 
 
 def mixer_of(scores: str, class_balance: float) -> Mixer:
@@ -163,6 +172,8 @@ class Discriminant:
     spread: float
     #: Squared distance, by S⁻¹, from the mean of its class to be expected of a sample not learnt.
     expected: float
+    #: What rounding in S⁻¹ is multiplied by in b and s_c, which are quotients of differences.
+    sensitivity: float
 
     @classmethod
     def of(cls, model: AnalyticModel, draw: bool = True) -> Discriminant:
@@ -180,16 +191,12 @@ class Discriminant:
     @classmethod
     def _made(cls, model: AnalyticModel, draw: bool) -> Discriminant:
         # First, because it may solve anew
-        ridge, freedom = model.ridge, model.degrees_of_freedom() - model.ridge.intercept
+        ridge, freedom = model.ridge, model.degrees_of_freedom()
         moment, weights = ridge.moment_and_weights()
         present = torch.nonzero(weights > 0).flatten()
         n, kind = weights[present], moment.dtype
         r, share = n.sqrt(), n / n.sum()
         K, squares = (part[present][:, present] for part in ridge.products())
-        if ridge.intercept:
-            # The means from that of all: less μᵀW for each class, as often as it has samples
-            mean = moment.sum(dim=1) / float(n.sum())
-            K = K - torch.outer(n, (mean @ ridge.coefficients()[0]).cpu().double()[present])
         K, squares = K / torch.outer(r, r), squares / torch.outer(r, r)
         inverse, singular = torch.linalg.inv_ex(torch.eye(len(n), dtype=torch.float64) - (K + K.T) / 2)
         if singular or float(inverse.norm()) * torch.finfo(kind).eps > _MOST_ROUNDING:
@@ -200,19 +207,28 @@ class Discriminant:
         products = K @ inverse / torch.outer(r, r)
         free = float(n.sum()) - len(n)
         # t = d − γ tr S⁻¹, and tr S⁻¹ = tr A⁻¹ + tr (I − K)⁻¹ UᵀU
-        t = max(freedom - model.gamma() * float((inverse * squares).sum()), 0.0)
+        t = max(freedom - ridge.intercept - model.gamma() * float((inverse * squares).sum()), 0.0)
         # The rank of the scatter: of one sample of each class, t would be rounding, divided by 0.
         t = min(t, int(ridge.counts.sum()) - len(n))
         v = t / max(free - t, _LEAST_LEFT * float(n.sum()))
         noise = draw * v / n
         gaps = products.diagonal() - 2 * products @ share + share @ products @ share
         total, q = float(share @ gaps), share * (1 - share)
-        if total <= _SAME_MEANS * torch.finfo(torch.float64).eps * float(share @ products.diagonal()):
+        # Rounding in means is a share of their length, by S⁻¹ at most 1 / γ of its square.
+        length = float(moment.square().sum(dim=0).cpu().double()[present] @ (1 / n)) / float(n.sum())
+        rounding = _OF_MEANS * torch.finfo(model.precision.products).eps
+        moved = rounding**2 * length / model.gamma() if model.gamma() else 0.0
+        if total <= moved + _SAME_MEANS * torch.finfo(torch.float64).eps * float(
+            share @ products.diagonal()
+        ):
             total = 0.0
         # E Σ p_c ‖μ̂_c − μ̄‖² = Σ p_c (1 − p_c) (b + v / n_c)
         spread = max(total - float(q @ noise), _LEAST_SPREAD * total) / max(float(q.sum()), 1e-300)
         spread = spread or 1.0  # one class, or means that are all the same
         drawn = spread / (spread + noise)
+        size = len(moment) * (1 / t + 1 / max(free - t, 1e-300)) if t > 0 else 0.0
+        observed = max(1.0, total / (spread * max(float(q.sum()), 1e-300)))
+        sensitivity = observed * (1 + size * (1 - float(drawn.min())))
         centre = drawn / drawn.sum()
         means = torch.cat([torch.outer(1 - drawn, centre) + drawn.diag(), centre.unsqueeze(0)])
         products = (products + products.T) / 2
@@ -221,7 +237,15 @@ class Discriminant:
             # No scatter is known, only γ: rows at right angles to those learnt are to be unlike
             v = mean_square(model) / (model.gamma() or 1.0) / 6
         shares, base = (share, 1 / float(n.sum())) if ridge.intercept else (torch.zeros_like(n), 0.0)
-        return cls(present, n, shares, base, inverse, products, means, squares, spread, v or 1.0)
+        v = v or 1.0
+        return cls(present, n, shares, base, inverse, products, means, squares, spread, v, sensitivity)
+
+    def condition(self, ridge: Ridge) -> float:
+        """Return what rounding in the sums is multiplied by in the scores, at most."""
+        U = ridge.coefficients()[0][:, self.present.to(ridge.sums.moment.device)]
+        # S⁻¹ = A⁻¹ + U (I − K)⁻¹ Uᵀ
+        inner = (self.inverse / torch.outer(self.n, self.n).sqrt()).to(U)
+        return self.sensitivity * ridge.condition(lambda block: U @ (inner @ (U.T @ block)))
 
     def weights(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the square map from ridge weights to those that score, and intercepts.

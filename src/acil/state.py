@@ -99,7 +99,10 @@ class State:
         else:
             gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
             sums = Sums(expansion.size, 0, precision.sums, device)
-            head = Ridge(sums, precision, gamma, bool(estimator.fit_intercept))
+            # Discriminants are the same without, but for rounding of what all samples have in common.
+            head = Ridge(
+                sums, precision, gamma, bool(estimator.fit_intercept) or scores == "discriminant"
+            )
         mixer = mixer_of(scores, estimator.class_balance)
         calibration = Calibration.empty() if scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)

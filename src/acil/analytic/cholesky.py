@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -127,10 +128,18 @@ class Factor:
         """Say whether the trace follows without another factorization."""
         return self._taken is not None
 
-    def least_eigenvalue(self) -> float:
-        """Estimate the least eigenvalue of A, or of the centred matrix, from above."""
+    def least_eigenvalue(self, more: Callable[[Tensor], Tensor] | None = None) -> float:
+        """Estimate the least eigenvalue of A, or of the centred matrix, from above.
+
+        Or of the matrix whose inverse is larger than that by ``more``.
+        """
         L = self.L[self.first :, self.first :]
-        return 1 / linalg.largest_eigenvalue(lambda b: solve_lower(L, solve_lower(L, b), True), L)
+
+        def inverse(block: Tensor) -> Tensor:
+            image = solve_lower(L, solve_lower(L, block), True)
+            return image if more is None else image + more(block).to(image)
+
+        return 1 / linalg.largest_eigenvalue(inverse, L)
 
     def worth_correcting(self, n: int, n_classes: int) -> bool:
         """Say whether a correction for n rows is cheaper than factorizing and solving anew."""

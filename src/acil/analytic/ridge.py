@@ -61,7 +61,7 @@ class Ridge:
         self._waiting: tuple[Block, ...] = ()
         #: A solution, MᵀW and WᵀW, once they were asked for.
         self._products: tuple[Solution, Tensor, Tensor] | None = None
-        #: What they add to the moment and the weights of the classes.
+        #: The moment and the weights of the classes with them.
         self._late: tuple[Tensor, Tensor] | None = None
         #: Number of samples of each class, with those that wait.
         self.counts = sums.counts
@@ -80,16 +80,22 @@ class Ridge:
 
     def moment_and_weights(self) -> tuple[Tensor, Tensor]:
         """Return Σ w x yᵀ and the weights of the classes, with samples that wait; not to be written."""
-        if self._late is None:
-            return self.sums.moment, self.sums.weights
-        return self.sums.moment + self._late[0], self.sums.weights + self._late[1]
+        return (self.sums.moment, self.sums.weights) if self._late is None else self._late
+
+    def centred_moment(self) -> tuple[Tensor, Tensor]:
+        """Return M = Σ w (x − μ) yᵀ and μ: the mean of all samples with an intercept, else zeros."""
+        moment, weights = self.moment_and_weights()
+        if not self.intercept:
+            return moment, moment.new_zeros(len(moment))
+        weights = weights.to(moment)
+        mean = moment.sum(dim=1) / weights.sum()
+        return torch.addr(moment, mean, weights, alpha=-1), mean
 
     def products(self) -> tuple[Tensor, Tensor]:
-        """Return MᵀW and WᵀW, of shape (n_classes, n_classes), in float64 on the CPU."""
+        """Return MᵀW and WᵀW in float64 on the CPU, with M of `centred_moment`."""
         solution = self.solved()
         if self._products is None or self._products[0] is not solution:
-            W, moment = solution.coef[int(self.intercept) :], self.moment_and_weights()[0]
-            moment, W = moment.double(), W.double()
+            moment, W = self.centred_moment()[0].double(), solution.coef[int(self.intercept) :].double()
             self._products = solution, (moment.T @ W).cpu(), (W.T @ W).cpu()
         return self._products[1:]
 
@@ -107,17 +113,11 @@ class Ridge:
             new.solution = None
         waiting = int(self.counts.sum()) - self.sums.n_samples
         if n_rows + waiting <= min(_MAX_WAITING, len(self.sums.moment) * _WAITING_SHARE):
-            # Copies: without an expansion, rows may be memory of the caller.
-            added = tuple((rows.clone(), c, weights) for rows, c, weights in new._correcting(blocks))
-            new._waiting += added
-            for rows, columns, given in added:
-                new.counts = new.counts + torch.bincount(columns, minlength=n_classes)
-                X, Y, heavy = weighted(rows, columns, given, n_classes)
-                moment = torch.zeros_like(new.sums.moment) if new._late is None else new._late[0]
-                weights = torch.zeros_like(new.sums.weights) if new._late is None else new._late[1]
-                late = (X.T @ Y).to(moment) + moment
-                new._late = late, weights.index_add(0, columns, heavy)
+            for rows, columns, weights in blocks:
+                # Copies: without an expansion, rows may be memory of the caller.
+                new._wait((rows.clone(), columns, weights))
         else:
+            new._products = None
             new._write(lambda sums: sums.add(chain(joined(new._waiting), new._correcting(blocks))))
         return new
 
@@ -227,9 +227,12 @@ class Ridge:
         """Return xᵀ R x of each row."""
         return self._factor().leverage(self._with_one(rows))
 
-    def condition(self) -> float:
-        """Estimate κ: the largest eigenvalue of gram + γI over the least one, centred if asked for."""
-        return self._condition(self.solved().gamma, self._factor(fresh=True))
+    def condition(self, more: Callable[[Tensor], Tensor] | None = None) -> float:
+        """Estimate κ: the largest eigenvalue of gram + γI over the least one, centred if asked for.
+
+        ``more`` maps a block to what is to be added to its image by the inverse, for the least one.
+        """
+        return self._condition(self.solved().gamma, self._factor(fresh=True), more)
 
     def degrees_of_freedom(self) -> float:
         """Return tr H, from 0 to the number of samples."""
@@ -276,9 +279,12 @@ class Ridge:
         gram = mirror_(self.sums.gram)
         return largest_eigenvalue(lambda block: gram @ block, gram)
 
-    def _condition(self, gamma: float, factor: Factor) -> float:
-        least = factor.least_eigenvalue()
-        self._least = 0.9 * least  # the estimate comes from above
+    def _condition(
+        self, gamma: float, factor: Factor, more: Callable[[Tensor], Tensor] | None = None
+    ) -> float:
+        least = factor.least_eigenvalue(more)
+        if more is None:
+            self._least = 0.9 * least  # the estimate comes from above
         return max(1.0, (self._largest_eigenvalue() + gamma) / least)
 
     def _require_float32_to_do(self, solution: Solution) -> None:
@@ -313,37 +319,62 @@ class Ridge:
 
     def _correcting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield blocks after correcting factor and weights for them, as long as that is possible."""
-        for rows, columns, weights in blocks:
-            solution, self.solution = self.solution, None
-            if solution is not None and solution.factor is not None:
-                coef = solution.coef
-                X, Y, _ = weighted(self._with_one(rows), columns, weights, len(self.sums.counts))
-                # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
-                updated = solution.factor.updated(X, Y.to(coef) - X.to(coef) @ coef)
-                if updated is not None:
-                    factor, P, inner = updated
-                    self.solution = replace(
-                        solution, factor=factor, coef=coef + (P @ inner).to(coef), corrected=True
-                    )
-                    self._correct_products(solution, X, Y, P, inner)
-                del X
-            yield rows, columns, weights
+        for block in blocks:
+            if self.solution is not None:
+                self._correct(*self._weighted(block)[:2])
+            yield block
+
+    def _weighted(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        rows, columns, weights = block
+        return weighted(self._with_one(rows), columns, weights, len(self.sums.counts))
+
+    def _correct(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Correct factor and weights; return two matrices whose product is the change of the weights."""
+        solution, self.solution = self.solution, None
+        if solution is None or solution.factor is None:
+            return None
+        coef = solution.coef
+        # W += R_k Xᵀ (Y − X W), of which Eq. (9) is the case of new classes only
+        updated = solution.factor.updated(X, Y.to(coef) - X.to(coef) @ coef)
+        if updated is None:
+            return None
+        factor, P, inner = updated
+        coef = coef + (P @ inner).to(coef)
+        self.solution = replace(solution, factor=factor, coef=coef, corrected=True)
+        return P, inner
+
+    def _wait(self, block: Block) -> None:
+        """Learn a block that waits to be added to the sums."""
+        before, (X, Y, heavy), n_classes = self.solution, self._weighted(block), len(self.sums.counts)
+        change = self._correct(X, Y)
+        moment, totals = self.moment_and_weights()
+        late = (X[:, int(self.intercept) :].T @ Y).to(moment) + moment
+        self._late = late, totals.index_add(0, block[1], heavy)
+        self.counts = self.counts + torch.bincount(block[1], minlength=n_classes)
+        self._waiting += (block,)
+        if before is not None and change is not None:
+            self._correct_products(before, X, Y, *change)
 
     def _correct_products(
         self, before: Solution, X: Tensor, Y: Tensor, P: Tensor, inner: Tensor
     ) -> None:
         """Bring MᵀW and WᵀW up to date after rows X of targets Y, by which W changed by P · inner."""
         cheap = len(before.coef) * before.coef.shape[1] ** 2 <= _CHEAP_PRODUCTS
-        if cheap or self._products is None or self._products[0] is not before or self.solution is None:
+        if cheap or self._products is None or self._products[0] is not before:
             return
-        k, (_, K, squares) = int(self.intercept), self._products
-        P, inner, change = P[k:].to(before.coef), inner.to(before.coef), inner.cpu().double()
-        moment, W = self.moment_and_weights()[0], before.coef[k:]
-        new = Y.to(W).T @ (X[:, k:].to(W) @ self.solution.coef[k:])
-        K = K + (moment.T @ P).cpu().double() @ change + new.cpu().double()
+        k, W, (_, K, squares) = int(self.intercept), before.coef[int(self.intercept) :], self._products
+        P, inner, change = P[k:].to(W), inner.to(W), inner.cpu().double()
+        (moment, mean), totals = self.centred_moment(), self.moment_and_weights()[1]
+        rows, Y = X[:, k:].to(W), Y.to(W)
+        if k:
+            # M grows by Σ w (x − μ) yᵀ with the new mean μ, less its change for each sample before.
+            roots = X[:, 0].to(W)
+            rows, old = rows - torch.outer(roots, mean), totals.to(W) - roots @ Y
+            Y = Y - torch.outer(roots, old / old.sum())
+        K = K + (moment.T @ P).cpu().double() @ change + (Y.T @ (rows @ W)).cpu().double()
         cross = (W.T @ P).cpu().double() @ change
         squares = squares + cross + cross.T + change.T @ (P.T @ P).cpu().double() @ change
-        self._products = self.solution, K, squares
+        self._products = cast(Solution, self.solution), K, squares
 
     def _with_one(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.new_ones(len(rows), 1), rows], dim=1) if self.intercept else rows

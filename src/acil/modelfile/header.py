@@ -405,8 +405,8 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
         yield "solver 'recursive' has no class balance"
     if (header["calibration"] is not None) != discriminant:
         yield "'calibration' belongs to discriminant scores, and only to them"
-    if discriminant and (recursive or header["fit_intercept"] or header["class_balance"]):
-        yield "discriminant scores need sums, and no intercept or class balance"
+    if discriminant and (recursive or header["class_balance"]):
+        yield "discriminant scores need sums, and no class balance"
 
 
 def _label_faults(classes: list[Any], dtype: str) -> Iterator[str]:

@@ -41,6 +41,7 @@ from acil.modelfile.writing import write_tensors
 from acil.scores import (
     Calibration,
     Pooled,
+    condition,
     discriminant,
     heights,
     mixer_of,
@@ -261,7 +262,7 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
         "gamma": None if inference else float(model.gamma()),
         "gamma_chosen": ridge is not None and ridge.gamma is None,
         "gamma_relative": None if ridge is None else _finite(clf.gamma_relative_),
-        "condition": None if packed or ridge is None else _finite(ridge.condition()),
+        "condition": None if packed or ridge is None else _finite(condition(model)),
         "temperature": temperature,
         "calibration": state.calibration and state.calibration.to_dict(inference),
         "backbone": getattr(clf, "backbone_", None),
