@@ -363,8 +363,12 @@ def parse_header(text: str) -> dict[str, Any]:
 
 def _bring_up_to_date(header: dict[str, Any]) -> None:
     """Add to a header of format 5 what format 6 has; it may be damaged."""
-    if isinstance(header.get("parameters"), dict):
-        header["parameters"].setdefault("expansion_bias", 0)
+    parameters = header.get("parameters")
+    if isinstance(parameters, dict):
+        parameters.setdefault("expansion_bias", 0)
+        if parameters.get("solver") == "recursive":
+            # Refused by now; what was learnt keeps the rule.
+            parameters["class_balance"] = False
     calibration = header.get("calibration")
     if isinstance(calibration, dict) and isinstance(calibration.get("novelties"), list):
         # They were of another measure.

@@ -1,0 +1,53 @@
+"""Files of earlier formats: what they scored then, and how they go on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+from acil import ACILClassifier, load, save
+from acil.modelfile import describe, verify
+
+GOLDEN = Path(__file__).parent / "golden"
+#: Of rows 0, 15, 30 … of iris, as the version that wrote the files gave them.
+SCORES = json.loads((GOLDEN / "scores.json").read_text())
+X, Y = load_iris(return_X_y=True)
+#: What they had learnt.
+LEARNT = np.r_[0:50, 50:70, 100:108]
+NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_files_of_format_5_score_as_they_did(name, tmp_path):
+    file = GOLDEN / f"{name}-5.acil"
+    model = load(file)
+    np.testing.assert_allclose(model.decision_function(X[::15]), SCORES[name], rtol=1e-9, atol=1e-12)
+    assert all(check.ok for check in verify(file)), verify(file)
+    save(model, tmp_path / "again.acil", inference=name == "inference")
+    assert describe(tmp_path / "again.acil")["format_version"] == 6
+    for again in (load(tmp_path / "again.acil"), load(tmp_path / "again.acil", inference=True)):
+        np.testing.assert_allclose(again.decision_function(X[::15]), SCORES[name], rtol=1e-9, atol=1e-12)
+
+
+def test_the_old_balance_stays_until_another_is_set():
+    model = load(GOLDEN / "balanced-5.acil")
+    model.partial_fit(X[:5], NAMES[:5]).forget(X[:5], NAMES[:5]).solve()
+    np.testing.assert_allclose(model.decision_function(X[::15]), SCORES["balanced"], rtol=1e-8)
+    pooled = ACILClassifier(expansion_size=24, gamma=2.0, class_balance=1.0).fit(
+        X[LEARNT], NAMES[LEARNT]
+    )
+    model.set_params(class_balance=1.0).solve()
+    np.testing.assert_allclose(model.coef_, pooled.coef_, rtol=1e-7)
+
+
+def test_discriminants_of_format_5_learn_more():
+    model = load(GOLDEN / "discriminant-5.acil")
+    rest = np.setdiff1d(np.arange(len(X)), LEARNT)
+    model.partial_fit(X[rest], NAMES[rest])
+    assert model.score(X, NAMES) > 0.9
+    novelty = model.relative_novelty(np.concatenate([X, X * 30]))
+    # The limit is a typical one until more has been learnt.
+    assert np.mean(novelty[: len(X)] > 1) < 0.3
+    assert (novelty[len(X) :] > 1).all()
