@@ -95,9 +95,8 @@ class Ridge:
         """Return MᵀW and WᵀW in float64 on the CPU, with M of `centred_moment`."""
         solution = self.solved()
         if self._products is None or self._products[0] is not solution:
-            W = solution.coef[int(self.intercept) :]
-            parts = self.centred_moment()[0], W
-            self._products = solution, *((part.T @ W).cpu().double() for part in parts)
+            W, moment = solution.coef[int(self.intercept) :], self.centred_moment()[0]
+            self._products = solution, *((part.T @ W).cpu().double() for part in (moment, W))
         return self._products[1:]
 
     def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Ridge:
