@@ -96,7 +96,7 @@ class Ridge:
         solution = self.solved()
         if self._products is None or self._products[0] is not solution:
             W, moment = solution.coef[int(self.intercept) :], self.centred_moment()[0]
-            self._products = solution, *((part.T @ W).cpu().double() for part in (moment, W))
+            self._products = solution, (moment.T @ W).cpu().double(), (W.T @ W).cpu().double()
         return self._products[1:]
 
     def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Ridge:
