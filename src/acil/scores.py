@@ -24,8 +24,8 @@ _OF_FEW = 2
 #: Highest score that counts as known, the lower bound of 1 + 2 · score, and the longest rows, in mean
 #: squares of the length of those learnt: all for novelty.
 _KNOWN, _LEAST_KNOWN, _LONG = 1.0, 0.01, 1.5
-#: Temperatures that are tried: steps of √2 from 1/256 to 256.
-_TEMPERATURES = 2.0 ** (torch.arange(-16, 17, dtype=torch.float64) / 2)
+#: Temperatures that are tried: steps of √2 from 2^−12 to 2^8, and the place of 1.
+_TEMPERATURES, _ONE = 2.0 ** (torch.arange(-24, 17, dtype=torch.float64) / 2), 24
 #: Bins of the logarithm of novelty: 160 from −5 to 5, what is beyond counts in the outermost.
 _FIRST, _WIDTH, _BINS = -5.0, 1 / 16, 160
 #: For degenerate fits: bounds of the temperature, and the least share of samples that is left over.
@@ -423,7 +423,7 @@ class Calibration:
             place += (before - after) / 2 / max(before - 2 * here + after, 1e-300)
         # How much farther samples are from the mean of a class than from the true one
         farther = 1 + float((1 / weights[weights > 0].clamp(min=1)).mean())
-        found = (place - len(_TEMPERATURES) // 2) / 2 + math.log2(farther)
+        found = (place - _ONE) / 2 + math.log2(farther)
         typical = math.log2(_TYPICAL_TEMPERATURE)
         return float(2 ** self._weighed(found, typical, self.samples))
 

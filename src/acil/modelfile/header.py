@@ -374,6 +374,10 @@ def _bring_up_to_date(header: dict[str, Any]) -> None:
         # They were of another measure.
         calibration["novelties"] = [0] * len(calibration["novelties"])
         calibration["approximate"] = True
+        losses = calibration.get("losses")
+        if isinstance(losses, list) and losses and type(losses[0]) in (int, float):
+            # Eight lower temperatures are tried by now, at which no loss can be smaller than that.
+            calibration["losses"] = [losses[0] * 2 ** (step / 2) for step in range(8, 0, -1)] + losses
 
 
 def check_header(header: dict[str, Any]) -> None:
