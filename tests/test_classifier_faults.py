@@ -174,7 +174,7 @@ def test_an_exception_at_any_line_leaves_a_right_model_or_one_that_refuses(name,
     assert found["wrong"] == 0, found
     assert found["whole"] > 4
     # Only while the matrix itself is written can nothing be done, which the recursion always does.
-    assert found["refused"] <= (0.8 if name == "recursion" else 0.4) * sum(found.values()), found
+    assert found["refused"] <= (0.8 if name == "recursion" else 0.45) * sum(found.values()), found
 
 
 @pytest.mark.slow

@@ -142,10 +142,10 @@ def test_graph_that_differs_is_not_written_though_scores_hardly_do(
     model.learn(pictures)
     head, constant = model.snapshot.head, export._constant
     analytic = head._require_state().model
-    W, intercept, empty = analytic.weights()
+    before = analytic.weights()
     # Scores that are all wrong, by less than the absolute tolerance
     monkeypatch.setattr(export, "_constant", lambda values: constant(2e-6 * values))
-    scaled = Weights(1e-6 * W, 1e-6 * intercept, empty)
+    scaled = Weights(1e-6 * before.coef, None, 1e-6 * before.intercept, before.empty)
     monkeypatch.setattr(type(analytic), "weights", lambda model: scaled)
     path = tmp_path / "m.onnx"
     path.write_text("old")

@@ -114,7 +114,10 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        *(({"format_version": v}, "another version of acil") for v in (4, 6, 0, "5", 10**400)),
+        *(
+            ({"format_version": v}, "another version of acil")
+            for v in (4, 7, 0, "5", 5.0, True, 10**400)
+        ),
         ({"kind": "partial"}, "'kind' must be one of 'full', 'inference', found 'partial'"),
         ({"kind": ["full"]}, "kind"),
         ({"solver": "sgd"}, "solver"),

@@ -129,7 +129,7 @@ def test_gamma_is_a_number_or_auto(place, tmp_path, gamma, words, network):
     assert words in shown
     assert "condition κ" in shown
     assert "discriminant" in shown
-    assert "measured on 20 samples" in shown
+    assert "measured on samples that count as 1" in shown
     result = acil("learn", place / "train", "--model", tmp_path / "n.acil", "--gamma", "best", code=2)
     assert "auto" in result.stderr
 

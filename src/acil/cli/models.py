@@ -176,9 +176,9 @@ def _calibrated(calibration: dict[str, Any] | None) -> str:
         return "estimated from the sums"
     if not calibration["samples"]:
         return "not measured"
-    measured = counted(round(calibration["samples"]), "sample")
     forgot = "; approximate, because others came or went" if calibration["approximate"] else ""
-    return f"measured on {measured}, each left out{forgot}"
+    # Those of small classes count for less.
+    return f"measured on samples that count as {calibration['samples']:.0f}, each left out{forgot}"
 
 
 def merge(

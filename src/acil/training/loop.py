@@ -254,7 +254,10 @@ def _multiplications(
     x = images[:1].to(device)
     if preprocessing is not None and x.dtype == torch.uint8:
         x = normalise(centre(x, preprocessing.size), preprocessing)
-    return min(settings.batch_size, len(images)) * multiplications(network.to(device), x)
+    try:
+        return min(settings.batch_size, len(images)) * multiplications(network.to(device), x)
+    except TypeError:  # such as a generator, which takes labels as well
+        return math.inf
 
 
 @contextmanager
