@@ -1,6 +1,6 @@
 """What a busy machine costs: commands on the machine as it is, and beside processes that compute.
 
-    python -m benchmarks.busy [--rounds 3] [--neighbours 4] [--images FOLDER]
+    python -m benchmarks.busy [--rounds 3] [--neighbours 4] [--images FOLDER] [--out FILE]
 
 A run of the benchmark on digits, learning 30 photographs as one class more, predicting one, and one
 answer of the server. Both kinds take turns; printed are the medians, seconds of the clock and of the
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import resource
 import shutil
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from acil.benchmark.machine import cpu_name
 from benchmarks.attack import served, teach
 from benchmarks.attackers import photograph, upload
 from benchmarks.serving import asked
@@ -143,8 +145,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--neighbours", type=int, default=4)
     parser.add_argument("--images", type=Path, help="folder of photographs")
     parser.add_argument("--only", help="cases whose names contain this")
+    parser.add_argument("--out", type=Path, help="JSON file of what was measured")
     given = parser.parse_args(arguments)
-    images = photographs(given.images, 20 + PHOTOGRAPHS)
+    images, found = photographs(given.images, 20 + PHOTOGRAPHS), {}
     with tempfile.TemporaryDirectory() as folder, cases(Path(folder), images) as known:
         print(f"{'':32} {'idle, s':>9} {'busy, s':>9} {'times':>6} {'CPU, s':>8} {'busy':>8}")
         for name, case in known.items():
@@ -159,6 +162,11 @@ def main(arguments: list[str] | None = None) -> None:
             slow, used = (statistics.median(column) for column in zip(*busy, strict=True))
             line = f"{name:32} {wall:9.3f} {slow:9.3f} {slow / wall:6.2f} {cpu:8.3f} {used:8.3f}"
             print(line, flush=True)
+            seconds = {"alone": wall, "busy": slow, "cpu_alone": cpu, "cpu_busy": used}
+            found[name] = {**seconds, "times": slow / wall}
+    if given.out is not None:
+        facts = {"machine": cpu_name(), "rounds": given.rounds, "neighbours": given.neighbours}
+        given.out.write_text(json.dumps({**facts, "cases": found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

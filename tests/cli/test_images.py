@@ -491,7 +491,7 @@ def test_evaluate_names_wrong_and_doubtful_images(place, model, tmp_path, monkey
     assert "not-1-" in table[4]
     assert table[5] == "… and 1 more wrong"
     assert table[-1].startswith("accuracy 83.33 %")
-    monkeypatch.setattr(predict, "_SURE", 1.0)
+    monkeypatch.setattr(predict, "_SURE", 1.1)
     table = acil("evaluate", model, images, "--show", 1).stdout.splitlines()
     assert table[6].startswith("doubtful")
     assert table[7:] == table[-1:]
