@@ -166,6 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
             found[name] = {**seconds, "times": slow / wall}
     if given.out is not None:
         facts = {"machine": cpu_name(), "rounds": given.rounds, "neighbours": given.neighbours}
+        facts["photographs"] = PHOTOGRAPHS
         given.out.write_text(json.dumps({**facts, "cases": found}, indent=1) + "\n", encoding="utf-8")
 
 
