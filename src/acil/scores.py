@@ -85,7 +85,13 @@ class Pooled:
         E_K = ((w - 1) / n).unsqueeze(1) * K
         mixing = torch.zeros(n_classes, n_classes, dtype=torch.float64)
         identity = torch.eye(len(n), dtype=torch.float64)
-        mixing[present.unsqueeze(1), present] = torch.linalg.solve(identity + E_K, w.diag())
+        solved, singular = torch.linalg.solve_ex(identity + E_K, w.diag())
+        if singular:
+            raise SingularMatrixError(
+                f"The classes cannot be balanced: γ = {model.gamma():.3g} is too small for these sums, "
+                "or they are no sums of samples. Use a larger gamma."
+            )
+        mixing[present.unsqueeze(1), present] = solved
         return mixing, intercept.cpu().double() @ mixing
 
 
