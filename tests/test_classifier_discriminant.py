@@ -473,7 +473,8 @@ def test_features_without_spread_within_classes_are_refused_where_float32_cannot
     plain = discriminant(**options).fit(X, Y).decision_function(X)
     assert relative(exact, plain) < 1e-9  # a constant feature tells nothing
     for dtype in ("mixed", "float32"):
-        with pytest.raises(SingularMatrixError, match=f'too large for dtype="{dtype}"'):
+        # Which of its steps notices is a matter of rounding.
+        with pytest.raises(SingularMatrixError, match="larger gamma"):
             discriminant(**options, dtype=dtype).fit(rows, Y).predict(rows)
 
 
