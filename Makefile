@@ -19,6 +19,8 @@ setup: $(INSTALLED)
 
 # torch goes first and alone: the pin keeps every later resolution from taking another build.
 $(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit('acil needs Python 3.11.4 or newer, and this is %d.%d.%d. Give another: \
+	make PYTHON=python3.12' % sys.version_info[:3] if sys.version_info < (3, 11, 4) else 0)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
