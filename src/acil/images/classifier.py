@@ -22,7 +22,7 @@ from acil.images.network import (
     require_identity,
     without_folder,
 )
-from acil.images.results import Evaluation, Prediction, Report, Samples
+from acil.images.results import Evaluation, Prediction, Report, Samples, thumbnails
 from acil.images.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
 from acil.images.undo import keep_state, kept_states, remove_states, require_access
 from acil.modelfile import load as load_head
@@ -333,6 +333,18 @@ class ImageClassifier:
             Of an image that cannot be read, return a prediction that has an ``error`` and no label,
             instead of refusing all.
         """
+        return self._classified(sources, top, unknown_above, progress, skip_bad, None)
+
+    def _classified(
+        self,
+        sources: Sequence[Source] | Samples,
+        top: int,
+        unknown_above: float | None,
+        progress: ImageProgress | None,
+        skip_bad: bool,
+        given: Sequence[str] | None,
+    ) -> list[Prediction]:
+        """Classify images, of which these are said to be the true classes."""
         require_list(sources)
         if top < 1:
             raise InputError(f"top must be at least 1, got {top}.")
@@ -340,10 +352,11 @@ class ImageClassifier:
         if isinstance(sources, Samples):
             require_identity(sources.identity, snapshot.identity)
             rows = sources.rows_for(snapshot.head)
-            return snapshot.classify(rows, sources.images, top, unknown_above)
+            return snapshot.classify(rows, sources.images, top, unknown_above, given)
         found = embed_files(sources, self.embedder, skip_bad, progress)
         names = [name_of(sources[i], i) for i in found.kept]
-        answers = snapshot.classify(found.features.numpy(), names, top, unknown_above)
+        kept = None if given is None else [given[i] for i in found.kept]
+        answers = snapshot.classify(found.features.numpy(), names, top, unknown_above, kept)
         by_place = dict(zip(found.kept, answers, strict=True))
         return [
             by_place.get(i) or Prediction(name_of(source, i), "", False, (), None, found.bad.get(i))
@@ -359,7 +372,10 @@ class ImageClassifier:
         skip_bad: bool = False,
         progress: ImageProgress | None = None,
     ) -> Evaluation:
-        """Compare predictions with the true classes of images, given as in `prepare`."""
+        """Compare predictions with the true classes of images, given as in `prepare`.
+
+        `Evaluation.to_html` makes a page of it.
+        """
         sources: Sequence[Source] | Samples
         if isinstance(source, Samples):
             sources, names = source, source.require_labels().names
@@ -372,8 +388,9 @@ class ImageClassifier:
                 f"None of these classes has been learnt: {first_of(sorted(set(names)))}. Known are "
                 f"{first_of(classes)}."
             )
-        predictions = self.classify(sources, 1, unknown_above, progress, skip_bad=skip_bad)
-        return Evaluation.of(classes, names, predictions)
+        predictions = self._classified(sources, 3, unknown_above, progress, skip_bad, names)
+        shown = None if isinstance(sources, Samples) else thumbnails(sources)
+        return Evaluation.of(classes, names, predictions, unknown_above, shown)
 
     def save(
         self, path: str | os.PathLike[str], *, inference: bool = False, undo: bool | None = None
