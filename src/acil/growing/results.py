@@ -187,3 +187,12 @@ class Evaluation:
             "wrong": [{"class": name, **found.to_dict()} for name, found in self.wrong],
             "right": [{"class": name, **found.to_dict()} for name, found in self.right],
         }
+
+    def to_html(self, path: str | os.PathLike[str], name: str = "") -> None:
+        """Write a page about it, in one file that only its owner may read: it has samples in it.
+
+        ``name`` says which model it is about. A file that is there is replaced.
+        """
+        from acil.growing.report import write_report
+
+        write_report(self, path, name)
