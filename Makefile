@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := dev,efficientnet,onnx,serve,privacy,river
+EXTRAS := dev,all
 
 .PHONY: help setup run test test-slow lint bench docs clean
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from acil.core.files import load, save
     from acil.growing import ImageClassifier
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = ["ACILClassifier", "ImageClassifier", "__version__", "load", "save"]
 

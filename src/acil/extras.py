@@ -18,7 +18,8 @@ def extras() -> dict[str, list[str]]:
         lines = []
     for line in lines:
         package = re.match(r"([\w.-]+).*; extra == [\"'](\w+)[\"']", line)
-        if package is not None and package[2] not in FOR_DEVELOPERS:
+        # Extras that only name others have no packages of their own.
+        if package is not None and package[1] != "acil" and package[2] not in FOR_DEVELOPERS:
             found.setdefault(package[2], []).append(package[1])
     return found
 

@@ -33,6 +33,8 @@ from acil.cli.shared import (
     tell,
     tell_skipped,
 )
+from acil.errors import MissingExtraError
+from acil.extras import install
 
 #: Where one bad file should not hold up the others.
 SkipBad = Annotated[
@@ -222,8 +224,15 @@ def _draw(found: Any, path: Path) -> None:
     are most often confused stand beside the matrix.
     """
     import numpy as np
-    from matplotlib.colors import Normalize, PowerNorm
-    from matplotlib.figure import Figure
+
+    try:
+        from matplotlib.colors import Normalize, PowerNorm
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Drawing needs the package matplotlib, which is not installed. Install it with: "
+            f"{install('bench')}"
+        ) from error
 
     from acil.core.files.writing import replacing
 

@@ -13,7 +13,8 @@ import torch
 
 from acil.bench.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
 from acil.encoders.images.imageset import ImageSet
-from acil.errors import ACILError, InputError
+from acil.errors import ACILError, InputError, MissingExtraError
+from acil.extras import install
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 ARCHIVE = "cifar-100-binary.tar.gz"
@@ -84,7 +85,13 @@ def prepare(
 
 
 def _fetch(url: str, root: Path, force: bool, progress: ProgressCallback | None) -> None:
-    import pooch
+    try:
+        import pooch
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Fetching data needs the package pooch, which is not installed. Install it with: "
+            f"{install('bench')}"
+        ) from error
 
     pooch.get_logger().setLevel("WARNING")
     archive = root / ARCHIVE

@@ -11,7 +11,8 @@ from acil.bench.report.collect import BASE, Collection, collect
 from acil.bench.report.page import Image, full_page, repeats_base, short_page, slugs, table_files
 from acil.bench.rundir import made
 from acil.core.files.writing import replacing
-from acil.errors import InputError
+from acil.errors import InputError, MissingExtraError
+from acil.extras import install
 
 #: Name of a report's directory inside a run's.
 FOLDER = "report"
@@ -77,7 +78,13 @@ def write_report(
 
 def _draw(collection: Collection, kinds: tuple[str, ...]) -> list[Image]:
     # matplotlib is slow to import, and tables do not need it.
-    from acil.bench.report.plots import figures, image_bytes, styled
+    try:
+        from acil.bench.report.plots import figures, image_bytes, styled
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Plots need the package {error.name!r}, which is not installed. Install it with: "
+            f"{install('bench')}"
+        ) from error
 
     images = []
     with styled():

@@ -11,17 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from acil.core.threads import threads_for
-from acil.errors import InputError
+from acil.errors import InputError, MissingExtraError
 from acil.extras import install
+
+try:
+    from PIL import Image, ImageOps, UnidentifiedImageError
+except ImportError:  # files of features are read without
+    Image = None  # type: ignore[assignment]
 
 #: What Pillow may open. Its other formats are rare, and one of them (EPS) starts another program.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "HEIF")
@@ -36,7 +40,12 @@ _STRIP = 2**18
 #: Of longer images only the middle is resized: one of 1 x 100,000 pixels would fill the memory.
 _MAX_ASPECT = 4
 #: Path of an image file, its content, or the image itself.
-Source = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[np.uint8]
+#: What an image in memory is, beside an array.
+PICTURES: tuple[type, ...] = () if Image is None else (Image.Image,)
+if TYPE_CHECKING or Image is not None:
+    Source = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[np.uint8]
+else:
+    Source = str | os.PathLike[str] | bytes | npt.NDArray[np.uint8]
 
 
 def decode(source: Source, size: int, mode: Literal["RGB", "L"] = "RGB", crop: float = 1.0) -> Tensor:
@@ -66,6 +75,11 @@ def decode(source: Source, size: int, mode: Literal["RGB", "L"] = "RGB", crop: f
     scaled to 8 bits, 65535 to 255. Colours are taken as sRGB: ICC profiles are not applied. Resizing is
     Pillow's bilinear filter, with antialiasing.
     """
+    if Image is None:
+        raise MissingExtraError(
+            "Images need the package pillow, which is not installed. Install it with: "
+            f"{install('images')}"
+        )
     if size < 1 or not 0 < crop <= 1:
         raise InputError(f"size must be at least 1 and crop in (0, 1]. Got size={size}, crop={crop}.")
     if mode not in ("RGB", "L"):

