@@ -80,6 +80,7 @@ class FrozenMethod(Method):
                 context.device,
                 cache=context.cache,
                 share=None if context.group is None else (context.group.rank, context.group.size),
+                progress=context.progress,
             )
         if self.standardize is None and self.context.recipe.features.standardize:
             if base.index != 0:

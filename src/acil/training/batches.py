@@ -12,6 +12,8 @@ from acil.training.settings import Training
 from acil.vision.augment import Augmentation
 from acil.vision.backbones import Preprocessing, normalise
 from acil.vision.decode import centre
+from acil.vision.imagefiles import Task
+from acil.vision.imageset import ImageSet
 
 #: Bytes of pixels that are augmented together: enough to keep a GPU busy with few launches.
 _CHUNK_BYTES = 2**24
@@ -30,11 +32,15 @@ class Batches:
     move to the device if there is room for them. A batch has each image ``views`` times, augmented anew:
     all images once, then all once more. With ``draws`` it has a fourth part, (n, draws), uniform in
     [0, 1).
+
+    Images in files are decoded by worker processes while the network trains: those of a batch by
+    generators that start from (seed, epoch, batch, position). Of each, ``"resizedcrop"`` takes a part of
+    the whole image; without it, the middle.
     """
 
     def __init__(
         self,
-        images: Tensor,
+        images: Tensor | ImageSet,
         labels: Tensor,
         settings: Training,
         preprocessing: Preprocessing | None,
@@ -43,10 +49,15 @@ class Batches:
         views: int = 1,
         draws: int = 0,
     ) -> None:
-        self._images = images.to(device) if _fits(images, device) else images
+        self._files = images if isinstance(images, ImageSet) else None
+        self._images = torch.empty(0) if isinstance(images, ImageSet) else _placed(images, device)
         self._labels = labels.to(device)
         self._preprocessing = preprocessing
-        self._augment = Augmentation(settings.augment, preprocessing.size if preprocessing else None)
+        size = settings.crop_size or (preprocessing.size if preprocessing else None)
+        self._own_crop = self._files is not None and "resizedcrop" in settings.augment
+        names = [name for name in settings.augment if not (self._own_crop and name == "resizedcrop")]
+        self._augment = Augmentation(names, size)
+        self._side = size if self._own_crop else None
         self._seed, self._device = seed, device
         self._views, self._draws = views, draws
         n = len(images)
@@ -54,21 +65,27 @@ class Batches:
         self.steps = settings.steps_per_epoch(n)
         #: Images that an epoch goes through.
         self.images_per_epoch = min(n, self.steps * self._size)
-        bytes_per_batch = self._size * images[0].numel()
-        self._chunk_steps = max(1, _CHUNK_BYTES // max(1, bytes_per_batch))
+        self._n, self._chunk_steps = n, 1
+        if self._files is None:
+            bytes_per_batch = self._size * self._images[0].numel()
+            self._chunk_steps = max(1, _CHUNK_BYTES // max(1, bytes_per_batch))
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yield inputs, labels, positions in the data set and draws of each batch, from a step on."""
-        order = torch.randperm(len(self._images), generator=self._generator("cpu", epoch, "order"))
+        order = torch.randperm(self._n, generator=self._generator("cpu", epoch, "order"))
         order = order[: self.images_per_epoch]
+        read = self._read(order, epoch, first_step)
         for chunk in range(first_step // self._chunk_steps, -(-self.steps // self._chunk_steps)):
             start = chunk * self._chunk_steps
             end = min(start + self._chunk_steps, self.steps)
             members = order[start * self._size : end * self._size]
             indices = members.to(self._device)
             generator = self._generator(self._device, epoch, chunk)
-            repeated = members.repeat(self._views), indices.repeat(self._views)
-            inputs = torch.split(self._inputs(*repeated, generator), len(members))
+            if read is None:
+                chosen = self._chosen(members.repeat(self._views), indices.repeat(self._views))
+            else:
+                chosen = next(read).to(self._device, non_blocking=True)
+            inputs = torch.split(self._inputs(chosen, generator), len(members))
             parts = [self._labels[indices], indices]
             if self._draws:
                 shape = (len(members), self._draws)
@@ -78,13 +95,34 @@ class Batches:
                 x = torch.cat([view[batch] for view in inputs]) if self._views > 1 else inputs[0][batch]
                 yield x, *(part[batch] for part in parts)
 
-    def _inputs(self, members: Tensor, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the network's input for one chunk."""
+    def _read(self, order: Tensor, epoch: int, first_step: int) -> Iterator[Tensor] | None:
+        """Yield the pixels of each batch of images in files, from a step on."""
+        if self._files is None or self._files.files is None:
+            return None
+        files, places = self._files.files, self._files.indices
+
+        def tasks() -> Iterator[list[Task]]:
+            for step in range(first_step, self.steps):
+                members = order[step * self._size : (step + 1) * self._size].repeat(self._views)
+                members = members if places is None else places[members]
+                seed = derived_seed("acil training", self._seed, epoch, step, "parts")
+                seeds = (seed + k if self._own_crop else None for k in range(len(members)))
+                yield list(map(files.task, members.tolist(), seeds))
+
+        left = self._views * (self.images_per_epoch - first_step * self._size)
+        return files.stream(tasks(), left, self._side, pin=self._device.type == "cuda")
+
+    def _chosen(self, members: Tensor, indices: Tensor) -> Tensor:
         resident = self._images.device == self._device
-        chosen = self._images[indices] if resident else self._images[members].to(self._device)
+        return self._images[indices] if resident else self._images[members].to(self._device)
+
+    def _inputs(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the network's input for one chunk."""
         if chosen.dtype != torch.uint8 or self._preprocessing is None:
             return chosen
-        augmented = centre(self._augment(chosen, generator), self._preprocessing.size)
+        augmented = self._augment(chosen, generator)
+        if not self._own_crop:
+            augmented = centre(augmented, self._preprocessing.size)
         inputs = normalise(augmented, self._preprocessing)
         return inputs.contiguous(memory_format=torch.channels_last)
 
@@ -103,6 +141,11 @@ def derived_seed(*parts: object) -> int:
     """
     text = " ".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def _placed(images: Tensor, device: torch.device) -> Tensor:
+    """Return images on the device, or where they are if there is no room for them."""
+    return images.to(device) if _fits(images, device) else images
 
 
 def _fits(images: Tensor, device: torch.device) -> bool:

@@ -24,6 +24,7 @@ from acil.training.step import Step
 from acil.vision.backbones import Preprocessing, normalise
 from acil.vision.decode import centre
 from acil.vision.extract import full_float32, multiplications
+from acil.vision.imageset import ImageSet
 
 #: Seconds between two reports: reading the loss makes a GPU wait.
 REPORT_SECONDS = 0.2
@@ -50,7 +51,7 @@ class DivergedError(ACILError, ArithmeticError):
 
 def train(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     labels: Tensor,
     settings: Training,
     *,
@@ -64,10 +65,11 @@ def train(
     """Train a network in place; it ends on the device, in evaluation mode.
 
     The network takes normalised images, and its trainable parameters are trained. Images are uint8, (n,
-    c, h, w), on any device. float32 tensors of any shape (n, …), such as features, are used as they are:
-    without augmentation, and preprocessing may be None. Labels are int64, (n,). The seed draws orders
-    and augmentation; the network's first weights are the caller's. The objective is by default the cross
-    entropy of ``network(x)`` and the auxiliary tasks of the settings.
+    c, h, w), on any device, or a set of image files, which are read while it trains. float32 tensors of
+    any shape (n, …), such as features, are used as they are: without augmentation, and preprocessing may
+    be None. Labels are int64, (n,). The seed draws orders and augmentation; the network's first weights
+    are the caller's. The objective is by default the cross entropy of ``network(x)`` and the auxiliary
+    tasks of the settings.
 
     If the checkpoint holds a state of this very training, that is where it goes on: same network as
     first built, same data, settings, seed. The last checkpoint stays; the caller removes it.
@@ -126,7 +128,7 @@ def train(
 
 def _teacher(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     labels: Tensor,
     settings: Training,
     seed: int,
@@ -211,11 +213,16 @@ def _measure(
 
 def _check(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     labels: Tensor,
     settings: Training,
     preprocessing: Preprocessing | None,
 ) -> None:
+    if isinstance(images, ImageSet):
+        if images.files is None or preprocessing is None:
+            raise InputError("A training takes a set of image files and their preprocessing, or pixels.")
+        _check_labels(network, (len(images),), labels)
+        return
     pixels = images.dtype == torch.uint8
     if pixels and (images.ndim != 4 or preprocessing is None):
         raise InputError(
@@ -227,10 +234,14 @@ def _check(
             f"Training takes uint8 images, or float32 features without augmentation. Got {images.dtype} "
             f"of shape {tuple(images.shape)} with augmentation {settings.augment}."
         )
-    if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or len(labels) == 0:
+    _check_labels(network, tuple(images.shape[:1]), labels)
+
+
+def _check_labels(network: nn.Module, shape: tuple[int, ...], labels: Tensor) -> None:
+    if labels.dtype != torch.int64 or tuple(labels.shape) != shape or len(labels) == 0:
         raise InputError(
             f"Labels must be one int64 for each of at least one image. Got {labels.dtype} of shape "
-            f"{tuple(labels.shape)} for {len(images)} images."
+            f"{tuple(labels.shape)} for {shape[0]} images."
         )
     outputs = network.n_classes if isinstance(network, FeatureNetwork) else None
     low, high = int(labels.min()), int(labels.max())
@@ -243,7 +254,7 @@ def _check(
 
 def _multiplications(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     settings: Training,
     preprocessing: Preprocessing | None,
     device: torch.device,
@@ -251,7 +262,10 @@ def _multiplications(
     """Return those of a forward pass of one batch."""
     if device.type != "cpu":
         return math.inf
-    x = images[:1].to(device)
+    if isinstance(images, ImageSet):
+        x = torch.zeros(1, *images.shape, dtype=torch.uint8, device=device)
+    else:
+        x = images[:1].to(device)
     if preprocessing is not None and x.dtype == torch.uint8:
         x = normalise(centre(x, preprocessing.size), preprocessing)
     try:

@@ -231,6 +231,9 @@ def to_dict(chosen: Recipe) -> dict[str, Any]:
     if chosen.training.auxiliary == Auxiliary():
         # Runs and networks of earlier versions are found by a hash of these values.
         del values["training"]["auxiliary"]
+    for name in Training.LATER:
+        if not getattr(chosen.training, name):
+            del values["training"][name]
     for name in FeatureSettings.LATER:
         if not getattr(chosen.features, name):
             del values["features"][name]

@@ -222,14 +222,14 @@ def embed_files(
 
 
 def decode_all(
-    sources: Iterable[Source], read: Callable[[Any], Tensor], ahead: int = 0
+    sources: Iterable[Any], read: Callable[[Any], Tensor], ahead: int = 0
 ) -> Iterator[Tensor | InputError]:
     """Read images in threads; yield each or what is wrong with it, in order.
 
     At most ``ahead`` are read before they are asked for, or a few for each thread.
     """
 
-    def attempt(source: Source) -> Tensor | InputError:
+    def attempt(source: Any) -> Tensor | InputError:
         try:
             return read(source)
         except InputError as error:

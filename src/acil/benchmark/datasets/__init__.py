@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import importlib
 import inspect
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from acil.vision.listing import first_of
 ProgressCallback = Callable[[str, int, int | None], None]
 #: Environment variable that names the folder of the data.
 ROOT_VARIABLE = "ACIL_DATA"
-#: Bytes of pixels up to which `restrict` copies them.
-_MOST_COPIED = 1 << 30
 
 
 #: Name → a module here with a function `load`, and options given to it.
@@ -199,11 +196,7 @@ def _kept(images: ImageSet, places: Tensor) -> tuple[ImageSet, Tensor]:
     indices = torch.nonzero(places >= 0).flatten()
     if len(indices) == len(places):
         return images, places
-    part = images.subset(indices)
-    # A set of its own where that is cheap: then nothing is extracted for images that take no part.
-    if part.has_pixels and len(part) * math.prod(part.shape) <= _MOST_COPIED:
-        part = ImageSet(part.pixels())
-    return part, places[indices]
+    return images.subset(indices).alone(), places[indices]
 
 
 def _module(name: str) -> Any:
