@@ -65,7 +65,7 @@ PLACES = ("device", "root", "skip_bad", "jobs")
 #: Fields that may be paths, or left to the data set: what counts is what followed from them.
 _RESOLVED = ("dataset", "backbone", "base", "recipe")
 #: Options of data sets that say where, not what.
-_DATA_PLACES = ("cache",)
+_DATA_PLACES = ("cache", "workers")
 #: Dotted groups → the field that holds them.
 _GROUPS = {"settings": "settings", "recipe": "recipe_changes", "data": "data"}
 #: Fields that only add work: a resumed run may have more of them.

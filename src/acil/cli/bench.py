@@ -156,6 +156,9 @@ def run_progress() -> Iterator[Callable[[Any], None]]:
 
 def _described(event: Any) -> tuple[str, int, int, str]:
     """Return what an event is about, how far that is, and a note: an epoch, or a finished phase."""
+    if hasattr(event, "total"):
+        pace = f"{event.per_second:,.0f}/s  {event.seconds_left:.0f} s left"
+        return event.what, event.done, event.total, pace
     if not hasattr(event, "epochs"):
         name = f"{event.method}, seed {event.seed}"
         return name, event.phase + 1, event.phases + 1, f"accuracy {event.accuracy:.2f} %"

@@ -77,6 +77,8 @@ class ImageFiles:
         First byte and length of each image in its archive.
     workers : int, optional
         Processes that decode; by default one for each core.
+    advice : str
+        A command that finds all images that cannot be read.
 
     Examples
     --------
@@ -100,11 +102,12 @@ class ImageFiles:
         crop: float = 0.875,
         places: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None,
         workers: int | None = None,
+        advice: str = "",
     ) -> None:
         self._folders = [os.fspath(folder) for folder in folders]
         self._folder_of = np.asarray(folder_of, dtype=np.int32)
         self._names, self._places = names, places
-        self.view = View(size, crop)
+        self.view, self.advice = View(size, crop), advice
         self.workers = worker_threads() if workers is None else workers
         # Other pixels, another identity
         self.identity = f"{identity}:{size}:{crop:g}"
@@ -143,6 +146,7 @@ class ImageFiles:
             crop=self.view.crop,
             places=places,
             workers=self.workers,
+            advice=self.advice,
         )
 
     def task(self, position: int, seed: int | None = None) -> Task:
@@ -157,6 +161,11 @@ class ImageFiles:
         """Return what an image is called in messages."""
         folder = Path(self._folders[self._folder_of[position]]).name
         return f"{folder}/{os.fsdecode(self._names[position])}"
+
+    def readable(self, task: Task) -> bool:
+        """Return True if an image can be read; what is wrong with it is an `InputError`."""
+        _decoded(task, self.view)
+        return True
 
     def nbytes(self, positions: Tensor) -> int:
         """Return the bytes of some of the files."""
@@ -190,7 +199,7 @@ class ImageFiles:
         )
         for batch in loader:
             if isinstance(batch, str):
-                raise InputError(batch)
+                raise InputError(batch + (f" All such images: {self.advice}" if self.advice else ""))
             yield batch
 
 
