@@ -100,9 +100,12 @@ def run(
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
     if dry_run:
         if is_rank_zero():
-            from acil.benchmark.estimate import describe_plan
+            from acil.benchmark.estimate import plan_of
 
-            typer.echo(describe_plan(settings, folder if resume else None))
+            text, error = plan_of(settings, folder if resume else None, folder)
+            typer.echo(text)
+            if error is not None:
+                raise error
         return
     from acil.benchmark.records import FILE_NAME, Records
     from acil.benchmark.report import write_report

@@ -357,6 +357,22 @@ def multiplications(network: nn.Module, x: Tensor) -> float:
     return sum(found) or math.inf
 
 
+def layer_outputs(network: nn.Module, x: Tensor) -> int:
+    """Return how many numbers the layers of a network put out for an input, which training keeps."""
+    found: list[int] = []
+
+    def count(layer: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            found.append(output.numel())
+
+    with ExitStack() as hooks, evaluating(network), torch.no_grad():
+        for layer in network.modules():
+            if not any(True for _ in layer.children()):
+                hooks.enter_context(layer.register_forward_hook(count))
+        network(x)
+    return sum(found)
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Switch to evaluation mode; put back that of each submodule by itself, since some may be frozen."""
