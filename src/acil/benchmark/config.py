@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from acil.benchmark.orders import canonical_order
-from acil.benchmark.plan import DEFAULTS
+from acil.benchmark.plan import defaults
 from acil.errors import InputError
 from acil.training.fields import convert, parse_value
 
@@ -79,7 +79,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     the recipe or set an option of the data set. Lists may be comma-separated text. What a file says
     under ``resolved`` is for readers.
     """
-    values = {**DEFAULTS.get(str(values.get("suite")), {}), **values}
+    values = {**defaults(str(values.get("suite")), values.get("dataset")), **values}
     known = {item.name for item in dataclasses.fields(RunConfig)}
     result: dict[str, Any] = {name: {} for name in _GROUPS.values()}
     for given, value in values.items():

@@ -120,7 +120,7 @@ class PreparedRun:
             for name in methods
             for settings in own[name]
             for covers in (together if resolve(name).grouping_free else each)
-            if any(has_column(config.suite, name, k) for k in covers)
+            if any(has_column(config.suite, name, k, config.dataset) for k in covers)
         ]
         if not jobs:
             raise InputError(
