@@ -103,7 +103,7 @@ def test_only_the_command_prints():
 
 def test_one_place_writes_files_of_tensors():
     found = [module for module, _, tree in package_files() if "save_file" in ast.unparse(tree)]
-    assert found == ["acil.modelfile.writing"]
+    assert found == ["acil.core.files.writing"]
 
 
 def defined_names(tree: ast.AST, prefix: str = "") -> Iterator[str]:

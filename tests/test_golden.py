@@ -8,7 +8,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from acil import ACILClassifier, load, save
-from acil.modelfile import describe, verify
+from acil.core.files import describe, verify
 
 GOLDEN = Path(__file__).parent / "golden"
 #: Of rows 0, 15, 30 … of iris, as the version that wrote the files gave them.
