@@ -269,9 +269,9 @@ def test_reference_names_what_exists_and_leaves_out_nothing_public():
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_names_in_code_font_that_look_like_our_files_exist(document):
     for name in re.findall(
-        r"`((?:src|tests|docs|benchmarks|examples|analytic)/[\w./]+\.\w+)`", document.read_text()
+        r"`((?:src|tests|docs|benchmarks|examples|core)/[\w./]+\.\w+)`", document.read_text()
     ):
-        if name.startswith("analytic/"):
+        if name.startswith("core/"):
             name = f"src/acil/{name}"
         assert (ROOT / name).exists(), f"{document.name} names {name}"
 

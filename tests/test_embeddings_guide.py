@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_river import Classifier
 from typer.testing import CliRunner
 
 from acil.cli import app
+from support.river_base import Classifier
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "embeddings.md").read_text()

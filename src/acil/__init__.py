@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from acil.moved import forward
+
 if TYPE_CHECKING:
     from acil.core.classifier import ACILClassifier
     from acil.core.files import load, save
@@ -33,3 +35,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+forward()

@@ -88,7 +88,7 @@ def onnx_file(tmp_path_factory):
     from acil.encoders.images.networks import open_network
 
     path = tmp_path_factory.mktemp("onnx") / "small.onnx"
-    path.write_bytes(open_network("module:pictures.Pooled").to_onnx())
+    path.write_bytes(open_network("module:support.pictures.Pooled").to_onnx())
     return path
 
 
@@ -101,7 +101,7 @@ def fake_timm():
     return timm
 
 
-@pytest.mark.parametrize("spec", ["pictures:Pooled", "timm:small", "onnx:small.onnx"])
+@pytest.mark.parametrize("spec", ["support.pictures:Pooled", "timm:small", "onnx:small.onnx"])
 def test_network_by_name_learns_from_zero_without_training(folder, request, monkeypatch, spec):
     monkeypatch.setitem(sys.modules, "timm", fake_timm())
     if spec.startswith("onnx"):
@@ -119,7 +119,7 @@ def test_network_by_name_learns_from_zero_without_training(folder, request, monk
 def test_onnx_gives_the_accuracy_of_the_network_it_was_exported_from(folder, onnx_file):
     first, second = (
         [record["accuracy"] for record in pretrained(folder, backbone=spec) if record["kind"] == "phase"]
-        for spec in ("pictures:Pooled", f"onnx:{onnx_file}")
+        for spec in ("support.pictures:Pooled", f"onnx:{onnx_file}")
     )
     assert first == second
 
@@ -127,7 +127,7 @@ def test_onnx_gives_the_accuracy_of_the_network_it_was_exported_from(folder, onn
 def test_methods_that_train_go_on_from_a_network_of_torch_only(folder, onnx_file):
     changes = {"settings.increment.epochs": 1, "recipe.training.epochs": 1, "data.size": 8}
     common = {"method": "finetune", "set": changes}
-    found = pretrained(folder, backbone="pictures:Pooled", **common)
+    found = pretrained(folder, backbone="support.pictures:Pooled", **common)
     assert [record["method"] for record in found if record["kind"] == "summary"] == ["finetune"]
     with pytest.raises(InputError, match=r"finetune \(this network cannot be trained\)"):
         pretrained(folder, backbone=f"onnx:{onnx_file}", **common)
@@ -135,7 +135,7 @@ def test_methods_that_train_go_on_from_a_network_of_torch_only(folder, onnx_file
 
 def test_image_size_that_does_not_fit_a_named_network_says_what_to_set(folder):
     with pytest.raises(InputError, match=r"--set data\.size=8\..*recipe\.backbone_options\.size=256"):
-        acil.bench.run(dataset=f"imagefolder:{folder}", backbone="pictures:Pooled", phases=2)
+        acil.bench.run(dataset=f"imagefolder:{folder}", backbone="support.pictures:Pooled", phases=2)
 
 
 @pytest.mark.parametrize(("name", "n_classes"), [("cub", 200), ("imagenet-r", 200), ("cars", 196)])
@@ -146,13 +146,15 @@ def test_data_sets_of_the_pretrained_literature_start_from_zero(tmp_path, monkey
             (tmp_path / split / f"{label:03}").mkdir(parents=True)
             (tmp_path / split / f"{label:03}" / "one.png").symlink_to(tmp_path / "one.png")
     result = command(
-        *("--dataset", f"{name}:{tmp_path}", "--backbone", "pictures:Pooled", "--phases", "10"),
+        *("--dataset", f"{name}:{tmp_path}", "--backbone", "support.pictures:Pooled", "--phases", "10"),
         *("--seeds", "0", "--set", "data.size=8", "--dry-run"),
     )
     assert f"{n_classes} classes, {n_classes} training" in result.stdout
     assert "base of 0 classes" in result.stdout
     assert "recipe pretrained" in result.stdout
-    small = command("--dataset", f"{name}:{tmp_path}", "--backbone", "pictures:Pooled", "--dry-run")
+    small = command(
+        "--dataset", f"{name}:{tmp_path}", "--backbone", "support.pictures:Pooled", "--dry-run"
+    )
     assert "takes images of shape (3, 8, 8)" in small.stderr
     assert "attribute `preprocessing`" in small.stderr
     for split in ("train", "test"):
@@ -195,10 +197,10 @@ def test_classes_in_the_current_folder_are_found(folder, tmp_path):
 
 
 def test_report_names_the_network_and_says_that_it_started_from_zero(folder, tmp_path):
-    pretrained(folder, backbone="pictures:Pooled", out=tmp_path / "run")
+    pretrained(folder, backbone="support.pictures:Pooled", out=tmp_path / "run")
     page = write_report(tmp_path / "run", plots=False).files[-1].read_text()
     assert "recipe pretrained, 4 classes from zero" in page
-    assert "--base 0 --backbone pictures:Pooled --expansion-size 64 --set data.size=8\n" in page
+    assert "--base 0 --backbone support.pictures:Pooled --expansion-size 64 --set data.size=8\n" in page
 
 
 def test_python_gives_the_records_of_the_command(features, tmp_path):

@@ -10,7 +10,7 @@ from support.running import DIGITS, command, process, timeless
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
-KILLING = Path(__file__).with_name("killing.py").read_text()
+KILLING = (Path(__file__).parents[1] / "support" / "killing.py").read_text()
 #: Methods that train nothing after the base phase; the others take minutes.
 QUICK = ("acil", "ncm", "slda", "lda", "fecam", "fetril", "ds-al")
 #: Makes what other methods train in each phase short.

@@ -139,7 +139,7 @@ for number in range(int(sys.argv[4])):
 
 
 def test_processes_that_append_at_once_lose_nothing(records):
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     starts = range(0, N_PROCESSES * N_EACH, N_EACH)
     commands = [
         [sys.executable, "-c", APPENDER, here, str(records.path), str(start), str(N_EACH)]

@@ -82,7 +82,7 @@ def test_features_of_images_give_the_model_of_the_images(photos, tmp_path):
 
 
 def test_embed_writes_labels_where_there_are_folders_of_classes(photos, tmp_path):
-    out, network = tmp_path / "x.npz", ["--backbone", "module:pictures.Pooled"]
+    out, network = tmp_path / "x.npz", ["--backbone", "module:support.pictures.Pooled"]
     assert "12 rows of 24 features, labels" in acil("embed", photos, "-o", out, *network).stdout
     assert "exists" in acil("embed", photos, "-o", out, *network, code=1).stderr
     acil("embed", photos, "-o", tmp_path / "x.csv", *network, code=2)
@@ -99,7 +99,7 @@ def test_embed_writes_labels_where_there_are_folders_of_classes(photos, tmp_path
     assert "no labels" in told
     assert "'label' (in npz files the array 'labels'), or give one class for all (--class" in told
     acil("learn", out, "--class", "red", "--model", model)
-    assert describe(model)["images"]["source"] == "module:pictures.Pooled"
+    assert describe(model)["images"]["source"] == "module:support.pictures.Pooled"
     found = acil("predict", model, photos / "red", *network, "--json").stdout
     assert len(json.loads(found)) == 3
 
@@ -122,7 +122,7 @@ def test_onnx_and_serving_need_a_network(tmp_path):
     acil("learn", write_table(tmp_path / "x.npz"), "--model", model)
     for command in (
         ("export", model, "--onnx", tmp_path / "m.onnx", "--inference", small),
-        ("export", model, "--onnx", tmp_path / "m.onnx", "--backbone", "module:pictures.Pooled"),
+        ("export", model, "--onnx", tmp_path / "m.onnx", "--backbone", "module:support.pictures.Pooled"),
         ("serve", model, "--port", 0),
     ):
         told = acil(*command, code=1).stderr

@@ -156,7 +156,7 @@ def test_graph_that_differs_is_not_written_though_scores_hardly_do(
 
 
 def test_command_writes_and_says_how_well_it_agrees(pictures, tmp_path):
-    backbone = ["--backbone", "module:pictures.Pooled"]
+    backbone = ["--backbone", "module:support.pictures.Pooled"]
     model, graph, images = tmp_path / "m.acil", tmp_path / "m.onnx", pictures
     acil("learn", images, "--model", model, *backbone)
     written = ["export", model, "--onnx", graph, *backbone]

@@ -171,13 +171,13 @@ def test_other_network_is_refused_and_nothing_changes(pictures, joint, tmp_path)
 
 
 def test_file_does_not_decide_which_code_runs(pictures, tmp_path):
-    model = ImageClassifier("module:pictures.Pooled")
+    model = ImageClassifier("module:support.pictures.Pooled")
     model.learn(pictures[0])
     model.save(tmp_path / "m.acil")
     again = ImageClassifier.load(tmp_path / "m.acil")
     with pytest.raises(InputError, match="which is Python code"):
         again.predict([pictures[1] / "red" / "1-0.png"])
-    named = ImageClassifier.load(tmp_path / "m.acil", backbone="module:pictures.Pooled")
+    named = ImageClassifier.load(tmp_path / "m.acil", backbone="module:support.pictures.Pooled")
     assert named.predict([pictures[1] / "red" / "1-0.png"]) == ["red"]
 
 

@@ -13,6 +13,7 @@ from acil import ACILClassifier, load, save
 from acil.core.files import verify
 from acil.core.inputs import Rows
 from acil.errors import InputError, MissingExtraError
+from support.river_base import Classifier
 
 X, y = load_iris(return_X_y=True)
 NAMES = ("sepal length", "sepal width", "petal length", "petal width")
@@ -27,14 +28,6 @@ MODELS = [
     {"expansion_size": None, "solver": "recursive"},
     {"expansion_size": 32, "solver": "recursive"},
 ]
-
-
-class Classifier:
-    """Stands for river.base.Classifier, of which only `predict_one` does something."""
-
-    def predict_one(self, x, **options):
-        found = self.predict_proba_one(x, **options)
-        return max(found, key=found.get) if found else None
 
 
 @pytest.fixture(params=["stand-in", "river"])

@@ -199,8 +199,8 @@ class Search:
     def run(self, progress: ProgressListener | None = None) -> None:
         """Do what is not recorded yet, except what other processes are at.
 
-        ``progress`` is told how far a training is, see :func:`acil.bench.training.loop.train`. If candidates
-        failed, which does not stop the others, a `RunFailedError` is raised in the end.
+        ``progress`` is told how far a training is, see :func:`acil.bench.training.loop.train`. If
+        candidates failed, which does not stop the others, a `RunFailedError` is raised in the end.
         """
         made(self.folder)
         self.failures: list[str] = []

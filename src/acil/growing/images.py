@@ -187,8 +187,8 @@ class ImageClassifier:
         Parameters
         ----------
         source : str, path-like or sequence of images
-            As `acil.encoders.images.listing.list_images` takes it; or images: each a path, the content of a file
-            (bytes), a PIL image or an array as `acil.encoders.images.decode` takes it.
+            As `acil.encoders.images.listing.list_images` takes it; or images: each a path, the content
+            of a file (bytes), a PIL image or an array as `acil.encoders.images.decode` takes it.
         labels : str or sequence of str, optional
             Class of all images, or of each. Samples without labels can only be classified.
         skip_bad : bool, default=False
@@ -388,7 +388,7 @@ class ImageClassifier:
             Store only what prediction needs: such a model cannot learn, forget, merge or tell what is
             unknown.
         undo : bool, optional
-            True keeps the state that the file has now, for `acil.growing.undo`; the file is to be locked.
+            True keeps the state that the file has now, for `acil undo`; the file is to be locked.
             False removes all that are kept. By default it is kept if earlier ones are: the last of them
             has to be the state before the last change.
         """

@@ -128,7 +128,7 @@ def test_shapes_are_known_without_computing():
 
 @pytest.fixture(scope="module")
 def interpreted():
-    program = Path(__file__).with_name("interpreted.py")
+    program = Path(__file__).parents[2] / "support" / "interpreted.py"
     done = subprocess.run(
         [sys.executable, str(program), json.dumps(CASES)],
         env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},

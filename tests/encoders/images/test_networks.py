@@ -31,7 +31,7 @@ def expected():
 
 
 def test_module_of_a_user():
-    found = open_network("module:pictures.Pooled")
+    found = open_network("module:support.pictures.Pooled")
     assert torch.equal(found.embed(pixels()), expected())
     assert found.preprocessing == PREPROCESSING
 
@@ -41,8 +41,8 @@ def test_module_of_a_user():
     [
         *((spec, "efficientnet-lite0, timm:NAME") for spec in ("", "resnet", "onnx:", "timm:", "x.txt")),
         ("module:nowhere.X", "Cannot import"),
-        ("module:pictures.Missing", "Cannot import"),
-        ("module:pictures.COLOURS", "Cannot make the network"),
+        ("module:support.pictures.Missing", "Cannot import"),
+        ("module:support.pictures.COLOURS", "Cannot make the network"),
         # Of timm only plain names reach the library.
         ("timm:hf-hub:someone/thing", "no plain name"),
         ("timm:a/b", "no plain name"),

@@ -16,9 +16,9 @@ from acil.errors import InputError
 class Recipe(Settings):
     """Everything between images and the analytic head.
 
-    The backbone is a name of :data:`acil.encoders.images.backbones.BACKBONES`; or, of a network that is trained
-    already, a name that :func:`acil.encoders.images.networks.open_network` takes; or "none" for data that are
-    features. Its options go to its constructor, and are JSON-able.
+    The backbone is a name of :data:`acil.encoders.images.backbones.BACKBONES`; or, of a network that is
+    trained already, a name that :func:`acil.encoders.images.networks.open_network` takes; or "none" for
+    data that are features. Its options go to its constructor, and are JSON-able.
     """
 
     name: str

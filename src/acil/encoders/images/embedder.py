@@ -89,7 +89,7 @@ class Embedder(ABC):
         return self.identity == learnt
 
     def decode(self, source: Source) -> Tensor:
-        """Return the pixels of an image as this network takes them; see `acil.encoders.images.decode`."""
+        """Return the pixels of an image as this network takes them; see `images.decode`."""
         mode: Literal["RGB", "L"] = "RGB" if len(self.preprocessing.mean) == 3 else "L"
         return decode(source, self.preprocessing.size, mode, self.crop)
 
