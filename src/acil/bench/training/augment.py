@@ -16,16 +16,13 @@ import torch
 from torch import Tensor
 
 from acil.bench.training import operations
+from acil.encoders.images.imagefiles import AREA, ASPECT, ATTEMPTS
 from acil.errors import InputError
 
 #: Of RandomCrop in every CIFAR recipe.
 CROP_PADDING = 4
 #: Of ColorJitter in PODNet's and PyCIL's CIFAR recipes.
 JITTER_BRIGHTNESS = 63 / 255
-#: torchvision's defaults for RandomResizedCrop.
-AREA = (0.08, 1.0)
-ASPECT = (3 / 4, 4 / 3)
-ATTEMPTS = 10
 #: Strengths of TrivialAugment.
 BINS = 31
 

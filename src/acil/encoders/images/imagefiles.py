@@ -21,11 +21,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from acil.bench.training.augment import AREA, ASPECT, ATTEMPTS
 from acil.encoders.images.decode import Box, decode, decode_box
 from acil.encoders.images.embedder import decode_all, worker_threads
 from acil.errors import InputError
 
+#: torchvision's defaults for RandomResizedCrop.
+AREA = (0.08, 1.0)
+ASPECT = (3 / 4, 4 / 3)
+ATTEMPTS = 10
 #: Fewer images are read by this process: starting workers takes as long.
 _FEW = 256
 #: Files of archives that a process keeps open.
