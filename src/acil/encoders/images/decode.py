@@ -116,6 +116,15 @@ def decode_box(
     return pixels.permute(2, 0, 1).contiguous() if mode == "RGB" else pixels.unsqueeze(0)
 
 
+def thumbnail(source: Source, size: int) -> bytes:
+    """Return an image as a small JPEG for people: all of it, at most ``size`` pixels wide and high."""
+    image = _read(source, "RGB")
+    image.thumbnail((size, size))
+    written = io.BytesIO()
+    image.save(written, "JPEG", quality=80)
+    return written.getvalue()
+
+
 def _read(source: Source, mode: str, before: Callable[[Image.Image], None] | None = None) -> Image.Image:
     """Return an image upright and plain; ``before`` is called before its pixels are decoded."""
     name = ""
