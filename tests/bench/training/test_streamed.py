@@ -5,9 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from acil.bench.training.batches import Batches
 from acil.bench.training.checkpoint import Checkpoint
-from acil.bench.training.loop import train
+from acil.bench.training.loop import Batches, train
 from acil.bench.training.network import Network
 from acil.bench.training.settings import Training
 from acil.encoders.images import imagefiles
