@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 from acil import ACILClassifier, load, save
 from acil.errors import InputError, ModelFileError
 from acil.modelfile import describe
-from acil.modelfile.header import HEADER, MAX_LABELS, PARAMETERS, InvalidFileError, parse_header
+from acil.modelfile.header import HEADER, MAX_LABELS, InvalidFileError, parse_header
+from acil.parameters import PARAMETERS
 from modelfiles import X, header_of, rewrite, write_model
 
 

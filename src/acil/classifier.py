@@ -24,6 +24,7 @@ from acil.analytic.linalg import plain_torch
 from acil.analytic.model import Weights, require_numbers
 from acil.analytic.threads import sized
 from acil.errors import InputError, NotFittedError
+from acil.parameters import check_parameters, scores_of
 from acil.scores import condition, rebalanced
 from acil.state import Samples, State, both_ledgers
 from acil.validation import (
@@ -33,13 +34,11 @@ from acil.validation import (
     check_declared,
     check_gamma,
     check_labels,
-    check_parameters,
     check_rows,
     check_same_kind,
     check_weights,
     given_scaling,
     resolve_seed,
-    scores_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -321,8 +320,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The chosen γ, also in ``gamma_``.
         """
         with self._locked() as state:
-            products = state.model.precision.products
-            candidates = None if gammas is None else check_candidates(gammas, products)
+            dtype = state.model.precision.name
+            candidates = None if gammas is None else check_candidates(gammas, dtype)
             return self._set_gamma(state, state.model.ridge.best_gamma(candidates))
 
     def set_gamma(self, gamma: float, relative: bool = False) -> float:
@@ -341,10 +340,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The γ in use, also in ``gamma_``.
         """
         with self._locked() as state:
-            products = state.model.precision.products
-            value = check_gamma(gamma, products)
+            dtype = state.model.precision.name
+            value = check_gamma(gamma, dtype)
             return self._set_gamma(
-                state, check_gamma(value * state.gamma_unit(), products) if relative else value
+                state, check_gamma(value * state.gamma_unit(), dtype) if relative else value
             )
 
     @sized(_work)
@@ -547,7 +546,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @sized(_work)
     @plain_torch()
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
-        check_parameters(self)
+        settings = check_parameters(self)
         with self._lock:
             fresh = fresh or not self.__sklearn_is_fitted__()
             # What scikit-learn notes of the features of X is not this model's before the state is.
@@ -556,16 +555,23 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows, labels, weights = samples
             declared = check_declared(classes, labels)
             if fresh:
-                seed, scaling = self._drawn_with(rows, weights)
-                state = State.new(self, labels[:0], rows.n_features, seed, scaling, rows.names)
+                seed, scaling = self._drawn_with(settings, rows, weights)
+                before: State | None = self.__dict__.get("_state")
+                release = None if before is None else before.release
+                state = State.new(
+                    *(settings, labels[:0], rows.n_features, seed, scaling, rows.names),
+                    release=release,
+                )
                 state.check_scale(samples)
             else:
                 state = self._require_state()
                 state.model.require_whole()
             state.check(samples)
-            if self.min_class_samples > 1:
+            if settings["min_class_samples"] > 1:
                 learnt = labels if weights is None else labels[weights.numpy() > 0]
-                state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
+                state.require_enough(
+                    *np.unique(learnt, return_counts=True), settings["min_class_samples"]
+                )
             new._state = state.learned(samples, declared)
             self.__dict__ = new.__dict__
             if state.counts_at_once(samples):
@@ -574,18 +580,21 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     self._state = after.counted(samples, before=state)
         return self
 
-    def _drawn_with(self, rows: Rows, weights: Tensor | None) -> tuple[int, Tensor | None]:
+    def _drawn_with(
+        self, settings: dict[str, Any], rows: Rows, weights: Tensor | None
+    ) -> tuple[int, Tensor | None]:
         """Return the seed of a new model, and how it scales its features."""
-        seed, scaling = resolve_seed(self.random_state), given_scaling(self.standardize)
+        seed, scaling = resolve_seed(self.random_state), given_scaling(settings)
         if scaling is not None and scaling.shape[1] != rows.n_features:
             raise InputError(
                 f"standardize has means and deviations of {scaling.shape[1]} features, but X has "
                 f"{rows.n_features}."
             )
-        always = isinstance(self.standardize, bool | np.bool_) and bool(self.standardize)
+        always = settings["standardize"] is True
         # With a clip norm nothing may depend on single samples but their sums; streams begin with one.
-        sums_only = self.clip_norm is not None or rows.names is not None
-        asked = isinstance(self.standardize, str) and scores_of(self) != "ridge" and not sums_only
+        sums_only = settings["clip_norm"] is not None or rows.names is not None
+        automatic = settings["standardize"] == "auto" and not sums_only
+        asked = automatic and scores_of(settings) != "ridge"
         if scaling is None and (always or asked):
             rows.check_finite(math.inf)
             scaling = rows.scaling(weights, always)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,6 +19,7 @@ from acil.analytic.gcv import GRID
 from acil.analytic.linalg import solve_lower
 from acil.analytic.sums import Block, Matrix, joined
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
+from acil.parameters import scores_of
 from acil.scores import Calibration, Discriminant, estimated_temperature, log_novelty, mixer_of
 from acil.validation import (
     Labels,
@@ -26,7 +27,6 @@ from acil.validation import (
     check_same_kind,
     columns_of,
     resolve_device,
-    scores_of,
     union,
 )
 
@@ -68,48 +68,50 @@ class State:
     @classmethod
     def new(
         cls,
-        estimator: Any,
+        settings: Mapping[str, Any],
         classes: Labels,
         n_features: int,
         seed: int,
         scaling: Tensor | None = None,
         names: Sequence[str] | None = None,
+        release: dict[str, Any] | None = None,
     ) -> State:
-        """Return the state that has learnt nothing yet, as the (checked) arguments describe it.
+        """Return the state that has learnt nothing yet, as settings that were checked describe it.
 
-        With names of features, more of them may be added later: see `widened`.
+        With names of features, more of them may be added later: see `widened`. ``release`` is that of
+        what was learnt before, which may be the same samples.
         """
-        precision = PRECISIONS[estimator.dtype]
-        device = resolve_device(estimator.device, estimator.dtype)
-        norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
-        scores, bias = scores_of(estimator), estimator.expansion_bias
+        precision = PRECISIONS[settings["dtype"]]
+        device = resolve_device(settings["device"], settings["dtype"])
+        norm, gamma = settings["clip_norm"], settings["gamma"]
+        scores, bias = scores_of(settings), settings["expansion_bias"]
         if bias == "auto":
             # Where features have no scale of ours, and scores are the paper's, there is none.
             bias = 0.0 if scaling is None and scores == "ridge" else _BIAS
             bias *= 1.0 if scaling is None else math.sqrt(n_features)
         n_drawn = n_features if names is None else 0
         expansion = Expansion.draw(
-            n_drawn, estimator.expansion_size, estimator.activation, seed, norm, float(bias)
+            n_drawn,
+            settings["expansion_size"],
+            settings["activation"],
+            seed,
+            None if norm is None else float(norm),
+            float(bias),
         )
         if names is not None:
             expansion = expansion.widened(names, seed)
         head: Ridge | Recursion
-        if estimator.solver == "recursive":
-            head = Recursion(expansion.size, precision, device, float(estimator.gamma))
+        if settings["solver"] == "recursive":
+            head = Recursion(expansion.size, precision, device, float(gamma))
         else:
-            gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
             sums = Sums(expansion.size, 0, precision.sums, device)
             # Discriminants are the same without, but for rounding of what all samples have in common.
-            head = Ridge(
-                sums, precision, gamma, bool(estimator.fit_intercept) or scores == "discriminant"
-            )
-        mixer = mixer_of(scores, estimator.class_balance)
+            intercept = settings["fit_intercept"] or scores == "discriminant"
+            head = Ridge(sums, precision, None if gamma == "auto" else float(gamma), intercept)
+        mixer = mixer_of(scores, settings["class_balance"])
         calibration = Calibration.empty() if scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)
-        # What it has learnt before may be the same samples.
-        before = estimator.__dict__.get("_state")
-        released = before and before.release
-        release = released and {**released, "private": False, "epsilon": None, "delta": None}
+        release = release and {**release, "private": False, "epsilon": None, "delta": None}
         return cls(classes, model, seed, scaling, calibration, release=release)
 
     def widened(self, names: Sequence[str]) -> State:

@@ -24,7 +24,13 @@ from acil.cli.shared import (
     tell_recoverable,
 )
 from acil.errors import InputError
+from acil.parameters import PARAMETERS
 
+#: Parameters that are not among the options: other lines say them.
+_OTHER_LINES = (
+    *("expansion_size", "gamma", "activation", "solver", "dtype", "random_state", "device", "scores"),
+    "standardize",
+)
 #: Classes shown to people; machines get all.
 _MOST_CLASSES = 30
 #: The parts that grow with the square of the width and let a model learn.
@@ -144,11 +150,12 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     if report["gamma"] is not None:
         how = "chosen from the sums (auto)" if report["gamma_chosen"] else "fixed"
         gamma = f"{report['gamma']:g}, {how}"
-    options = [name for name in ("fit_intercept", "class_balance") if report[name]]
-    if report["clip_norm"] is not None:
-        options.append(f"clip_norm {report['clip_norm']:g}")
-    if (least := report["parameters"]["min_class_samples"]) > 1:
-        options.append(f"min_class_samples {least}")
+    options = []
+    for name, parameter in PARAMETERS.items():
+        value = report[name] if parameter.learnt else report["parameters"][name]
+        if name not in _OTHER_LINES and value != parameter.default:
+            number = f"{value:g}" if isinstance(value, float) else value
+            options.append(name if value is True else f"{name} {number}")
     backbone, images = report["backbone"] or {}, report["images"] or {}
     return [
         ("file", report["path"]),

@@ -17,21 +17,19 @@ from acil.analytic.linalg import lower_panels, plain_torch
 from acil.classifier import ACILClassifier
 from acil.distributed.group import Group, all_reduce_, share
 from acil.errors import InputError, ProcessLostError, UnsupportedError
+from acil.parameters import PARAMETERS, check_parameters
 from acil.scores import Calibration
 from acil.state import Samples, State
 from acil.validation import (
     Labels,
     check_declared,
     check_labels,
-    check_parameters,
     check_same_kind,
     given_scaling,
     resolve_seed,
     union,
 )
 
-#: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
-_OWN = ("device", "random_state")
 #: What processes must have the same to learn together, as far as they know it.
 _AGREED = {
     "parameters": "the parameters of the model",
@@ -85,8 +83,12 @@ def partial_fit(
         agreed = _agreed(facts)
         declared: Labels = agreed["classes"]
         if state is None:
-            scaling = given_scaling(classifier.standardize)
-            state = State.new(classifier, declared[:0], agreed["features"], facts[0]["seed"], scaling)
+            settings, before = check_parameters(classifier), classifier.__dict__.get("_state")
+            state = State.new(
+                *(settings, declared[:0], agreed["features"], facts[0]["seed"]),
+                *(given_scaling(settings),),
+                release=before and before.release,
+            )
             expansion = state.model.expansion
             # Not drawn from the seed on each: generators may differ between versions of torch.
             drawn = {"projection": expansion.projection, "bias": expansion.bias}
@@ -148,7 +150,9 @@ def _facts(
     """Return what the other processes have to know, or must have the same."""
     names = getattr(classifier, "feature_names_in_", None)
     return {
-        "parameters": {k: str(v) for k, v in classifier.get_params().items() if k not in _OWN},
+        "parameters": {
+            name: str(getattr(classifier, name)) for name, p in PARAMETERS.items() if p.common
+        },
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
         "model": "None" if known is None else _digest(classifier, known),
         "seed": resolve_seed(classifier.random_state) if known is None else None,

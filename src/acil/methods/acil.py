@@ -25,7 +25,7 @@ from acil.distributed import Group, partial_fit
 from acil.methods.base import Context, MemoryUse, Phase
 from acil.methods.frozen_features import FrozenMethod, own_images
 from acil.modelfile import pack, unpack
-from acil.validation import check_parameters
+from acil.parameters import check_parameters
 from acil.vision.imageset import ImageSet
 
 #: Seed of the order of rows in which the joint fit sees all data.

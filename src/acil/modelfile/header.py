@@ -28,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 
 from acil.errors import ModelFileError
 from acil.modelfile.writing import cannot_read
+from acil.parameters import MAX_GAMMA, PARAMETERS, Values, one_of
 
 #: The version that is written, and those that are read.
 FORMAT_VERSION, READ_VERSIONS = 6, (5, 6)
@@ -38,12 +39,8 @@ _STORABLE = re.compile(f"[^\0\ud800-\udfff]{{0,{MAX_TEXT}}}")
 _PRINTABLE = re.compile(f"[^\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{0,{MAX_TEXT}}}")
 #: Characters of all labels, each padded to the longest, as NumPy keeps them.
 MAX_LABELS = 2**26
-#: Largest γ, and weight of all samples: both go into a matrix in float64, or in float32.
-MAX_GAMMA = {"float64": 1e305, "float32": 1e35, "mixed": 1e35}
 #: How deep `backbone` may be nested.
 MAX_DEPTH = 32
-# These names are repeated here because acil.analytic imports torch; a test compares them.
-ACTIVATIONS = ("relu", "tanh", "gelu", "identity")
 _DAMAGED = "The file is damaged or was edited: use another copy of it, or save the model again."
 #: Entries of the metadata: the header, and its checksum.
 METADATA_KEY, CHECKSUM_KEY = "acil", "checksum"
@@ -79,8 +76,19 @@ def _rule(valid: Callable[[Any], bool], words: str) -> Rule:
     return check
 
 
+def _values(values: Values) -> Rule:
+    """Return the rule of values as JSON gives them: numbers that torch takes, and lists of them."""
+    return _rule(lambda value: _is_json(value) and values.accepts(value), values.words)
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return value is None or type(value) in (bool, float, str) or _is_integer(value)
+
+
 def _one_of(*options: str) -> Rule:
-    return _rule(lambda value: value in options, "one of " + ", ".join(map(repr, options)))
+    return _values(one_of(*options))
 
 
 def _is_integer(value: Any) -> bool:
@@ -185,30 +193,9 @@ NETWORK = _rule(
     "the name of a network, or of a file without its folder",
 )
 
-SHARE = _number(0, 1)
-#: Settings of the computation: in the header as learnt with, among the parameters as set now.
-_OPTIONS: dict[str, Rule] = {
-    "activation": _one_of(*ACTIVATIONS),
-    "solver": _one_of("gram", "recursive"),
-    "dtype": _one_of(*MAX_GAMMA),
-    "fit_intercept": TRUTH,
-    "class_balance": lambda value, name: None if isinstance(value, bool) else SHARE(value, name),
-    "clip_norm": _or_none(_number(1e-30, 1e30)),
-}
-#: The constructor arguments of `ACILClassifier`.
-PARAMETERS: dict[str, Rule] = {
-    "expansion_size": _or_none(WIDTH),
-    "gamma": lambda value, name: None if value == "auto" else AMOUNT(value, name),
-    "random_state": COUNT,
-    "min_class_samples": WIDTH,
-    "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
-    **_OPTIONS,
-    "scores": _one_of("auto", "ridge", "discriminant"),
-    "standardize": lambda value, name: (
-        None if value == "auto" or isinstance(value, bool) else _list_of(_list_of(NUMBER))(value, name)
-    ),
-    "expansion_bias": lambda value, name: None if value == "auto" else AMOUNT(value, name),
-}
+#: The parameters of `ACILClassifier`, as set now; and those in force when its sums were made.
+SET = {name: _values(parameter.stored or parameter.values) for name, parameter in PARAMETERS.items()}
+LEARNT = {name: SET[name] for name, parameter in PARAMETERS.items() if parameter.learnt}
 #: How samples learnt score when left out: `acil.scores`. An inference file has empty lists.
 CALIBRATION: dict[str, Rule] = {
     "samples": AMOUNT,
@@ -236,11 +223,11 @@ check_identity = _object(
 HEADER: dict[str, Rule] = {
     "format_version": WIDTH,
     "kind": _one_of("full", "inference"),
-    "parameters": _object(PARAMETERS),
+    "parameters": _object(SET),
     "n_features": WIDTH,
     "feature_names": _or_none(_list_of(LABEL)),
     "size": WIDTH,
-    **_OPTIONS,
+    **LEARNT,
     "scores": _one_of("ridge", "discriminant"),
     "standardize": TRUTH,
     "classes": _list_of(LABEL, least=1),

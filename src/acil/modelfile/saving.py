@@ -38,6 +38,7 @@ from acil.modelfile.header import (
     parse_header,
 )
 from acil.modelfile.writing import write_tensors
+from acil.parameters import check_parameters
 from acil.scores import (
     Calibration,
     Pooled,
@@ -49,7 +50,7 @@ from acil.scores import (
     released,
 )
 from acil.state import State, impossible, least_left
-from acil.validation import check_parameters, resolve_device
+from acil.validation import resolve_device
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
     """Return the header as text and the tensors of a model, solved and checked."""
     if not isinstance(clf, ACILClassifier):
         raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
-    check_parameters(clf)
+    settings = check_parameters(clf)
     with clf._counted() as state:
         if isinstance(state.model.head, Frozen) and not inference:
             raise UnsupportedError(
@@ -191,7 +192,7 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
             )
         state.model.solve_again()
         tensors = _tensors(state, inference, packed)
-        header = _header(clf, state, inference, packed)
+        header = _header(clf, settings, state, inference, packed)
     header["checksums"] = {} if packed else {n: zlib.crc32(t.numpy().data) for n, t in tensors.items()}
     try:
         # A file that could not be loaded again must not replace one that can.
@@ -209,7 +210,9 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
     return text, tensors
 
 
-def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) -> dict[str, Any]:
+def _header(
+    clf: ACILClassifier, settings: dict[str, Any], state: State, inference: bool, packed: bool
+) -> dict[str, Any]:
     """Return all entries but the checksums."""
     model, head = state.model, state.model.head
     ridge = head if isinstance(head, Ridge) and not inference else None
@@ -217,17 +220,10 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
     if inference and images is not None:
         # Hashes are for those who learn and forget.
         images = {**images, "tracked": []}
-    # All are valid, but some may be NumPy's.
-    given = clf.get_params()
-    parameters = {n: v.item() if isinstance(v, np.generic) else v for n, v in given.items()}
-    parameters |= {"random_state": state.seed, "device": str(clf.device)}
-    if not isinstance(clf.standardize, bool | np.bool_ | str):
-        parameters["standardize"] = np.asarray(clf.standardize, dtype=np.float64).tolist()
+    parameters = settings | {"random_state": state.seed, "device": str(clf.device)}
     if inference:
         # The recursion takes no "auto".
         parameters |= {"gamma": "auto", "solver": "gram"}
-    elif clf.gamma != "auto":
-        parameters["gamma"] = float(clf.gamma)
     classes = state.classes
     if classes.dtype.kind == "U":
         # As wide as the longest; it may be as wide as one that has been forgotten.

@@ -20,6 +20,7 @@ from acil.analytic.linalg import mirror_
 from acil.classifier import ACILClassifier, require_same_features
 from acil.errors import InputError, MissingExtraError, UnsupportedError
 from acil.extras import install
+from acil.parameters import is_number
 from acil.privacy import UNIT
 from acil.scores import Calibration, discriminant, released
 from acil.state import State
@@ -29,7 +30,6 @@ from acil.validation import (
     check_labels,
     check_same_kind,
     columns_of,
-    is_number,
     union,
 )
 
@@ -106,7 +106,7 @@ def privatize(
     4.0
     """
     epsilon, delta, noise = check_budget(epsilon, delta)
-    gamma = None if gamma is None else check_gamma(gamma, torch.float64)
+    gamma = None if gamma is None else check_gamma(gamma, "float64")
     with model._locked() as state:
         expansion = require_releasable(model, state)
         labels = label_set(state, classes)

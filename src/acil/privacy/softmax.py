@@ -14,6 +14,7 @@ from acil.analytic import Frozen
 from acil.analytic.sums import Block
 from acil.classifier import ACILClassifier
 from acil.errors import InputError
+from acil.parameters import is_number
 from acil.privacy.release import (
     ROUNDING,
     check_budget,
@@ -27,7 +28,7 @@ from acil.privacy.release import (
     require_releasable,
 )
 from acil.state import State
-from acil.validation import check_same_kind, columns_of, is_number
+from acil.validation import check_same_kind, columns_of
 
 # Chosen once for all data and every ε, on public samples alone (docs/privacy.md, "The forms"): a choice
 # that looks at the private samples would have to be paid for. The first two are defaults.
