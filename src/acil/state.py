@@ -398,17 +398,18 @@ def impossible(ridge: Ridge, gone: Iterable[Block] = ()) -> str:
 
     Notes
     -----
-    With z = (x, y), sums over samples make up Σ w z zᵀ = [G, M; Mᵀ, N], where N is the diagonal matrix
-    of the class weights. So no eigenvalue is negative: not of G, and not of N − Mᵀ (G + νI)⁻¹ M. As ν
-    bounds the rounding in G, only that in M can make one negative, by ``slack`` at most.
+    With z = (x, y), sums over samples make up Σ w z zᵀ = [G, M; Mᵀ, N]. N is Σ w y yᵀ: of classes, the
+    diagonal matrix of their weights. So no eigenvalue is negative: not of G, and not of
+    N − Mᵀ (G + νI)⁻¹ M. As ν bounds the rounding in G, only that in M can make one negative, by
+    ``slack`` at most.
     """
     sums, d, eps = ridge.sums, len(ridge.sums.gram), torch.finfo(ridge.precision.products).eps
     diagonal = sums.gram.diagonal()
     least = GRID[0] * float(diagonal.mean()) if ridge.gamma is None else ridge.gamma
     # What rounding of larger sums, forgotten since, has left may be more; beside γ it is nothing.
     noise = max(100 * d**0.5 * eps * float(diagonal.max()), 1e-3 * least)
-    slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
-    rest = sums.draft(torch.arange(len(sums.counts)), len(sums.counts))
+    slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.target_squares.max())
+    rest = sums.draft()
     # A copy, in memory that is there already
     rest.matrix, rest.version = Matrix(sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)), 0
     rest.add(gone, sign=-1)
@@ -421,21 +422,22 @@ def impossible(ridge: Ridge, gone: Iterable[Block] = ()) -> str:
         cholesky_(gram, noise)
     except SingularMatrixError:
         return "gram is not positive definite"
-    if ridge.gamma != 0 and least_left(gram, rest.moment, rest.weights) < -slack:
+    if ridge.gamma != 0 and least_left(gram, rest.moment, rest.target_products) < -slack:
         return "moment and the weights of the classes do not belong to gram"
     return ""
 
 
-def least_left(lower: Tensor, moment: Tensor, weights: Tensor) -> float:
+def least_left(lower: Tensor, moment: Tensor, products: Tensor) -> float:
     """Return the least eigenvalue of N − Mᵀ (L Lᵀ)⁻¹ M: what a regression leaves of the targets.
 
-    ``lower`` is L, ``moment`` M of shape (d, n_classes) and ``weights`` the diagonal of N. Of more
-    classes than d, where the matrix would be larger than the sums, the least diagonal entry.
+    ``lower`` is L, ``moment`` M of shape (d, n_targets) and ``products`` N, or its diagonal. Of more
+    targets than d, where the matrix would be larger than the sums, the least diagonal entry.
     """
     whitened = solve_lower(lower, moment)
-    heavy, squares = weights.to(moment), whitened.square().sum(dim=0)
+    whole = torch.diag(products) if products.ndim == 1 else products
+    squares = whitened.square().sum(dim=0)
     if not bool(squares.isfinite().all()):
         return -math.inf
-    if len(weights) > len(lower):
-        return float((heavy - squares).min())
-    return float(torch.linalg.eigvalsh(torch.diag(heavy) - whitened.mT @ whitened)[0])
+    if len(squares) > len(lower):
+        return float((whole.diagonal().to(squares) - squares).min())
+    return float(torch.linalg.eigvalsh(whole.to(whitened) - whitened.mT @ whitened)[0])

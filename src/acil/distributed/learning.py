@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import torch
 
 from acil.analytic import Sums
 from acil.analytic.linalg import lower_panels, plain_torch
@@ -195,8 +196,10 @@ def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Gr
     group.exchange()
     for _, panel, below in lower_panels(sums.gram):
         panel[below] = all_reduce_(panel[below], group)
-    for part in (sums.moment, sums.weights, sums.counts):
+    whole = torch.tensor([sums.total_weight, sums.n_samples], dtype=torch.float64)
+    for part in (sums.moment, sums.total, sums.target_total, sums.counts, whole):
         all_reduce_(part, group)
+    sums.total_weight, sums.n_samples = float(whole[0]), int(sums.counts.sum())
     return sums
 
 
@@ -208,6 +211,6 @@ def _digest(classifier: ACILClassifier, state: State) -> str:
     # γ is None if it is still to be selected.
     digest = hashlib.sha256(f"{state.classes.tolist()} {state.model.ridge.gamma}".encode())
     digest.update(state.model.expansion.fingerprint().encode())
-    for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.weights):
+    for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.target_total):
         digest.update(part.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -380,7 +380,9 @@ def _head(
     sums = Sums(d, len(counts), precision.sums, device)
     unpack_lower_(parts["gram"], sums.gram)
     sums.moment.copy_(parts["moment"])
-    sums.counts, sums.weights = counts, weights
+    sums.counts, sums.target_total = counts, weights
+    sums.total, sums.total_weight = sums.moment.sum(dim=1), float(weights.sum())
+    sums.n_samples = int(counts.sum())
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])

@@ -255,7 +255,7 @@ def noisy_sums(
     share_gram, share_moment, share_counts = _SHARES[with_gram]
     sums = Sums(d, len(labels), torch.float64)
     moment, counts = sums.moment.clone(), torch.zeros(len(labels), dtype=torch.float64)
-    moment[:, places], counts[places] = exact.moment.cpu(), exact.weights
+    moment[:, places], counts[places] = exact.moment.cpu(), exact.target_total
     noise_moment, noise_counts = noise * norm / math.sqrt(share_moment), noise / math.sqrt(share_counts)
     moment = on_grid(moment + noise_moment * gaussian(d, len(labels)), noise_moment)
     counts = on_grid(counts + noise_counts * gaussian(len(labels)), noise_counts)
@@ -279,7 +279,9 @@ def noisy_sums(
     with sums.matrix.changing(sums.version) as matrix:
         matrix.copy_(within + between)
     sums.version = sums.matrix.version
-    sums.moment, sums.weights, sums.counts = moment, counts, counts.round().long()
+    sums.moment, sums.target_total, sums.counts = moment, counts, counts.round().long()
+    sums.total, sums.total_weight = moment.sum(dim=1), float(counts.sum())
+    sums.n_samples = int(sums.counts.sum())
     return sums, spread
 
 
