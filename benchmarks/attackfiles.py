@@ -172,7 +172,7 @@ def attack_by_killing(
     chance : Random
     seconds : float
     """
-    from acil.modelfile import describe
+    from acil.core.files import describe
 
     # Images that the model has not learnt yet.
     tally, end, number = Tally(), time.monotonic() + seconds, 1000

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from acil.benchmark.machine import cpu_name
+from acil.machine import cpu_name
 from benchmarks.attack import served, teach
 from benchmarks.attackers import photograph, upload
 from benchmarks.serving import asked

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from scipy.linalg import blas
 
-from acil.analytic.linalg import add_gram_
+from acil.core.linalg import add_gram_
 from benchmarks.timing import alternating
 
 

@@ -26,8 +26,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from acil.training import kernels
-from acil.training.kernels import SplitTiling, Tiling
+from acil.bench.training import kernels
+from acil.bench.training.kernels import SplitTiling, Tiling
 
 #: (channels, outputs, size of the input, stride) → how often ResNet-32 has it
 SHAPES = {

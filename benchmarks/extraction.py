@@ -29,11 +29,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.vision.architectures import Backbone
-from acil.vision.decode import normalise
-from acil.vision.embedder import Embedder
-from acil.vision.listing import list_images
-from acil.vision.networks import EfficientNetLite0, open_efficientnet
+from acil.encoders.images.architectures import Backbone
+from acil.encoders.images.decode import normalise
+from acil.encoders.images.embedder import Embedder
+from acil.encoders.images.listing import list_images
+from acil.encoders.images.networks import EfficientNetLite0, open_efficientnet
 
 #: Batches of the eager forward; all images at once are measured too.
 BATCHES = (1, 4, 8, 16, 30)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from acil import ACILClassifier
-from acil.analytic import Expansion
+from acil.core.expansion import Expansion
 
 # Run as a script, Python looks for modules in this folder, not in the one above.
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from acil import ACILClassifier
-from acil.analytic.cholesky import cholesky_
-from acil.analytic.linalg import add_gram_
+from acil.core.cholesky import cholesky_
+from acil.core.linalg import add_gram_
 from benchmarks.problem import GAMMA, Phase, Problem
 from benchmarks.timing import fastest, seconds
 

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from acil import ACILClassifier
-from acil.analytic import blocked
-from acil.analytic.blocked import BlockInverses
-from acil.analytic.linalg import add_gram_, cholesky_in_place_, solve_lower
+from acil.core import blocked
+from acil.core.blocked import BlockInverses
+from acil.core.linalg import add_gram_, cholesky_in_place_, solve_lower
 
 # Run as a script, Python looks for modules in this folder, not in the one above.
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from acil import ACILClassifier, save
-from acil.vision import FeatureExtractor, ImageSet, build, content_identity
+from acil.encoders.images import FeatureExtractor, ImageSet, build, content_identity
 from benchmarks.costmodel import Size, sum_bytes
 from benchmarks.head import extra_memory
 from benchmarks.network import reduction_seconds

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from acil.analytic import Sums
-from acil.analytic.linalg import panels
-from acil.distributed import Group, all_reduce_
+from acil.core.linalg import panels
+from acil.core.sums import Sums
+from acil.scale import Group, all_reduce_
 
 # Run as a script, Python looks for modules in this folder, not in the one above.
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -35,14 +35,14 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from acil import ACILClassifier, ImageClassifier, load, save
-from acil.benchmark.choice import make_split
-from acil.benchmark.datasets import Dataset
-from acil.benchmark.datasets import load as load_data
+from acil.bench.choice import make_split
+from acil.bench.datasets import Dataset
+from acil.bench.datasets import load as load_data
+from acil.bench.training.recipes import RECIPES
+from acil.encoders.images.backbones import load_backbone
+from acil.encoders.images.extract import FeatureExtractor
 from acil.privacy import audit, combine, guarantee, private_softmax, privatize
 from acil.privacy.recovery import backbone_features
-from acil.training.recipes import RECIPES
-from acil.vision.backbones import load_backbone
-from acil.vision.extract import FeatureExtractor
 
 ROOT = Path(__file__).parents[1]
 DELTA = 1e-5

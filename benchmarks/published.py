@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acil.analytic import Expansion
+from acil.core.expansion import Expansion
 
 
 class PublishedRecursion:

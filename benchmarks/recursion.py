@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from acil import ACILClassifier
-from acil.analytic import Expansion
+from acil.core.expansion import Expansion
 from benchmarks import head
 from benchmarks.problem import GAMMA, Problem
 from benchmarks.timing import seconds

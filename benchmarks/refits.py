@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import Ridge, RidgeClassifier
 
 from acil import ACILClassifier
-from acil.analytic import Expansion
+from acil.core.expansion import Expansion
 from benchmarks.problem import GAMMA, Phase, Problem
 from benchmarks.timing import alternating
 

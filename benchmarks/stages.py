@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
-from acil.analytic import Expansion, Ridge, cholesky, sums
-from acil.validation import Rows
+from acil.core import cholesky, sums
+from acil.core.expansion import Expansion
+from acil.core.inputs import Rows
+from acil.core.ridge import Ridge
 from benchmarks.timing import synchronize
 
 #: Part → where its functions are looked up, and under which name.

@@ -23,14 +23,14 @@ from unittest import mock
 
 import torch
 
-from acil.training.batches import Batches
-from acil.training.loop import _numerics, _own_stream
-from acil.training.network import Network
-from acil.training.objectives import Assisted, AssistedLoss, CrossEntropy
-from acil.training.recipes import recipe
-from acil.training.settings import Training
-from acil.training.step import Step
-from acil.vision.backbones import build
+from acil.bench.training.batches import Batches
+from acil.bench.training.loop import _numerics, _own_stream
+from acil.bench.training.network import Network
+from acil.bench.training.objectives import Assisted, AssistedLoss, CrossEntropy
+from acil.bench.training.recipes import recipe
+from acil.bench.training.settings import Training
+from acil.bench.training.step import Step
+from acil.encoders.images.backbones import build
 
 #: Name → (changes of the recipe's training, whether steps may be recorded as a CUDA graph)
 VARIANTS: dict[str, tuple[dict[str, object], bool]] = {
@@ -129,7 +129,7 @@ def main() -> None:
     results = {}
     for name in arguments.variants.split(","):
         changes, captured = VARIANTS[name]
-        leave = mock.patch("acil.training.step.use_fast_convolutions", return_value=0)
+        leave = mock.patch("acil.bench.training.step.use_fast_convolutions", return_value=0)
         with leave if name in ONLY_CUDNN else nullcontext():
             results[name] = measure(dataclasses.replace(base, **changes), captured, arguments)
         if not arguments.json:

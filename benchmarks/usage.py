@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from acil import ACILClassifier, ImageClassifier
-from acil.vision import FeatureExtractor, ImageSet, build, content_identity
-from acil.vision.decode import normalise
-from acil.vision.embedder import TorchEmbedder
+from acil.encoders.images import FeatureExtractor, ImageSet, build, content_identity
+from acil.encoders.images.decode import normalise
+from acil.encoders.images.embedder import TorchEmbedder
 from benchmarks.head import extra_memory
 from benchmarks.problem import GAMMA, Problem
 from benchmarks.timing import alternating, run_python

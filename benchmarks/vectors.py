@@ -115,10 +115,10 @@ def long_tail(folder: Path, network: Path, cache: Path | None) -> dict[str, Vect
     Class c has int(500 · 0.01^(c / 99)) training images, and all its test images. "ordered" counts
     classes as they are numbered, "shuffled" as the class order of seed 1993 does.
     """
-    from acil.benchmark.datasets import load
-    from acil.benchmark.orders import class_order
-    from acil.vision.backbones import load_backbone
-    from acil.vision.extract import FeatureExtractor
+    from acil.bench.datasets import load
+    from acil.bench.orders import class_order
+    from acil.encoders.images.backbones import load_backbone
+    from acil.encoders.images.extract import FeatureExtractor
 
     data = load("cifar100", folder)
     labels, held_out = data.train_labels.numpy(), data.test_labels.numpy()

@@ -1,6 +1,6 @@
 """Compare methods on features of your own from Python: scikit-learn's digits stand for embeddings.
 
-`acil.benchmark.run` takes the flags of `acil bench run` and returns its records.
+`acil.bench.run` takes the flags of `acil bench run` and returns its records.
 """
 
 import tempfile
@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-import acil.benchmark
+import acil.bench
 
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, stratify=y, random_state=0)
@@ -19,7 +19,7 @@ with tempfile.TemporaryDirectory() as folder:
     file = Path(folder) / "digits.npz"
     np.savez(file, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test)
     # Ten classes in five steps, from zero: there is no base phase.
-    records = acil.benchmark.run(
+    records = acil.bench.run(
         dataset=f"features:{file}", method=["acil", "ncm", "lda"], base=0, phases=5, seeds=[0, 1]
     )
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from sklearn.datasets import load_digits
 
-from acil.analytic import linalg
+from acil.core import linalg
 
 # The same examples every time by default; HYPOTHESIS_PROFILE=explore looks for new ones.
 _COMMON = {

@@ -1,4 +1,4 @@
-"""docs/architecture.md shows the rooms that there are and names that exist; rooms keep to its rules."""
+"""docs/architecture.md shows the houses that there are, and names that exist; all keep to its rules."""
 
 import ast
 import re
@@ -11,34 +11,31 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "acil"
 PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 
-#: Files that the picture shows on the line of the room they serve.
-SERVE = dict.fromkeys(("validation", "scores", "state"), "classifier")
-#: What a page about rooms leaves out; the package itself hands out names of all rooms, lazily.
-ENTRY = {"", "__main__"}
+#: What a page about houses leaves out; the package itself hands out names of all houses, lazily.
+ENTRY = {"", "__main__", "moved"}
 #: They run code that a file contains, or write such files.
 UNSAFE = {"pickle", "cloudpickle", "dill", "shelve", "joblib", "torch.load", "torch.save"}
 
 
 @cache
 def package_files() -> list[tuple[str, str, ast.AST]]:
-    """Return (dotted module name, room in the picture, syntax tree) of every file."""
+    """Return (dotted module name, house in the picture, syntax tree) of every file."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found.append((module, drawn_room_of(module), ast.parse(path.read_text(encoding="utf-8"))))
+        found.append((module, drawn_house_of(module), ast.parse(path.read_text(encoding="utf-8"))))
     return found
 
 
-def drawn_room_of(module: str) -> str:
-    """Return the room of a dotted name; the package itself has none ("")."""
-    room = module.partition("acil")[2].lstrip(".").partition(".")[0]
-    return SERVE.get(room, room)
+def drawn_house_of(module: str) -> str:
+    """Return the house of a dotted name; the package itself has none ("")."""
+    return module.partition("acil")[2].lstrip(".").partition(".")[0]
 
 
-def drawn_rooms() -> list[str]:
-    """Return the rooms of the picture, from the top down."""
-    (picture,) = re.findall(r"^## Rooms$.*?^```\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+def drawn_houses() -> list[str]:
+    """Return the houses of the picture, from the top down."""
+    (picture,) = re.findall(r"^## Houses$.*?^```\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     return [re.split(r"/|\.py", line)[0] for line in picture.splitlines()]
 
 
@@ -60,33 +57,33 @@ def names_used(tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_picture_has_every_room_once():
-    rooms = drawn_rooms()
-    assert len(rooms) == len(set(rooms))
-    assert set(rooms) == {room for _, room, _ in package_files()} - ENTRY
+    houses = drawn_houses()
+    assert len(houses) == len(set(houses))
+    assert set(houses) == {house for _, house, _ in package_files()} - ENTRY
 
 
 def test_no_import_goes_up_in_the_picture():
-    rooms = drawn_rooms()
+    houses = drawn_houses()
     seen = set()
-    for module, room, tree in package_files():
-        if room in ENTRY:
+    for module, house, tree in package_files():
+        if house in ENTRY:
             continue
         for name in names_used(tree):
             if name.startswith("acil.") and name != "acil.__version__":
-                other = drawn_room_of(name)
-                assert other in rooms, f"{module} takes {name}: import it from the module it lives in"
-                assert rooms.index(room) <= rooms.index(other), f"{module} imports {name}, above it"
-                seen.add((room, other))
+                other = drawn_house_of(name)
+                assert other in houses, f"{module} takes {name}: import it from the module it lives in"
+                assert houses.index(house) <= houses.index(other), f"{module} imports {name}, above it"
+                seen.add((house, other))
     assert len(seen) > 20
 
 
-@pytest.mark.parametrize(("tools", "room"), [({"typer", "rich"}, "cli"), (UNSAFE, None)])
-def test_tools_are_used_only_where_they_may_be(tools, room):
+@pytest.mark.parametrize(("tools", "house"), [({"typer", "rich"}, "cli"), (UNSAFE, None)])
+def test_tools_are_used_only_where_they_may_be(tools, house):
     found = [
         (module, name)
         for module, own, tree in package_files()
         for name in names_used(tree)
-        if own != room and {name, name.partition(".")[0]} & tools
+        if own != house and {name, name.partition(".")[0]} & tools
     ]
     assert not found
 
@@ -94,16 +91,16 @@ def test_tools_are_used_only_where_they_may_be(tools, room):
 def test_only_the_command_prints():
     found = [
         module
-        for module, room, tree in package_files()
+        for module, house, tree in package_files()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and room != "cli"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and house != "cli"
     ]
     assert not found
 
 
 def test_one_place_writes_files_of_tensors():
     found = [module for module, _, tree in package_files() if "save_file" in ast.unparse(tree)]
-    assert found == ["acil.modelfile.writing"]
+    assert found == ["acil.core.files.writing"]
 
 
 def defined_names(tree: ast.AST, prefix: str = "") -> Iterator[str]:
@@ -120,9 +117,9 @@ def defined_names(tree: ast.AST, prefix: str = "") -> Iterator[str]:
                 yield from (child.id for child in ast.walk(target) if isinstance(child, ast.Name))
 
 
-def test_the_files_of_analytic_are_all_explained():
+def test_the_files_of_the_core_are_all_explained():
     named = set(re.findall(r"^\| `(\w+\.py)` \|", PAGE, flags=re.MULTILINE))
-    assert named == {path.name for path in (PACKAGE / "analytic").glob("*.py")} - {"__init__.py"}
+    assert named == {path.name for path in (PACKAGE / "core").glob("*.py")} - {"__init__.py"}
 
 
 @pytest.mark.parametrize(

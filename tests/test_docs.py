@@ -19,11 +19,11 @@ import typer
 from typer.testing import CliRunner
 
 import acil
-from acil.benchmark.config import make_config
-from acil.benchmark.records import Records
-from acil.benchmark.runner import run
+from acil.bench.config import make_config
+from acil.bench.records import Records
+from acil.bench.runner import run
 from acil.cli import app
-from acil.vision.backbones import BACKBONES
+from acil.encoders.images.backbones import BACKBONES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/*.md")])
@@ -52,7 +52,7 @@ def as_module(monkeypatch, name: str, page: str, *code: str) -> None:
 
 
 #: Modules that cannot be imported without Triton, which not every build of torch brings.
-NEED_TRITON = {"acil.training.kernels"}
+NEED_TRITON = {"acil.bench.training.kernels"}
 
 
 def modules() -> list[str]:
@@ -87,7 +87,7 @@ def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, m
     """The last three examples of docs/benchmark.md, as one module of a user."""
     _, _, *code = blocks((ROOT / "docs" / "benchmark.md").read_text(), "python")
     assert len(code) == 3
-    monkeypatch.setattr("acil.vision.backbones.BACKBONES", dict(BACKBONES))
+    monkeypatch.setattr("acil.encoders.images.backbones.BACKBONES", dict(BACKBONES))
     as_module(monkeypatch, "own_benchmark", "docs/benchmark.md", *code)
     config = make_config(
         {
@@ -269,9 +269,9 @@ def test_reference_names_what_exists_and_leaves_out_nothing_public():
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_names_in_code_font_that_look_like_our_files_exist(document):
     for name in re.findall(
-        r"`((?:src|tests|docs|benchmarks|examples|analytic)/[\w./]+\.\w+)`", document.read_text()
+        r"`((?:src|tests|docs|benchmarks|examples|core)/[\w./]+\.\w+)`", document.read_text()
     ):
-        if name.startswith("analytic/"):
+        if name.startswith("core/"):
             name = f"src/acil/{name}"
         assert (ROOT / name).exists(), f"{document.name} names {name}"
 

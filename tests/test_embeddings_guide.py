@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from acil.cli import app
-from test_river import Classifier
+from support.river_base import Classifier
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "embeddings.md").read_text()
@@ -62,13 +62,13 @@ def stand_ins(monkeypatch):
         "river": {},
         "river.base": {"Classifier": Classifier},
     }
-    monkeypatch.delitem(sys.modules, "acil.river", raising=False)
+    monkeypatch.delitem(sys.modules, "acil.scale.river", raising=False)
     for name, content in modules.items():
         module = types.ModuleType(name)
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
     yield
-    sys.modules.pop("acil.river", None)
+    sys.modules.pop("acil.scale.river", None)
 
 
 def test_the_guide_runs_from_top_to_bottom_in_an_empty_folder(stand_ins, tmp_path, monkeypatch, capsys):

@@ -1,14 +1,22 @@
-"""Files of earlier formats: what they scored then, and how they go on."""
+"""Files of earlier versions: what they said then, and how they go on."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from acil import ACILClassifier, load, save
-from acil.modelfile import describe, verify
+from acil import ACILClassifier, ImageClassifier, load, save
+from acil.bench.config import make_config, read_config
+from acil.bench.prepare import digest
+from acil.bench.records import Records
+from acil.bench.report import write_report
+from acil.bench.runner import run
+from acil.bench.training.recipes import RECIPES, to_dict
+from acil.core.files import describe, verify
+from support.pictures import COLOURS, picture
 
 GOLDEN = Path(__file__).parent / "golden"
 #: Of rows 0, 15, 30 … of iris, as the version that wrote the files gave them.
@@ -51,3 +59,33 @@ def test_discriminants_of_format_5_learn_more():
     # The limit is a typical one until more has been learnt.
     assert np.mean(novelty[: len(X)] > 1) < 0.3
     assert (novelty[len(X) :] > 1).all()
+
+
+def test_a_classifier_of_images_answers_as_it_did(tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs acil[onnx]")
+    for name in ("images-6.acil", "network.onnx"):
+        shutil.copy(GOLDEN / name, tmp_path)
+    model = ImageClassifier.load(tmp_path / "images-6.acil")
+    generator = np.random.default_rng(5)
+    found = model.classify([picture(COLOURS[name], generator) for name in COLOURS])
+    assert [prediction.label for prediction in found] == ["blue", "green", "red", "unknown"]
+    # As the version that wrote the file gave them; the network computes in float32.
+    novelty = [0.4208561206, 0.3324156917, 0.0527329797, 1015.0027085]
+    np.testing.assert_allclose([prediction.novelty for prediction in found], novelty, rtol=1e-3)
+    assert model.learn([picture(COLOURS["white"], generator)], "white").counts == {"white": 1}
+
+
+def test_identities_of_recipes_are_those_that_runs_and_networks_are_found_by():
+    identities = json.loads((GOLDEN / "identities.json").read_text())
+    assert {name: digest(to_dict(recipe)) for name, recipe in RECIPES.items()} == identities
+
+
+def test_a_run_is_finished_and_its_report_is_the_same(tmp_path):
+    folder = shutil.copytree(GOLDEN / "run", tmp_path / "run")
+    write_report([folder], plots=False)
+    assert (folder / "report" / "report.md").read_text() == (GOLDEN / "run" / "report.md").read_text()
+    before = Records(folder / "records.jsonl").read()
+    run(make_config(read_config(folder / "config.toml")), folder, resume=True)
+    after = Records(folder / "records.jsonl").read()
+    assert after[: len(before)] == before
+    assert {record["kind"] for record in after[len(before) :]} <= {"environment"}

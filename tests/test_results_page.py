@@ -9,9 +9,9 @@ from statistics import mean, stdev
 
 import pytest
 
-from acil.benchmark.published import ablation
-from acil.benchmark.report import write_report
-from acil.benchmark.report.collect import collect
+from acil.bench.published import ablation
+from acil.bench.report import write_report
+from acil.bench.report.collect import collect
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cifar100"
@@ -268,9 +268,7 @@ def test_the_readme_rounds_the_same_numbers():
 
 @pytest.mark.slow
 def test_the_command_of_the_page_makes_tables_md_line_for_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "acil.benchmark.report.plots.image_bytes", lambda figure: {"png": b"", "svg": b""}
-    )
+    monkeypatch.setattr("acil.bench.report.plots.image_bytes", lambda figure: {"png": b"", "svg": b""})
     (command,) = re.findall(r"^\$ (acil bench report .*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     words = shlex.split(command.replace("\\\n", " "))[3:]
     start = words.index("--title")

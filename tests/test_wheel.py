@@ -55,5 +55,5 @@ def test_wheel_holds_the_type_marker_and_no_tests(wheel):
 
     names = zipfile.ZipFile(wheel).namelist()
     assert "acil/py.typed" in names
-    assert {"acil/app/static/index.html", "acil/app/static/page.js"} <= set(names)
+    assert {"acil/serve/static/index.html", "acil/serve/static/page.js"} <= set(names)
     assert not [name for name in names if name.startswith("tests")]

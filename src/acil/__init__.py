@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from acil.moved import forward
+
 if TYPE_CHECKING:
-    from acil.classifier import ACILClassifier
-    from acil.images import ImageClassifier
-    from acil.modelfile import load, save
+    from acil.core.classifier import ACILClassifier
+    from acil.core.files import load, save
+    from acil.growing import ImageClassifier
 
 __version__ = "0.1.0.dev0"
 
@@ -16,10 +18,10 @@ __all__ = ["ACILClassifier", "ImageClassifier", "__version__", "load", "save"]
 
 # torch takes seconds to import: `acil --help` must not wait for it.
 _HOMES = {
-    "ACILClassifier": "acil.classifier",
-    "ImageClassifier": "acil.images",
-    "load": "acil.modelfile",
-    "save": "acil.modelfile",
+    "ACILClassifier": "acil.core.classifier",
+    "ImageClassifier": "acil.growing",
+    "load": "acil.core.files",
+    "save": "acil.core.files",
 }
 
 
@@ -33,3 +35,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+forward()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from acil.benchmark.datasets import cifar100
+from acil.bench.datasets import cifar100
 from acil.cli import app
 from acil.cli.shared import progress_bars
 

@@ -10,8 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import acil
-from acil import extras
-from acil.benchmark import machine
+from acil import extras, machine
 from acil.cli import app, doctor
 
 

@@ -17,9 +17,9 @@ from rich.cells import cell_len
 from acil import ImageClassifier
 from acil.cli import predict
 from acil.cli.shared import counted, table
-from acil.modelfile import describe, saving
-from commands import acil
-from pictures import draw, network_file
+from acil.core.files import describe, saving
+from support.commands import acil
+from support.pictures import draw, network_file
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

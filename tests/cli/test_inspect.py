@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import acil
 from acil import ACILClassifier, load, save
 from acil.cli import app
-from acil.modelfile import describe
-from modelfiles import rewrite
+from acil.core.files import describe
+from support.modelfiles import rewrite
 
 WITHOUT_TORCH = """
 import sys

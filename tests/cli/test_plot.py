@@ -9,7 +9,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from acil.cli.predict import _draw
-from acil.images import Evaluation
+from acil.growing import Evaluation
 
 
 def evaluation(n, names="class {:04d}", wrong=()):

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from acil.bench.training.loop import Progress
 from acil.cli import bench, shared
 from acil.cli.shared import shown_progress
-from acil.training.loop import Progress
-from commands import acil
-from pictures import draw, network_file
+from support.commands import acil
+from support.pictures import draw, network_file
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pictures import draw, network_file
+from support.pictures import draw, network_file
 
 #: Processor time of `acil learn` of 30 photographs, start-up included, in units of importing torch and
 #: scikit-learn. With one thread it was 1.7 when this was written.

@@ -5,7 +5,7 @@ import pytest
 
 from acil import ACILClassifier, load, save
 from acil.errors import InputError
-from acil.images.snapshot import Snapshot, Tracker
+from acil.growing.snapshot import Snapshot, Tracker
 from acil.privacy import privatize
 
 rng = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from acil import ACILClassifier, ImageClassifier, save
 from acil.cli import app
-from acil.modelfile import pack
-from pictures import draw, network_file
+from acil.core.files import pack
+from support.pictures import draw, network_file
 
 #: Kept by design, in a run directory: features of whole splits, so that a run can go on.
 FEATURE_CACHE = "checkpoint/features"

@@ -8,8 +8,8 @@ import pytest
 
 from acil import ACILClassifier, load, save
 from acil.privacy import SCOPE
-from commands import acil
-from pictures import draw, network_file
+from support.commands import acil
+from support.pictures import draw, network_file
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

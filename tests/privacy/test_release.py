@@ -11,8 +11,8 @@ from scipy.special import ndtri
 from sklearn.metrics import roc_auc_score
 
 from acil import ACILClassifier, load, save
+from acil.core.files import pack, unpack
 from acil.errors import InputError, UnsupportedError
-from acil.modelfile import pack, unpack
 from acil.privacy import audit, combine, guarantee, private_softmax, privatize, release
 
 dp_accounting = pytest.importorskip("dp_accounting")

@@ -21,13 +21,13 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from acil.benchmark.datasets import load
-from acil.training.batches import Batches
-from acil.training.loop import train
-from acil.training.network import Network
-from acil.training.recipes import recipe
-from acil.vision.backbones import build, normalise, save_backbone
-from acil.vision.extract import exact_inference
+from acil.bench.datasets import load
+from acil.bench.training.batches import Batches
+from acil.bench.training.loop import train
+from acil.bench.training.network import Network
+from acil.bench.training.recipes import recipe
+from acil.encoders.images.backbones import build, normalise, save_backbone
+from acil.encoders.images.extract import exact_inference
 
 
 def main() -> None:

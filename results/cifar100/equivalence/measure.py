@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from acil import ACILClassifier
-from acil.benchmark.datasets import load
+from acil.bench.datasets import load
+from acil.encoders.images.backbones import load_backbone
+from acil.encoders.images.extract import FeatureExtractor
 from acil.errors import ACILError
-from acil.vision.backbones import load_backbone
-from acil.vision.extract import FeatureExtractor
 
 BASE = 50
 #: (solver, dtype)

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from acil.analytic import Expansion
-from acil.benchmark.datasets import load
-from acil.vision.backbones import load_backbone
-from acil.vision.extract import FeatureExtractor
+from acil.bench.datasets import load
+from acil.core.expansion import Expansion
+from acil.encoders.images.backbones import load_backbone
+from acil.encoders.images.extract import FeatureExtractor
 
 BASE, CLASSES, WIDTH, GAMMA = 50, 100, 2000, 0.1
 #: (phases, rows in a batch)

@@ -82,7 +82,7 @@ def run(
 
     Started by torchrun, several processes share out the work of methods that can (acil).
     """
-    from acil.benchmark.config import make_config, read_config
+    from acil.bench.config import make_config, read_config
 
     _import_from_here()
     values: dict[str, Any] = {} if config is None else read_config(config)
@@ -95,19 +95,19 @@ def run(
     values |= {name: value for name, value in flags.items() if value is not None}
     values |= dict(assignment(text) for text in set_ or [])
     settings = make_config(values)
-    from acil.benchmark.prepare import dataset_name
+    from acil.bench.prepare import dataset_name
 
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
     if dry_run:
         if is_rank_zero():
-            from acil.benchmark.estimate import describe_plan
+            from acil.bench.estimate import describe_plan
 
             typer.echo(describe_plan(settings, folder if resume else None))
         return
-    from acil.benchmark.records import FILE_NAME, Records
-    from acil.benchmark.report import write_report
-    from acil.benchmark.runner import RunFailedError
-    from acil.benchmark.runner import run as run_benchmark
+    from acil.bench.records import FILE_NAME, Records
+    from acil.bench.report import write_report
+    from acil.bench.runner import RunFailedError
+    from acil.bench.runner import run as run_benchmark
 
     stop_on_sigterm()
     if not is_rank_zero():
@@ -229,10 +229,10 @@ def choose(
     new class is looked at. The same command goes on where it was stopped, and several of them at a time
     share out the work.
     """
-    from acil.benchmark.choice import DEFAULTS, GAMMAS, Search, table
-    from acil.benchmark.prepare import dataset_name
-    from acil.benchmark.runner import RunFailedError
-    from acil.training.fields import convert
+    from acil.bench.choice import DEFAULTS, GAMMAS, Search, table
+    from acil.bench.prepare import dataset_name
+    from acil.bench.runner import RunFailedError
+    from acil.bench.training.fields import convert
 
     _import_from_here()
     tried = [_candidate(text) for text in try_ or []]
@@ -307,7 +307,7 @@ def report(
 
     Where the same run is in several of them, the one given last counts.
     """
-    from acil.benchmark.report import write_report
+    from acil.bench.report import write_report
 
     kinds: bool | list[str] = plots.split(",") if plots not in ("all", "none") else plots == "all"
     result = write_report(runs, out, kinds, title, page)
@@ -319,12 +319,12 @@ def report(
 @app.command("list")
 def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show data sets, methods, recipes, class orders and suites."""
-    from acil.benchmark.datasets import DATASETS
-    from acil.benchmark.orders import PODNET_ORDERS
-    from acil.benchmark.plan import SUITES
-    from acil.methods import available
-    from acil.methods.registry import HOSTS, WRAPPERS
-    from acil.training.recipes import RECIPES
+    from acil.bench.datasets import DATASETS
+    from acil.bench.methods import available
+    from acil.bench.methods.registry import HOSTS, WRAPPERS
+    from acil.bench.orders import PODNET_ORDERS
+    from acil.bench.plan import SUITES
+    from acil.bench.training.recipes import RECIPES
 
     found = {
         "datasets": sorted(DATASETS),

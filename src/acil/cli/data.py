@@ -36,8 +36,8 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Fetch a data set, or take its archive; check and unpack it."""
-    from acil.benchmark.datasets import prepare as prepare_data
-    from acil.training.fields import parse_value
+    from acil.bench.datasets import prepare as prepare_data
+    from acil.bench.training.fields import parse_value
 
     chosen = {key: parse_value(value) for key, value in map(assignment, options or [])}
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acil import __version__
-from acil.benchmark.machine import cpu_name, memory, thread_variables, usable_cores, version
 from acil.cli.shared import AsJson, echo_json, table, tell
 from acil.extras import extras, install
+from acil.machine import cpu_name, memory, thread_variables, usable_cores, version
 
 if TYPE_CHECKING:
     import torch
@@ -148,8 +148,8 @@ def head_seconds(syrk: float, cholesky: float) -> float:
 def _measure(device: torch.device, dtype: str, seconds: float) -> dict[str, float]:
     import torch
 
-    from acil.analytic.cholesky import cholesky_
-    from acil.analytic.linalg import add_gram_
+    from acil.core.cholesky import cholesky_
+    from acil.core.linalg import add_gram_
 
     d, generator = SIZES[device.type], torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, d, generator=generator).to(device, getattr(torch, dtype))

@@ -28,8 +28,8 @@ from acil.cli.shared import (
     tell_skipped,
     with_parameters,
 )
+from acil.core.parameters import PARAMETERS
 from acil.errors import InputError
-from acil.parameters import PARAMETERS
 
 
 @with_parameters
@@ -56,14 +56,14 @@ def learn(
 
     Makes the model file or extends it; nothing learnt before is lost. The images are not stored.
     """
-    from acil.distributed import launched
-    from acil.images import ImageClassifier, network_of
-    from acil.images.undo import kept_states
-    from acil.modelfile import locked
-    from acil.modelfile.header import in_order
-    from acil.vision.embedder import UnreadableError
-    from acil.vision.listing import first_of
-    from acil.vision.networks import DEFAULT
+    from acil.core.files import locked
+    from acil.core.files.header import in_order
+    from acil.encoders.images.embedder import UnreadableError
+    from acil.encoders.images.listing import first_of
+    from acil.encoders.images.networks import DEFAULT
+    from acil.growing import ImageClassifier, network_of
+    from acil.growing.undo import kept_states
+    from acil.scale import launched
 
     start = time.perf_counter()
     if launched():
@@ -181,9 +181,9 @@ def forget(
     exact for the head, which is all that learns here; a network that was trained on these images still
     knows them. Earlier states, which have the images, stay for `acil undo` unless --no-undo is given.
     """
-    from acil.images import ImageClassifier, network_of
-    from acil.images.undo import kept_states
-    from acil.modelfile import locked
+    from acil.core.files import locked
+    from acil.growing import ImageClassifier, network_of
+    from acil.growing.undo import kept_states
     from acil.privacy.receipts import file_hash, receipts_file, write_receipt
 
     samples, labels = given(images, class_name)
@@ -245,10 +245,10 @@ def undo(
     Up to ten earlier states are kept, in the folder .MODEL.undo beside the model, as long as they take
     no more than 1 GiB. An undone change is gone: to have it again, learn or forget again.
     """
-    from acil.images.undo import kept_states, remove_states
-    from acil.images.undo import undo as take_back
-    from acil.modelfile import describe, locked
-    from acil.modelfile.header import in_order
+    from acil.core.files import describe, locked
+    from acil.core.files.header import in_order
+    from acil.growing.undo import kept_states, remove_states
+    from acil.growing.undo import undo as take_back
 
     with locked(model):
         if remove:

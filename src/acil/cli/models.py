@@ -23,8 +23,8 @@ from acil.cli.shared import (
     tell,
     tell_recoverable,
 )
+from acil.core.parameters import PARAMETERS
 from acil.errors import InputError
-from acil.parameters import PARAMETERS
 
 #: Parameters that are not among the options: other lines say them.
 _OTHER_LINES = (
@@ -51,7 +51,7 @@ _SCALED = " It has the mean and the deviation of each feature over the samples l
 
 def inspect(model: Model, as_json: AsJson = False) -> None:
     """Show what a model knows, how it was made and what it stores."""
-    from acil.modelfile import describe
+    from acil.core.files import describe
 
     report = describe(model)
     inference = report["kind"] == "inference"
@@ -78,7 +78,7 @@ def verify(model: Model, as_json: AsJson = False) -> None:
     Header, checksums, values; of a full model also whether its sums can be sums over samples, fit the
     counts of the classes, and give its weights and scores. Exit code 1 if anything is wrong.
     """
-    from acil.modelfile import verify as checked
+    from acil.core.files import verify as checked
 
     with shown_progress() as begin:
         begin("checking")
@@ -104,7 +104,7 @@ def _guaranteed(release: dict[str, Any]) -> str:
 
 def _show(report: dict[str, Any]) -> None:
     typer.echo(table(_facts(report)) + "\n")
-    from acil.modelfile.header import in_order
+    from acil.core.files.header import in_order
 
     counts = dict(zip(map(str, report["classes"]), report["counts"], strict=True))
     names = in_order(counts)
@@ -200,10 +200,10 @@ def merge(
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
-    from acil.images import ImageClassifier
-    from acil.images.undo import keep_state
-    from acil.modelfile import describe, load, locked, save
-    from acil.modelfile.header import in_order
+    from acil.core.files import describe, load, locked, save
+    from acil.core.files.header import in_order
+    from acil.growing import ImageClassifier
+    from acil.growing.undo import keep_state
 
     with locked(out), shown_progress() as begin:
         require_free(out, force)
@@ -274,9 +274,9 @@ def export(
         require_free(path, force)
         if path.resolve() == model.resolve():
             raise InputError(f"{path} is the model itself. Give another name.")
-    from acil.export import export_onnx
-    from acil.images import ImageClassifier
-    from acil.images.network import require_network
+    from acil.encoders.images.stored import require_network
+    from acil.growing import ImageClassifier
+    from acil.growing.export import export_onnx
 
     if onnx is not None:
         require_free(Path(f"{onnx}.py"), force)
@@ -312,8 +312,8 @@ def export(
 
 
 def _private(model: Path, path: Path, epsilon: float | None, delta: float) -> dict[str, Any]:
-    from acil.images.undo import remove_states
-    from acil.modelfile import describe, load, locked, save
+    from acil.core.files import describe, load, locked, save
+    from acil.growing.undo import remove_states
     from acil.privacy import privatize
 
     with locked(model):

@@ -84,8 +84,8 @@ def predict(
     """
     if as_json and format_ is Format.csv:
         raise typer.BadParameter("It contradicts --format csv: give one.", param_hint="--json")
-    from acil.images import UNKNOWN_ABOVE, ImageClassifier
-    from acil.vision.listing import list_files
+    from acil.encoders.images.listing import list_files
+    from acil.growing import UNKNOWN_ABOVE, ImageClassifier
 
     features = given_features(images)
     files = list_files(images) if features is None else features
@@ -150,7 +150,7 @@ def evaluate(
     if plot is not None:
         require_free(plot, force)
     sources, labels = given(images, class_name)
-    from acil.images import ImageClassifier
+    from acil.growing import ImageClassifier
 
     with shown_progress() as begin:
         progress = begin(HEAD if labels is None else "images", HEAD)
@@ -206,7 +206,7 @@ def _draw(found: Any, path: Path) -> None:
     from matplotlib.colors import Normalize, PowerNorm
     from matplotlib.figure import Figure
 
-    from acil.modelfile.writing import replacing
+    from acil.core.files.writing import replacing
 
     n = len(found.classes)
     few = n <= _MOST_NUMBERS
@@ -293,10 +293,10 @@ def embed(
     require_free(out, force)
     if out.suffix.lower() != ".npz":
         raise typer.BadParameter("Give a name that ends with .npz.", param_hint="--out")
-    from acil.images import ImageClassifier
-    from acil.images.features import write_features
-    from acil.vision.listing import LISTS, list_files
-    from acil.vision.networks import DEFAULT
+    from acil.encoders.images.listing import LISTS, list_files
+    from acil.encoders.images.networks import DEFAULT
+    from acil.encoders.tables import write_features
+    from acil.growing import ImageClassifier
 
     labelled = class_name is not None or any(has_folders(p) or p.suffix.lower() in LISTS for p in images)
     labelled = labelled or (len(images) > 1 and all(place.is_dir() for place in images))

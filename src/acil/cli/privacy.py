@@ -54,7 +54,7 @@ def audit(
     Tries what whoever has the file can try: small classes, samples between two states, membership. That
     the attack finds nothing does not prove that nothing can be found.
     """
-    from acil.modelfile import load
+    from acil.core.files import load
     from acil.privacy import audit as attack
 
     loaded = load(model)
@@ -65,8 +65,8 @@ def audit(
             if place is not None:
                 samples = given_features([place])
                 if samples is None:
-                    from acil.images import ImageClassifier, network_of
-                    from acil.vision.listing import LISTS, list_files
+                    from acil.encoders.images.listing import LISTS, list_files
+                    from acil.growing import ImageClassifier, network_of
 
                     network = ImageClassifier(network_of(model, backbone))
                     labelled = has_folders(place) or place.suffix.lower() in LISTS

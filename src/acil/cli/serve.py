@@ -59,13 +59,13 @@ def serve(
     machines, give your own. Each change is saved to the model file before it is answered. Ctrl-C stops.
     """
     try:
-        from acil.app.server import serve as run
+        from acil.serve.server import serve as run
     except ImportError as error:
         raise MissingExtraError(
             f"Serving needs the package {error.name!r}, which is not installed. Install it with: "
             f"{install('serve')}"
         ) from error
-    from acil.app.settings import Settings, read_token
+    from acil.serve.settings import Settings, read_token
 
     settings = Settings(
         model,

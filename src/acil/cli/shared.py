@@ -18,8 +18,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from acil.core.parameters import PARAMETERS, Parameter
 from acil.errors import InputError, ModelFileError
-from acil.parameters import PARAMETERS, Parameter
 
 #: Seconds between two lines about work that takes long, without a terminal.
 PAUSE = 10.0
@@ -139,11 +139,11 @@ def given(places: list[Path], class_name: str | None) -> tuple[Any, Any]:
 
 def given_features(places: list[Path], class_name: str | None = None) -> Any:
     """Return the samples of a file of features, None if images are given."""
-    from acil.vision.listing import holds_features
+    from acil.encoders.images.listing import holds_features
 
     if not any(map(holds_features, places)):
         return None
-    from acil.images.features import read_features
+    from acil.encoders.tables import read_features
 
     if len(places) > 1:
         raise InputError("Give one file of features at a time, and no images with it.")
@@ -168,7 +168,7 @@ def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
 
     Of several folders, those without folders inside are classes of their name.
     """
-    from acil.vision.listing import first_of, list_images
+    from acil.encoders.images.listing import first_of, list_images
 
     def label(place: Path) -> str | None:
         by_name = len(images) > 1 and place.is_dir() and not has_folders(place)
@@ -196,7 +196,7 @@ def echo_json(value: Any) -> None:
 
 def tell_recoverable(model: Path, number: int, files: str) -> None:
     """Say that these files, this model the last of them, give away so many samples, if these are few."""
-    from acil.modelfile import describe
+    from acil.core.files import describe
 
     if 0 < number < describe(model)["size"]:
         what = counted(number, "sample")
@@ -264,7 +264,7 @@ def shown_progress() -> Iterator[Callable[..., Callable[[int, int], None]]]:
     things the stage ``then`` begins.
     """
     # What saving advises would come before the result: see `tell_recoverable`.
-    levels = {"acil": logging.INFO, "acil.modelfile.saving": logging.ERROR}
+    levels = {"acil": logging.INFO, "acil.core.files.saving": logging.ERROR}
     with shown_log("%(message)s", levels), progress_bars() as show:
 
         def begin(what: str, then: str = "") -> Callable[[int, int], None]:

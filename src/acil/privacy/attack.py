@@ -10,13 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acil.analytic import Expansion, Frozen, Recursion
-from acil.analytic.linalg import mirror_
-from acil.classifier import ACILClassifier
+from acil.core.analytic import Frozen
+from acil.core.classifier import ACILClassifier
+from acil.core.expansion import Expansion
+from acil.core.inputs import Rows
+from acil.core.linalg import mirror_
+from acil.core.recursion import Recursion
 from acil.errors import InputError
 from acil.privacy import SCOPE
 from acil.privacy.recovery import Recovered, backbone_features, recover, recover_from_weights
-from acil.validation import Rows
 
 #: Classes of fewer samples are named in a report.
 FEW = 10

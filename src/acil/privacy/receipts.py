@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acil import __version__
-from acil.modelfile.writing import cannot_write
+from acil.core.files.writing import cannot_write
 
 
 def file_hash(path: str | os.PathLike[str]) -> str:

@@ -21,7 +21,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 from torch.nn import functional
 
-from acil.analytic import Expansion
+from acil.core.expansion import Expansion
 
 #: Starts without success after which the attack gives up, and starts in all. More would find more.
 PATIENCE, STARTS = 16, 128

@@ -15,16 +15,10 @@ import torch
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from acil.analytic import AnalyticModel, Expansion, Frozen, Ridge, Sums
-from acil.analytic.linalg import mirror_
-from acil.classifier import ACILClassifier, require_same_features
-from acil.errors import InputError, MissingExtraError, UnsupportedError
-from acil.extras import install
-from acil.parameters import is_number
-from acil.privacy import UNIT
-from acil.scores import Calibration, discriminant, released
-from acil.state import State
-from acil.validation import (
+from acil.core.analytic import AnalyticModel, Frozen
+from acil.core.classifier import ACILClassifier, require_same_features
+from acil.core.expansion import Expansion
+from acil.core.inputs import (
     Labels,
     check_gamma,
     check_labels,
@@ -32,6 +26,15 @@ from acil.validation import (
     columns_of,
     union,
 )
+from acil.core.linalg import mirror_
+from acil.core.model import State
+from acil.core.parameters import is_number
+from acil.core.ridge import Ridge
+from acil.core.scores import Calibration, discriminant, released
+from acil.core.sums import Sums
+from acil.errors import InputError, MissingExtraError, UnsupportedError
+from acil.extras import install
+from acil.privacy import UNIT
 
 #: How the squared sensitivity is divided between gram, moment and counts: noise in gram hurts most.
 _SHARES = {True: (0.78, 0.2, 0.02), False: (0.0, 0.9, 0.1)}

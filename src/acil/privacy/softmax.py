@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.analytic import Frozen
-from acil.analytic.sums import Block
-from acil.classifier import ACILClassifier
+from acil.core.analytic import Frozen
+from acil.core.classifier import ACILClassifier
+from acil.core.inputs import check_same_kind, columns_of
+from acil.core.model import State
+from acil.core.parameters import is_number
+from acil.core.sums import Block
 from acil.errors import InputError
-from acil.parameters import is_number
 from acil.privacy.release import (
     ROUNDING,
     check_budget,
@@ -27,8 +29,6 @@ from acil.privacy.release import (
     on_grid,
     require_releasable,
 )
-from acil.state import State
-from acil.validation import check_same_kind, columns_of
 
 # Chosen once for all data and every ε, on public samples alone (docs/privacy.md, "The forms"): a choice
 # that looks at the private samples would have to be paid for. The first two are defaults.

@@ -12,9 +12,9 @@ import sys
 import torch
 from torch import Tensor
 
+from acil.bench.training import objectives
+from acil.bench.training.settings import Auxiliary
 from acil.cli import main
-from acil.training import objectives
-from acil.training.settings import Auxiliary
 
 #: Standard deviation of the noise, in units of that of the images.
 SIZE = 0.5

@@ -16,13 +16,13 @@ from statistics import fmean
 
 import torch
 
-from acil.benchmark.choice import Search
-from acil.benchmark.metrics import accuracy
-from acil.methods.base import Context, Phase
-from acil.methods.ds_al import DSAL
-from acil.training.recipes import recipe
-from acil.vision.backbones import load_backbone
-from acil.vision.cache import FeatureCache
+from acil.bench.choice import Search
+from acil.bench.methods.base import Context, Phase
+from acil.bench.methods.ds_al import DSAL
+from acil.bench.metrics import accuracy
+from acil.bench.training.recipes import recipe
+from acil.encoders.images.backbones import load_backbone
+from acil.encoders.images.cache import FeatureCache
 
 WIDTH = 8192
 NETWORK = "networks/60a2144f0625-{}/network.safetensors"

@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from acil.analytic.cholesky import cholesky_
-from acil.analytic.linalg import add_gram_, solve_lower
-from acil.benchmark.datasets import load
-from acil.training.checkpoint import Checkpoint
-from acil.training.loop import train
-from acil.training.network import Network
-from acil.training.recipes import recipe
-from acil.vision.backbones import build, load_backbone, normalise, save_backbone
-from acil.vision.extract import exact_inference
+from acil.bench.datasets import load
+from acil.bench.training.checkpoint import Checkpoint
+from acil.bench.training.loop import train
+from acil.bench.training.network import Network
+from acil.bench.training.recipes import recipe
+from acil.core.cholesky import cholesky_
+from acil.core.linalg import add_gram_, solve_lower
+from acil.encoders.images.backbones import build, load_backbone, normalise, save_backbone
+from acil.encoders.images.extract import exact_inference
 
 BASE = 50
 HELD_OUT = 50

@@ -1,0 +1,144 @@
+"""ACIL: a frozen base network, a random expansion, and a ridge regression updated in closed form.
+
+Paper: Zhuang et al., *ACIL: Analytic Class-Incremental Learning with Absolute Memorization and Privacy
+Protection*, NeurIPS 2022.
+
+Base agenda: train the network on the base classes by back-propagation, drop its classifier, freeze it;
+re-align: W = (XᵀX + γI)⁻¹ XᵀY with X = relu(X_cnn W_fe) (Eq. 2 and 4). Incremental agenda: update W from
+the present phase alone (Eq. 9 and 10), or solve again from the sums, which is the same.
+
+Settings, beyond the recipe's: ``expansion_size`` (None: no expansion), ``gamma``, ``solver``, ``dtype``.
+Departures from the paper are numbered in docs/differences.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acil.bench.methods.base import Context, MemoryUse, Phase
+from acil.bench.methods.frozen_features import FrozenMethod, own_images
+from acil.core.classifier import ACILClassifier
+from acil.core.files import pack, unpack
+from acil.core.parameters import check_parameters
+from acil.encoders.images.imageset import ImageSet
+from acil.scale import Group, partial_fit
+
+#: Seed of the order of rows in which the joint fit sees all data.
+_JOINT_ORDER = 1
+
+
+class ACIL(FrozenMethod):
+    """The paper's method, end to end."""
+
+    grouping_free = True
+    analytic_heads = 1
+
+    @classmethod
+    def takes_shards(cls, settings: Mapping[str, Any]) -> bool:
+        """Say whether several processes can learn together: by adding sums, which recursion lacks."""
+        return bool(settings.get("solver", "gram") == "gram")
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.classifier = new_classifier(context)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return sums, weights and expansion; the network is in the shared checkpoint folder."""
+        self._make_room()
+        return pack(self.classifier)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from sums that were saved; the network comes from the base phase's checkpoint."""
+        self.classifier = unpack(state, device=str(self.context.device))
+
+    def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
+        """Return ``joint_difference``, ``condition`` and, of the solver "gram", ``gamma_relative``.
+
+        The first is the relative difference of the test scores to those of learning everything at once.
+        """
+        group = self.context.group
+        self._make_room()
+        joint = ACILClassifier(**self.classifier.get_params())
+        # In another order of rows: with the same one, a run of a single phase would differ by nothing.
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_JOINT_ORDER))
+        images, labels = own_images(images.subset(order), labels[order], group)
+        learn(joint, *self.training_rows(images, labels), group)
+        test, _ = own_images(test, torch.empty(len(test)), group)
+        squares = [0.0, 0.0]
+        if len(test):
+            features = self.features(test)
+            expected = joint.decision_function(features)
+            found = self.classifier.decision_function(features)
+            squares = [float((found - expected).square().sum()), float(expected.square().sum())]
+        # Its matrices are not needed beside the factor that the condition number takes.
+        del joint
+        if group is not None:
+            squares = [sum(parts) for parts in zip(*group.exchange(squares), strict=True)]
+        report = {
+            "joint_difference": math.sqrt(squares[0] / squares[1]) if squares[0] else 0.0,
+            "condition": self.classifier.condition_,
+        }
+        if self.classifier.solver == "gram":
+            report["gamma_relative"] = self.classifier.gamma_relative_
+        return report
+
+    def _make_room(self) -> None:
+        """Give the factor's memory to what comes next; the weights are kept."""
+        if self.classifier.__sklearn_is_fitted__():
+            self.classifier.predict(torch.zeros(1, self.classifier.n_features_in_))
+        self.classifier.compact()
+
+    def _learn(self, features: Tensor, phase: Phase) -> None:
+        learn_phase(self.classifier, features, phase, self.context.group)
+
+    def _predict(self, features: Tensor) -> Tensor:
+        labels: Tensor = self.classifier.predict(features)
+        return labels.cpu()
+
+    def _memory(self) -> MemoryUse:
+        return classifier_memory(self.classifier)
+
+
+def new_classifier(context: Context) -> ACILClassifier:
+    """Return the untrained head that recipe and settings ask for."""
+    recipe, settings = context.recipe, context.settings
+    made = ACILClassifier(
+        expansion_size=settings.get("expansion_size", recipe.expansion_size),
+        gamma=settings.get("gamma", recipe.gamma),
+        solver=settings.get("solver", "gram"),
+        dtype=settings.get("dtype", recipe.dtype),
+        scores="ridge",
+        random_state=context.seed,
+        device=str(context.device),
+    )
+    check_parameters(made)
+    return made
+
+
+def learn_phase(
+    classifier: ACILClassifier, features: Tensor, phase: Phase, group: Group | None = None
+) -> None:
+    """Add a phase to a head, so that a resumed run goes on with the same bits."""
+    # Solve from the sums alone: a resumed run has no factor to correct.
+    classifier.compact(memory=False)
+    learn(classifier, features, phase.labels, group)
+
+
+def learn(classifier: ACILClassifier, features: Tensor, labels: Tensor, group: Group | None) -> None:
+    """Add samples to a head; in a group, those of all processes."""
+    if group is None:
+        classifier.partial_fit(features, labels)
+    else:
+        partial_fit(classifier, features, labels, group=group)
+
+
+def classifier_memory(classifier: ACILClassifier) -> MemoryUse:
+    """Count the bytes of a head: what it learns on with, and what it predicts with."""
+    parts = classifier.stored_bytes()
+    weights = sum(parts.pop(name, 0) for name in ("coef", "intercept", "projection"))
+    return MemoryUse(statistics=sum(parts.values()), weights=weights)

@@ -1,0 +1,168 @@
+"""What a class-incremental method is given, and what it must do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from acil.bench.training.batches import derived_seed
+from acil.bench.training.recipes import Recipe
+from acil.encoders.images.backbones import Backbone
+from acil.encoders.images.cache import FeatureCache
+from acil.encoders.images.imageset import ImageSet
+from acil.scale import Group
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The training data of one phase, and nothing else."""
+
+    index: int
+    """0 is the base phase."""
+    classes: tuple[int, ...]
+    """Labels that appear: positions in the class order."""
+    images: ImageSet
+    labels: Tensor
+    """Of shape (n,), int64."""
+    n_seen: int
+    """Number of classes seen so far, this phase included."""
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes that a method carries from one phase to the next."""
+
+    samples: int = 0  # stored samples of old classes
+    statistics: int = 0  # sums, matrices and other numbers that are needed to go on learning
+    weights: int = 0  # parameters that are needed to predict
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a method may use beside the data of the present phase."""
+
+    recipe: Recipe
+    """Base training, features, width and γ."""
+    seed: int
+    device: torch.device
+    n_classes: int
+    """Number of classes in all phases together."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the user set beyond the recipe (``expansion_size``, ``gamma``, ``solver``, ``dtype`` …)."""
+    backbone: Backbone | None = None
+    """A trained network to start from; None means that the method trains one on the base phase."""
+    classifier: Mapping[str, Tensor] | None = None
+    """Weights of the linear classifier that ``backbone`` was trained with, where they are known."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """What a trained backbone must remember: data set, class order, base classes, seed, recipe."""
+    cache: FeatureCache = field(default_factory=lambda: FeatureCache(None))
+    checkpoint: Path | None = None
+    """Folder shared by all jobs of a run with the same base network."""
+    progress: Callable[[Any], None] | None = None
+    """Told about long work, see `acil.bench.training.loop`."""
+    group: Group | None = None
+    """Processes that do this job together, for a method that takes shards."""
+    recipe_changes: frozenset[str] = frozenset()
+    """Dotted keys of the recipe that the user has set."""
+    phase_sizes: tuple[int, ...] = ()
+    """Number of training images of each phase, for a method that plans ahead; empty if not known."""
+
+    def seed_for(self, *purpose: object) -> int:
+        """Return a seed that depends on that of the run and on what it is for."""
+        return derived_seed("acil method", self.seed, *purpose)
+
+
+class Method(ABC):
+    """A class-incremental method: one file, one class.
+
+    What is not abstract has a default that suits most methods.
+    """
+
+    grouping_free: ClassVar[bool] = False
+    """Whether the state depends only on the set of samples seen: then one run with many phases gives
+    the results of every coarser grouping."""
+    trains_network: ClassVar[bool] = False
+    """Whether it trains a network on images: then it cannot learn from features."""
+    analytic_heads: ClassVar[int] = 0
+    """Closed-form heads of width d that it has, of which suites vary d and γ."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    @abstractmethod
+    def learn(self, phase: Phase) -> None:
+        """Learn one phase from its own training data."""
+
+    @abstractmethod
+    def predict(self, images: ImageSet) -> Tensor:
+        """Return labels of shape (n,), over all classes seen."""
+
+    @abstractmethod
+    def memory(self) -> MemoryUse:
+        """Count the bytes carried to the next phase."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that learning goes on from: tensors and values for JSON."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, exactly."""
+
+    def resume(self, base: Phase) -> None:  # noqa: B027
+        """Take up what is not in the state, from the base phase; called after `load_state_dict`."""
+
+    @classmethod
+    def setting_names(cls) -> frozenset[str] | None:
+        """Return the names of its settings; None if it takes any, as a method of the user's own may."""
+        return None
+
+    @classmethod
+    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what records say of the method's own settings, from what the user set and defaults."""
+        return {}
+
+    @classmethod
+    def refusal(cls, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
+        """Return what keeps the method from learning such images or features; None if nothing does."""
+        if cls.trains_network and not images.has_pixels:
+            return "no images to train a network on"
+        return None
+
+    @classmethod
+    def takes_shards(cls, settings: Mapping[str, Any]) -> bool:
+        """Say whether the processes of ``context.group`` can work on a job together.
+
+        Then every process makes the same calls, learns and predicts its own share of the images, and
+        returns the same.
+        """
+        return False
+
+    @classmethod
+    def kept_bytes(cls, n_classes: int, n_features: int) -> int:
+        """Return the bytes that it keeps of all classes, if they may be too many; 0 for small ones.
+
+        Closed-form heads of ``analytic_heads`` are not counted here.
+        """
+        return 0
+
+    def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        """Return how many images a run trains on, each as often as it is seen, copies included.
+
+        Base networks, which jobs share, are not counted. Of jobs that run side by side, those that
+        train most begin. Phases have ``sizes`` images, and ``seen`` classes are known after each.
+        """
+        return 0
+
+    def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
+        """Return entries of the summary record: how far this is from learning everything at once.
+
+        Images and labels are all training data seen, for this comparison only.
+        """
+        return {}

@@ -1,0 +1,166 @@
+"""What a training is told: length, optimiser, schedule, augmentation, precision, auxiliary tasks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from acil.bench.training.augment import check_names
+from acil.bench.training.fields import Settings
+from acil.errors import InputError
+
+Schedule = Literal["step", "cosine"]
+TrainingPrecision = Literal["float32", "tf32", "bf16", "fp16"]
+
+#: Where the cosine ends, so that the last epoch still moves.
+COSINE_END = 1e-6
+#: Whole turns of a copy, in quarters, for each number of angles.
+ANGLES = {1: (0,), 2: (0, 2), 4: (0, 1, 2, 3)}
+#: Orders of the channels of a copy, the usual one first: rotated, then with two channels swapped.
+COLOURS = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0))
+
+
+def check_rising(name: str, milestones: tuple[int, ...]) -> None:
+    """Raise unless milestones are in rising order."""
+    if list(milestones) != sorted(set(milestones)):
+        raise InputError(f"{name} must be in rising order. Got {milestones}.")
+
+
+@dataclass(frozen=True)
+class Auxiliary(Settings):
+    """Tasks that shape the features and are gone when training ends; by default there is none.
+
+    They act in the default objective, on networks that have features and a classifier.
+
+    Examples
+    --------
+    >>> rotation = Auxiliary(copies=1)
+    >>> rotation.transformations, rotation.views, rotation.inputs_per_image
+    (4, 2, 2)
+    """
+
+    where: ClassVar[str] = "Training setting auxiliary."
+    #: Copies of each image, augmented anew, turned and recoloured at random. A linear layer of its own
+    #: tells class, angle and colours of a copy. Each copy costs as much as the image itself.
+    copies: Annotated[int, "at least 0"] = 0
+    #: Angles of a copy: 0; 0 and 180; 0, 90, 180 and 270 degrees.
+    angles: Annotated[int, "1, 2 or 4"] = 4
+    #: Orders of the colour channels of a copy; 1 is the usual one alone.
+    colours: Annotated[int, "from 1 to 6"] = 1
+    #: Whether a copy has any angle with any colours (``angles * colours`` labels a class), or is either
+    #: turned or recoloured (``angles + colours - 1``).
+    crossed: bool = False
+    #: Of the loss of the copies; the classification of images has 1.
+    weight: Annotated[float, "positive"] = 1.0
+    #: Share of images that are mixed with another one of the batch, λ x + (1 - λ) x', with λ uniform
+    #: between 0 and 1; their losses are mixed in the same way.
+    mixup: Annotated[float, "from 0 to 1"] = 0.0
+    #: Weight of the supervised contrastive loss over all copies; without any, over two augmentations of
+    #: each image.
+    contrast: Annotated[float, "at least 0"] = 0.0
+    #: Share w of the loss that follows teachers: (1 - w) · cross entropy + w · T² · distillation.
+    distillation: Annotated[float, "from 0 to 1"] = 0.0
+    #: Networks that are trained first, with the same settings but no distillation; their mean score is
+    #: what ``distillation`` follows.
+    teachers: Annotated[int, "at least 1"] = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.colours > 1 and not self.copies:
+            raise InputError(f"{self.where}colours is about copies, and there are none. Set copies=1.")
+
+    @property
+    def active(self) -> bool:
+        """Whether there is any task."""
+        return self.copies > 0 or self.mixup > 0 or self.contrast > 0 or self.distillation > 0
+
+    @property
+    def transformations(self) -> int:
+        """Labels that each class is split into for its copies."""
+        return self.angles * self.colours if self.crossed else self.angles + self.colours - 1
+
+    @property
+    def views(self) -> int:
+        """Augmentations of an image that a step sees."""
+        return 1 + max(self.copies, 1 if self.contrast else 0)
+
+    @property
+    def draws(self) -> int:
+        """Random numbers that a step needs for each image."""
+        return self.copies + (1 if self.mixup else 0)
+
+    @property
+    def inputs_per_image(self) -> int:
+        """Network inputs that one image costs in an epoch, teachers' training included."""
+        return self.views * (1 + (self.teachers if self.distillation else 0))
+
+
+@dataclass(frozen=True)
+class Training(Settings):
+    """Settings of one training by stochastic gradient descent."""
+
+    where: ClassVar[str] = "Training setting "
+    epochs: Annotated[int, "at least 0"]  # 0 leaves the network as it is
+    #: Images in a step; a data set with fewer makes one step an epoch.
+    batch_size: Annotated[int, "at least 1"] = 128
+    learning_rate: Annotated[float, "positive"] = 0.1  # at its peak
+    #: "step" multiplies the rate by ``decay`` at each milestone; "cosine" lets it fall to 1e-6 over the
+    #: epochs that follow the warm-up. It is constant within an epoch.
+    schedule: Schedule = "step"
+    #: Epochs, counted from 0, from which the smaller rate holds; only for "step".
+    milestones: tuple[int, ...] = ()
+    decay: Annotated[float, "positive"] = 0.1
+    #: Epochs over which the rate grows linearly to its peak, which the last of them reaches.
+    warmup: Annotated[int, "at least 0"] = 0
+    momentum: Annotated[float, "at least 0 and below 1"] = 0.9
+    weight_decay: Annotated[float, "at least 0"] = 5e-4
+    #: Whether the weight decay acts on normalisation and biases, too, as the papers have it; False
+    #: leaves them (parameters of one dimension) alone.
+    decay_all: bool = True
+    nesterov: bool = False
+    label_smoothing: Annotated[float, "at least 0 and below 1"] = 0.0  # only in the default objective
+    augment: tuple[str, ...] = ()  # steps of :class:`acil.bench.training.augment.Augmentation`
+    #: "float32" keeps TF32 off, which PyTorch by default allows in convolutions. "tf32" allows it in
+    #: convolutions and products. "bf16" and "fp16" run the network under autocast; weights, loss and
+    #: optimiser stay in float32. "fp16" has as many digits as TF32, and scales the loss; on a CPU, which
+    #: has no fast arithmetic for it, it is float32.
+    precision: TrainingPrecision = "float32"
+    #: Whether an epoch ends with the smaller batch that remains, or leaves those images out.
+    keep_last_batch: bool = True
+    #: Whether, on a GPU, the blocks of the network go through ``torch.compile`` first: it pays only for
+    #: long trainings. With "fp16", kernels of our own then compute the 3 x 3 convolutions.
+    compile: bool = False
+    #: Tasks beside classification, only in the default objective. Not in the text that checkpoints of
+    #: earlier versions are found by.
+    auxiliary: Auxiliary = field(default=Auxiliary(), repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rising(f"{self.where}milestones", self.milestones)
+        if self.nesterov and not self.momentum:
+            raise InputError(f"{self.where}nesterov must be used with momentum. Got momentum 0.")
+        check_names(self.augment)
+
+    def learning_rate_at(self, epoch: int) -> float:
+        """Return the learning rate of one epoch, counted from 0."""
+        if epoch < self.warmup:
+            return self.learning_rate * (epoch + 1) / self.warmup
+        if self.schedule == "step":
+            return self.learning_rate * self.decay ** sum(epoch >= m for m in self.milestones)
+        fraction = (epoch - self.warmup) / max(1, self.epochs - self.warmup)
+        # η_e = η_end + (η - η_end) (1 + cos(π fraction)) / 2
+        return COSINE_END + (self.learning_rate - COSINE_END) * (1 + math.cos(math.pi * fraction)) / 2
+
+    @property
+    def inputs_per_image(self) -> int:
+        """Network inputs of one image in a training with the default objective."""
+        return self.epochs * self.auxiliary.inputs_per_image
+
+    def steps_per_epoch(self, n_images: int) -> int:
+        """Return how many batches an epoch over so many images has."""
+        if n_images <= self.batch_size:
+            return 1
+        whole, rest = divmod(n_images, self.batch_size)
+        # A single image has no mean and deviation that could normalise it.
+        return whole + bool(rest > 1 and self.keep_last_batch)

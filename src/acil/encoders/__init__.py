@@ -1,0 +1,1 @@
+"""Files to features: images, and tables of features that any network made."""

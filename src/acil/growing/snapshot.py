@@ -1,0 +1,277 @@
+"""One state of an image classifier, never changed once made, and the hashes of its images."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from acil.core.analytic import Frozen
+from acil.core.classifier import ACILClassifier
+from acil.core.files.header import in_order
+from acil.core.inputs import Rows
+from acil.core.ridge import Ridge
+from acil.core.scores import Discriminant
+from acil.encoders.images.listing import UNKNOWN, first_of
+from acil.encoders.samples import Samples
+from acil.errors import InputError
+from acil.growing.results import Prediction
+
+logger = logging.getLogger(__name__)
+
+#: Relative novelty beyond which an image is unknown: that of 5 % of the images of classes learnt, as
+#: measured on the images learnt, each scored as if it had been left out.
+UNKNOWN_ABOVE = 1.0
+#: Images whose hashes fit into the header of a file.
+MAX_TRACKED = 1_000_000
+
+
+class SaltedHashes(NamedTuple):
+    """Hashes that were made with one salt."""
+
+    salt: str
+    hashes: frozenset[str]  # of images
+    placed: frozenset[str]  # of images together with their classes
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """Salted hashes of images and of their classes; never changed, only replaced.
+
+    The salt is random and stands in the file: it keeps hashes of two models from being compared, but
+    whoever has the file and an image can tell whether the model has learnt that image, and as what.
+
+    Examples
+    --------
+    >>> tracker = Tracker.new().with_added(["aa", "bb"], ["cat", "dog"])
+    >>> tracker.repeated(["cc", "aa", "cc"])
+    [1, 2]
+    """
+
+    groups: tuple[SaltedHashes, ...] = ()  # several after merging models that were made apart
+
+    @classmethod
+    def new(cls) -> Tracker:
+        """Return a tracker that has seen nothing, with a salt of its own."""
+        return cls((SaltedHashes(secrets.token_hex(16), frozenset(), frozenset()),))
+
+    @property
+    def active(self) -> bool:
+        """Whether images are tracked."""
+        return bool(self.groups)
+
+    def __len__(self) -> int:
+        return sum(len(group.hashes) for group in self.groups)
+
+    def repeated(self, digests: Sequence[str]) -> list[int]:
+        """Return which of these images have been learnt, or have come before in the same list."""
+        first: dict[str, int] = {}
+        return [
+            i
+            for i, digest in enumerate(digests)
+            if self.active and (first.setdefault(digest, i) != i or any(self._with(digest)))
+        ]
+
+    def known(self, digests: Sequence[str]) -> int:
+        """Return how many of these images it knows."""
+        return sum(any(self._with(digest)) for digest in {*digests})
+
+    def misplaced(self, digests: Sequence[str], names: Sequence[str]) -> list[int]:
+        """Return which of these images, of classes of these names, were learnt as other classes."""
+        return [
+            i
+            for i, (digest, name) in enumerate(zip(digests, names, strict=True))
+            if any(self._with(digest)) and not any(self._with(digest, name))
+        ]
+
+    def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
+        """Return a tracker that knows these images and their classes too."""
+        if not self.active:
+            return self
+        (salt, hashes, placed), *others = self.groups
+        hashes |= {_salted(digest, salt) for digest in digests}
+        placed |= {_placed(*pair, salt) for pair in zip(digests, names, strict=True)}
+        return Tracker((SaltedHashes(salt, hashes, placed), *others))
+
+    def require_learnt(self, samples: Samples, complete: bool) -> None:
+        """Raise unless these samples may be forgotten.
+
+        Unless ``complete`` says that all images of the model are tracked, one that is not known may be
+        one of those learnt before.
+        """
+        digests, names = samples.digests, samples.names
+        first: dict[str, int] = {}
+        misplaced = self.misplaced(digests, names)
+        strange = [i for i, digest in enumerate(digests) if not any(self._with(digest))]
+        repeated = [i for i, digest in enumerate(digests) if first.setdefault(digest, i) != i]
+        another = f"were learnt as another class than {names[misplaced[0]]!r}" if misplaced else ""
+        for places, fault, cure in (
+            (misplaced, another, "Give the class under which they were learnt."),
+            (complete and strange, "were never learnt", "Give the files that were learnt."),
+            (complete and repeated, "are given twice", "Give each image once."),
+        ):
+            if places:
+                some = first_of([samples.images[i] for i in places])
+                raise InputError(f"{len(places)} of {len(digests)} images {fault} ({some}). {cure}")
+
+    def without(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
+        """Return a tracker that has never seen these images.
+
+        Of one that two models had learnt before they were merged, the other copy stays.
+        """
+        gone: dict[str, list[tuple[str, str]]] = {group.salt: [] for group in self.groups}
+        for pair in zip(digests, names, strict=True):
+            for group in islice(self._with(*pair), 1):
+                gone[group.salt].append(pair)
+        groups = (
+            SaltedHashes(
+                salt,
+                hashes - {_salted(digest, salt) for digest, _ in gone[salt]},
+                placed - {_placed(*pair, salt) for pair in gone[salt]},
+            )
+            for salt, hashes, placed in self.groups
+        )
+        return Tracker(tuple(groups))
+
+    def merged(self, other: Tracker) -> Tracker:
+        """Return a tracker that knows the images of both."""
+        mine = {group.salt: group for group in self.groups}
+        for theirs in other.groups:
+            ours = mine.get(theirs.salt, SaltedHashes(theirs.salt, frozenset(), frozenset()))
+            common = ours.hashes & theirs.hashes
+            if common:
+                raise InputError(
+                    f"{len(common)} images have been learnt by both models, which have a "
+                    "common past: merged, they would count twice. Forget them in one of the models."
+                )
+            mine[theirs.salt] = SaltedHashes(
+                theirs.salt, ours.hashes | theirs.hashes, ours.placed | theirs.placed
+            )
+        return Tracker(tuple(mine.values()))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return the groups as JSON has them."""
+        return [
+            {"salt": salt, "hashes": sorted(hashes), "placed": sorted(placed)}
+            for salt, hashes, placed in self.groups
+        ]
+
+    @classmethod
+    def from_list(cls, groups: Sequence[Mapping[str, Any]]) -> Tracker:
+        """Return the tracker of a model file, whose header has been checked."""
+        return cls(
+            tuple(
+                SaltedHashes(group["salt"], frozenset(group["hashes"]), frozenset(group["placed"]))
+                for group in groups
+            )
+        )
+
+    def _with(self, digest: str, name: str | None = None) -> Iterator[SaltedHashes]:
+        """Yield the groups that know an image, of a class: one at most, unless models were merged."""
+        for group in self.groups:
+            placed = name is None or _placed(digest, name, group.salt) in group.placed
+            if placed and _salted(digest, group.salt) in group.hashes:
+                yield group
+
+
+def _salted(text: str, salt: str) -> str:
+    return hashlib.blake2b(text.encode(), key=bytes.fromhex(salt), digest_size=16).hexdigest()
+
+
+def _placed(digest: str, name: str, salt: str) -> str:
+    # A digest is hexadecimal, so the "/" cannot be part of it: pairs are unambiguous.
+    return _salted(f"{digest}/{name}", salt)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What predictions need, ready to be used by any number of threads."""
+
+    #: Nothing may call a method of it that changes it. Weights are solved when first needed.
+    head: ACILClassifier
+    tracker: Tracker
+
+    @classmethod
+    def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
+        """Make a snapshot of a head that nobody else changes, with a network that was named so."""
+        if len(tracker) > MAX_TRACKED:
+            logger.warning("More than %d images: their hashes are not kept.", MAX_TRACKED)
+            tracker = Tracker()
+        made = cls(head, tracker)
+        if made.identity is not None:
+            head.images_ = {"source": source, "tracked": tracker.to_list()}
+        return made
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether it can be changed: a private release cannot, although it has sums."""
+        state = self.head._require_state()
+        private = state.release is not None and state.release["private"]
+        return not isinstance(state.model.head, Frozen) and not private
+
+    @property
+    def knows_novelty(self) -> bool:
+        """Whether it can say what is unknown, which needs exact sums."""
+        return self.can_learn and isinstance(self.head._require_state().model.head, Ridge)
+
+    @property
+    def identity(self) -> dict[str, Any] | None:
+        """Identity of the network; None of a model that was learnt from features."""
+        return getattr(self.head, "backbone_", None)
+
+    @property
+    def source(self) -> str | None:
+        """How the network was named."""
+        return None if self.identity is None else self.head.images_["source"]
+
+    def copy_head(self) -> ACILClassifier:
+        """Return a copy of the head, for changing; raise if it can only predict."""
+        self.head._require_state().model.learner  # noqa: B018 (raises)
+        return self.head.copy()
+
+    def solved(self) -> ACILClassifier:
+        """Return the head with all that predictions need, which it computes once."""
+        with self.head._counted() as state:
+            state.temperature()
+            if self.knows_novelty:
+                Discriminant.of(state.model)
+        return self.head
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Number of images of each class, in the order for people."""
+        names = map(str, self.head.classes_.tolist())
+        counts = dict(zip(names, self.head.class_count_.tolist(), strict=True))
+        return {name: counts[name] for name in in_order(counts)}
+
+    def classify(
+        self,
+        features: npt.NDArray[np.float32] | Rows,
+        images: Sequence[str],
+        top: int,
+        unknown_above: float | None,
+    ) -> list[Prediction]:
+        """Return what the model says of images of these names, from their features."""
+        if not len(features):
+            return []
+        head = self.solved()
+        probabilities = head.predict_proba(features)
+        best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        novelties: list[float | None] = [None] * len(features)
+        if self.knows_novelty:
+            novelties = head.relative_novelty(features).tolist()
+        classes = head.classes_
+        found = []
+        for image, row, columns, novelty in zip(images, probabilities, best, novelties, strict=True):
+            likeliest = tuple((str(classes[c]), float(row[c])) for c in columns)
+            unknown = novelty is not None and unknown_above is not None and novelty > unknown_above
+            label = UNKNOWN if unknown else likeliest[0][0]
+            found.append(Prediction(image, label, unknown, likeliest, novelty))
+        return found

@@ -1,0 +1,388 @@
+"""The HTTP interface: routes, what they answer, limits on what comes in, errors as answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import mimetypes
+import reprlib
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
+
+from acil import __version__
+from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
+from acil.serve.guard import Guard, TokenCheck, client_of
+from acil.serve.line import RETRY_SECONDS
+from acil.serve.metrics import CONTENT_TYPE
+from acil.serve.service import Service
+from acil.serve.store import Action
+from acil.serve.uploads import FIELD, Inbox, RefusedError, TooLargeError, check_name
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+STATIC = Path(__file__).parent / "static"
+#: Files of the page, by the address under which each is found.
+PAGES = {
+    "/": "index.html",
+    "/docs": "docs.html",
+    "/static/page.css": "page.css",
+    "/static/page.js": "page.js",
+    "/static/docs.js": "docs.js",
+    "/static/icon.svg": "icon.svg",
+}
+#: Seconds between two checks of the model file.
+WATCH_SECONDS = 1.0
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": [FIELD],
+                    "properties": {
+                        FIELD: {
+                            "type": "array",
+                            "items": {"type": "string", "format": "binary"},
+                            "description": "Image files: JPEG, PNG, WEBP, GIF or BMP.",
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
+_NOTHING = "There is nothing at this address; /docs has all addresses."
+
+
+class Likely(BaseModel):
+    """One class and its probability."""
+
+    label: str
+    probability: float
+
+
+class Predicted(BaseModel):
+    """What the model says of one image, or why it cannot say anything."""
+
+    image: str = Field(description="Name of the file.")
+    label: str = Field(description='The likeliest class, or "unknown"; "" if there is an error.')
+    unknown: bool = Field(description="Whether the image is unlike everything learnt.")
+    novelty: float | None = Field(
+        description="Above 1 for 5 % of images of the classes learnt, and for others."
+    )
+    top: list[Likely] = Field(description="The likeliest classes, best first.")
+    error: str | None = Field(description="Why the file cannot be used, if so.")
+
+
+class Predictions(BaseModel):
+    """What the model says of the images of one request, in their order."""
+
+    revision: str = Field(description="The state of the model that all these answers come from.")
+    predictions: list[Predicted]
+
+
+class Accuracy(BaseModel):
+    """Accuracy on the held-out folder, in percent, over the classes that the model knows."""
+
+    accuracy: float | None
+    images: int
+    per_class: dict[str, float]
+
+
+class Kept(BaseModel):
+    """What became of the classes known before and after a change."""
+
+    accuracy_before: float | None
+    accuracy_after: float | None
+    images: int
+    lost: int = Field(description="Images that were right before and are not now.")
+
+
+class Comparison(BaseModel):
+    """Accuracy on the held-out folder before and after a change."""
+
+    before: Accuracy
+    after: Accuracy
+    kept: Kept
+
+
+class Entry(BaseModel):
+    """One change of the model."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    action: Action
+    class_: str = Field(alias="class")
+    images: int
+    revision: str
+    held_out: Comparison | None
+
+
+class RefusedFile(BaseModel):
+    """A file of a request that cannot be used."""
+
+    place: int = Field(description="Which one, from 0.")
+    image: str = Field(description="Its name.")
+    error: str
+
+
+class Changed(Entry):
+    """A change that has just been made and saved."""
+
+    totals: dict[str, int] = Field(description="Images of each class in the model now.")
+    repeated: int = Field(description="Images left out, because they were learnt before.")
+    misplaced: int = Field(
+        description="Those of them that were learnt as another class: forget them there first."
+    )
+    refused: list[RefusedFile] = Field(description="Files left out, because they cannot be used.")
+    seconds: float
+
+
+class Class(BaseModel):
+    """One class that the model knows."""
+
+    name: str
+    images: int
+
+
+class Limits(BaseModel):
+    """What a request may have: bytes and images in all, and pixels an image."""
+
+    bytes: int
+    images: int
+    pixels: int
+
+
+class Model(BaseModel):
+    """The model that is served."""
+
+    name: str
+    revision: str | None
+    classes: list[Class]
+    images: int
+    network: str
+    can_learn: bool
+    protected: bool = Field(description="Whether teaching and forgetting need a token.")
+    undo_left: int = Field(description="How many of the last changes can be taken back.")
+    limits: Limits
+    held_out: Accuracy | None
+    history: list[Entry] = Field(description="The last changes since the server started.")
+
+
+class Health(BaseModel):
+    """A server that is up, whether it can predict, and what is wrong with its model file."""
+
+    status: Literal["ok", "degraded"]
+    ready: bool
+    fault: str | None = Field(description="Why changes of the model file are not seen, if so.")
+
+
+class Refusal(BaseModel):
+    """Why a request was refused; nothing was changed."""
+
+    detail: str
+    refused: list[RefusedFile] | None = Field(
+        None, description="Files that cannot be used, if that is the reason."
+    )
+
+
+_STATUS: list[tuple[type[Exception], int, str | None]] = [
+    (TooLargeError, 413, None),
+    (NotFittedError, 409, None),
+    (UnsupportedError, 409, None),
+    (ModelFileError, 503, None),
+    (InputError, 422, None),
+    (TimeoutError, 408, "The images did not arrive in time. Send them again."),
+    (ClientDisconnect, 400, "The client has gone."),
+]
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the application that serves a model; when it ends, it closes the service."""
+    refusals: dict[int | str, dict[str, Any]] = {
+        code: {"model": Refusal} for code in (401, 403, 408, 409, 413, 415, 422, 429, 503)
+    }
+    app = FastAPI(
+        title="acil",
+        version=__version__,
+        summary="A classifier that learns new classes while it is served.",
+        lifespan=lambda _: _life(service),
+        # FastAPI's own pages load scripts from other sites; we serve docs.html.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for kind, status, detail in _STATUS:
+        app.add_exception_handler(kind, _answered(status, detail))
+    app.add_exception_handler(RefusedError, _files_refused)
+    app.add_exception_handler(404, _answered(404, _NOTHING))
+    app.add_exception_handler(405, _method_refused)
+    app.add_exception_handler(RequestValidationError, _parameters_refused)
+    app.state.inbox = inbox = Inbox(service.settings)
+    protected = [Depends(TokenCheck(service.settings.token))]
+
+    async def changed(request: Request, action: Action, name: str) -> Changed:
+        async with inbox.files(request) as files:
+            done = await _unless_gone(request, service.change(action, name, files))
+            return Changed.model_validate(done)
+
+    @app.post("/predict", responses=refusals, openapi_extra=_BODY)
+    async def predict(
+        request: Request,
+        top: Annotated[int, Query(ge=1, le=100, description="Number of classes to name.")] = 3,
+        unknown_above: Annotated[
+            float | None,
+            Query(
+                ge=0,
+                allow_inf_nan=False,
+                description="Novelty beyond which an image is unknown; 0 calls none so.",
+            ),
+        ] = None,
+    ) -> Predictions:
+        """Name the class of images.
+
+        Of a file that cannot be used the answer has the error; if none can be used, it is a refusal.
+        """
+        limit = service.settings.unknown_above if unknown_above is None else unknown_above
+        service.store.require()
+        async with inbox.files(request) as files:
+            work = service.predict(client_of(request.scope), files, top, limit or None)
+            answer = await _unless_gone(request, work)
+        return Predictions.model_validate(answer)
+
+    @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
+    async def teach(request: Request, name: str) -> Changed:
+        """Teach images of a new class, or more of a known one; the model is saved before the answer.
+
+        Files that cannot be used are left out and named; if none can be used, it is a refusal.
+        """
+        return await changed(request, "learn", name)
+
+    @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=_BODY, dependencies=protected)
+    async def forget(request: Request, name: str) -> Changed:
+        """Forget images of a class: the head becomes the one that never learnt them.
+
+        Send the same files that were taught. A class of which none is left disappears. If one file
+        cannot be used or was not taught, nothing is forgotten.
+        """
+        return await changed(request, "forget", name)
+
+    @app.post("/classes/{name:path}", include_in_schema=False)
+    async def misnamed(name: str) -> None:
+        # Only a name with a '/', or none, comes here.
+        check_name(name.removesuffix("/forget"))
+
+    @app.post("/undo", responses=refusals, dependencies=protected)
+    async def undo() -> Model:
+        """Take the last change of the model back, also one that another process has made."""
+        return Model.model_validate(await service.undo())
+
+    @app.get("/model")
+    def model() -> Model:
+        """Describe the model: classes, counts, limits, accuracy on the held-out folder."""
+        return Model.model_validate(service.describe())
+
+    @app.get("/health")
+    async def health() -> Health:
+        """Say that the server is up, whether it can predict, and whether it sees its model file."""
+        store = service.store
+        status: Literal["ok", "degraded"] = "ok" if store.fault is None else "degraded"
+        return Health(status=status, ready=store.published is not None, fault=store.fault)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> PlainTextResponse:
+        """Return counters for Prometheus."""
+        return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
+
+    for address, file in PAGES.items():
+        _add_page(app, address, STATIC / file)
+    app.add_middleware(Guard, settings=service.settings, metrics=service.metrics)
+    return app
+
+
+def _add_page(app: FastAPI, address: str, path: Path) -> None:
+    # From memory: opening a file for each request takes longer than all else.
+    content, kind = path.read_bytes(), mimetypes.guess_type(path)[0]
+
+    async def page() -> Response:
+        return Response(content, media_type=kind)
+
+    app.get(address, include_in_schema=False)(page)
+
+
+@contextlib.asynccontextmanager
+async def _life(service: Service) -> AsyncIterator[None]:
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.to_thread(service.store.refresh)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+        await asyncio.to_thread(service.close)
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of work, or cancel it when the client hangs up."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        watching.cancel()
+        # A change that has begun goes on to its end in its thread.
+        await asyncio.wait({working, watching})
+
+
+async def _method_refused(request: Request, error: Any) -> JSONResponse:
+    """Say which method an address takes."""
+    detail = f"This address takes {error.headers['Allow']}, not {request.method}; /docs has all of them."
+    return JSONResponse({"detail": detail}, 405, error.headers)
+
+
+async def _parameters_refused(request: Request, error: Any) -> JSONResponse:
+    """Answer wrong query parameters like all other refusals."""
+    texts = [
+        f"{fault['loc'][-1]} is {reprlib.repr(fault['input'])}. {fault['msg']}."
+        for fault in error.errors()
+    ]
+    return JSONResponse({"detail": " ".join(texts)}, 422)
+
+
+async def _files_refused(request: Request, error: Any) -> JSONResponse:
+    """Say which files cannot be used."""
+    status = 413 if error.too_large else 422
+    return JSONResponse({"detail": str(error), "refused": error.refused}, status)
+
+
+def _answered(status: int, detail: str | None) -> Any:
+    headers = {"Retry-After": RETRY_SECONDS} if status == 503 else None
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        if status == 503:  # nothing that the client could mend
+            logger.warning("%s", error)
+        return JSONResponse({"detail": detail or str(error)}, status, headers)
+
+    return answer

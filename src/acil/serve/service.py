@@ -1,0 +1,342 @@
+"""Everything that a server does with images, without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from acil.encoders.images.embedder import decode_all, worker_threads
+from acil.errors import InputError
+from acil.growing import Prediction, Samples
+from acil.serve.line import BusyError, Line, Waiting
+from acil.serve.metrics import Metrics
+from acil.serve.settings import Settings
+from acil.serve.store import Action, Served, Store
+from acil.serve.uploads import (
+    File,
+    RefusedError,
+    TooLargeError,
+    check_image,
+    check_name,
+    refusals,
+)
+
+logger = logging.getLogger(__name__)
+#: Changes that the page can show.
+_HISTORY = 20
+#: Images that go through the network together, and threads that decode.
+_CORES = worker_threads()
+_BATCH, _DECODERS = 2 * _CORES, min(4, _CORES)
+#: Changes that are made or wait, with their images in memory.
+_MAX_CHANGES = 4
+#: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
+_IMAGE_COST, _BYTE_COST = 1_000_000, 16
+#: What is wrong with files of a request, by their places in it.
+Faults = dict[int, InputError]
+
+
+class Service:
+    """A model that predicts for many at a time and changes for one at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store = Store(settings)
+        self._held_out: Samples | None = None
+        if settings.held_out is not None:
+            self._held_out = self.store.reader.prepare(settings.held_out)
+        self._measured: Measured | None = None
+        self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
+        self.metrics = metrics = Metrics()
+        metrics.show("acil_classes", "Classes that the model knows.", lambda: len(self._totals))
+        metrics.show(
+            "acil_model_images", "Images that the model has learnt.", lambda: sum(self._totals.values())
+        )
+        if self._held_out is not None:
+            about = "Accuracy on the held-out folder when it was last measured, percent."
+            metrics.show("acil_held_out_accuracy", about, self._last_accuracy)
+        self._line = Line(
+            self.store.embedder,
+            max_pixels=settings.max_pixels,
+            limit=settings.request_pixels
+            + _IMAGE_COST * settings.max_images
+            + _BYTE_COST * settings.max_bytes,
+            max_images=_BATCH,
+            decoders=_DECODERS,
+            on_batch=self.metrics.batch,
+        )
+        self._checkers = ThreadPoolExecutor(2, thread_name_prefix="acil-check")
+        # One thread: changes are made one after another.
+        self._changes = ThreadPoolExecutor(1, thread_name_prefix="acil-change")
+        self._turns = asyncio.Semaphore(_MAX_CHANGES)
+
+    async def predict(
+        self, client: str, files: Sequence[File], top: int, unknown_above: float | None
+    ) -> dict[str, Any]:
+        """Return what the model says of images; cancelled, it takes no more time.
+
+        A file that cannot be used has an error instead; if none can, raise.
+        """
+        sizes, faults = await self._checked(files)
+        waiting = [
+            Waiting(
+                functools.partial(self._decoded, place, files[place].content, faults),
+                pixels,
+                pixels + _IMAGE_COST + _BYTE_COST * len(files[place].content),
+            )
+            for place, pixels in sizes.items()
+        ]
+        answer = functools.partial(
+            self._answer, files, list(sizes), faults, top=top, unknown_above=unknown_above
+        )
+        found: dict[str, Any] = await asyncio.wrap_future(self._line.submit(client, waiting, answer))
+        self.metrics.used("predict", len(files) - len(faults))
+        return found
+
+    async def change(self, action: Action, name: str, files: Sequence[File]) -> dict[str, Any]:
+        """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
+
+        Teaching leaves out files that cannot be used, unless none can; forgetting refuses all.
+        Return the report, the new revision, and the comparison on held-out images if there are any.
+        """
+        check_name(name)
+        async with self._turn():
+            _, faults = await self._checked(files)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._changes, self._changed, action, name, files, faults)
+
+    async def undo(self) -> dict[str, Any]:
+        """Take the last change of the file back; return the description of the state before it."""
+        async with self._turn():
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._changes, self._undone)
+        return await asyncio.to_thread(self.describe)
+
+    def _turn(self) -> asyncio.Semaphore:
+        """Return what counts a change that is made or waits; refuse if there are many."""
+        if self._turns.locked():
+            raise BusyError(503)
+        return self._turns
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page and other clients need to know of the model."""
+        published, settings = self.store.published, self.settings
+        measured = self._measure(published)
+        totals = {} if published is None else published.snapshot.totals
+        return {
+            "name": settings.model.name,
+            "revision": None if published is None else published.revision,
+            "classes": [{"name": name, "images": count} for name, count in totals.items()],
+            "images": sum(totals.values()),
+            "network": self.store.embedder.name,
+            "can_learn": published is None or published.snapshot.can_learn,
+            "undo_left": self.store.undo_left,
+            "protected": settings.token is not None,
+            "limits": {
+                "bytes": settings.max_bytes,
+                "images": settings.max_images,
+                "pixels": settings.max_pixels,
+            },
+            "held_out": None if measured is None else measured.to_dict(),
+            "history": list(self._history),
+        }
+
+    @property
+    def _totals(self) -> dict[str, int]:
+        published = self.store.published
+        return {} if published is None else published.snapshot.totals
+
+    def _last_accuracy(self) -> float:
+        accuracy = None if self._measured is None else self._measured.to_dict()["accuracy"]
+        return math.nan if accuracy is None else accuracy
+
+    def close(self) -> None:
+        """Finish open work and stop the threads."""
+        self._changes.shutdown()
+        self._checkers.shutdown()
+        self._line.close()
+
+    async def _checked(self, files: Sequence[File]) -> tuple[dict[int, int], Faults]:
+        """Return the pixels of images by place, and what is wrong with the others; raise if all are."""
+
+        def check() -> tuple[dict[int, int], Faults]:
+            sizes: dict[int, int] = {}
+            faults: Faults = {}
+            for place, file in enumerate(files):
+                try:
+                    sizes[place] = check_image(file.content, self.settings.max_pixels)
+                except InputError as error:
+                    faults[place] = error
+            if not sizes:
+                raise RefusedError(files, faults)
+            pixels = sum(sizes.values())
+            if pixels > self.settings.request_pixels:
+                raise TooLargeError(
+                    f"The images have {pixels:,} pixels in all, more than "
+                    f"{self.settings.request_pixels:,}. Send fewer or smaller ones."
+                )
+            return sizes, faults
+
+        return await asyncio.get_running_loop().run_in_executor(self._checkers, check)
+
+    def _decoded(self, place: int, content: bytes, faults: Faults) -> Tensor:
+        embedder = self.store.embedder
+        try:
+            return embedder.decode(content)
+        except InputError as error:
+            faults[place] = error
+            # The others go on, and the line needs pixels for each: black ones, whose answer is not used.
+            made = embedder.preprocessing
+            return torch.zeros(len(made.mean), made.size, made.size, dtype=torch.uint8)
+
+    def _answer(
+        self,
+        files: Sequence[File],
+        places: Sequence[int],
+        faults: Faults,
+        features: Tensor,
+        top: int,
+        unknown_above: float | None,
+    ) -> dict[str, Any]:
+        """Classify the images at these places of a request, all by one state of the model."""
+        if len(faults) == len(files):
+            raise RefusedError(files, faults)
+        published = self.store.require()
+        rows = {place: row for row, place in enumerate(places) if place not in faults}
+        names = [files[place].name for place in rows]
+        answers = published.snapshot.classify(
+            features[list(rows.values())].numpy(), names, top, unknown_above
+        )
+        found = dict(zip(rows, answers, strict=True))
+        for place, fault in faults.items():
+            found[place] = Prediction(files[place].name, "", False, (), None, str(fault))
+        predictions = [found[place].to_dict() for place in range(len(files))]
+        return {"revision": published.revision, "predictions": predictions}
+
+    def _samples(self, action: Action, name: str, files: Sequence[File], faults: Faults) -> Samples:
+        """Turn the files without a fault into samples of a class, and add the faults seen then."""
+        places = [place for place in range(len(files)) if place not in faults]
+        decoded = decode_all([files[place].content for place in places], self.store.embedder.decode)
+        pictures = []
+        for place, pixels in zip(places, decoded, strict=True):
+            if isinstance(pixels, InputError):
+                faults[place] = pixels
+            else:
+                # As an array; it has the size that the network takes, and keeps its values.
+                pictures.append(pixels.permute(1, 2, 0).squeeze(-1).numpy())
+        if not pictures or (faults and action == "forget"):
+            raise RefusedError(files, faults)
+        names = tuple(files[place].name for place in places if place not in faults)
+        return replace(self.store.reader.prepare(pictures, name), images=names)
+
+    def _changed(
+        self, action: Action, name: str, files: Sequence[File], faults: Faults
+    ) -> dict[str, Any]:
+        start = time.perf_counter()
+        samples = self._samples(action, name, files, faults)
+        report, state_before, state_after = self.store.change(action, samples)
+        images = sum(report.counts.values())
+        self.metrics.used(action, images)
+        before, after = self._measure(state_before), self._measure(state_after)
+        entry = {
+            "action": action,
+            "class": name,
+            "images": images,
+            "revision": state_after.revision,
+            "held_out": compared(before, after) if before and after else None,
+        }
+        if images:
+            self._history.append(entry)
+        seconds = time.perf_counter() - start
+        done = "learnt" if action == "learn" else "forgot"
+        what = "1 image" if images == 1 else f"{images} images"
+        saved = ", saved" if images else ": all were learnt before"
+        logger.info("%s %s of %r in %.2f s%s", done, what, name, seconds, saved)
+        return {
+            **entry,
+            "totals": report.totals,
+            "repeated": len(report.repeated),
+            "misplaced": len(report.misplaced),
+            "refused": refusals(files, faults),
+            "seconds": seconds,
+        }
+
+    def _undone(self) -> None:
+        undone = self.store.undo()
+        # Another process may have made the change.
+        if self._history and undone is not None and self._history[-1]["revision"] == undone.revision:
+            self._history.pop()
+        logger.info("took the last change back")
+
+    def _measure(self, published: Served | None) -> Measured | None:
+        """Return how a state does on the held-out images, if there are any; the last is remembered."""
+        if self._held_out is None:
+            return None
+        found, revision = self._measured, None if published is None else published.revision
+        if found is None or found.revision != revision:
+            self._measured = found = Measured.of(self._held_out, published)
+        return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How one state of the model does on the held-out images."""
+
+    revision: str | None  # None before anything was taught
+    names: npt.NDArray[np.str_]  # true class of each image
+    known: npt.NDArray[np.bool_]  # whether the model has learnt that class
+    right: npt.NDArray[np.bool_]  # whether it is the likeliest
+
+    @classmethod
+    def of(cls, samples: Samples, published: Served | None) -> Measured:
+        """Measure a state; None is a model that knows nothing yet."""
+        names = samples.labels
+        if published is None:
+            nothing = np.zeros(len(names), dtype=np.bool_)
+            return cls(None, names, nothing, nothing)
+        head = published.snapshot.head
+        right = names == head.predict(samples.features)
+        return cls(published.revision, names, np.isin(names, head.classes_), right)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return accuracy in percent over the classes learnt, the number of images, and each class."""
+        classes = sorted(set(self.names[self.known].tolist()))
+        return {
+            "accuracy": _percent(self.right, self.known),
+            "images": int(self.known.sum()),
+            "per_class": {name: _percent(self.right, self.names == name) for name in classes},
+        }
+
+
+def compared(before: Measured, after: Measured) -> dict[str, Any]:
+    """Return accuracies before and after a change, each over the classes known then.
+
+    ``kept`` is over the classes known at both times; ``lost`` of these images were right before only.
+    """
+    kept = before.known & after.known
+    return {
+        "before": before.to_dict(),
+        "after": after.to_dict(),
+        "kept": {
+            "accuracy_before": _percent(before.right, kept),
+            "accuracy_after": _percent(after.right, kept),
+            "images": int(kept.sum()),
+            "lost": int((kept & before.right & ~after.right).sum()),
+        },
+    }
+
+
+def _percent(right: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_]) -> float | None:
+    return None if not among.any() else 100.0 * float((right & among).sum()) / float(among.sum())

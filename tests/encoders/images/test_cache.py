@@ -1,0 +1,175 @@
+"""The cache of features: hits, bounds, damage, writers that meet."""
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from acil.encoders.images.cache import METADATA_KEY, FeatureCache
+
+ROW_BYTES = 4
+
+
+class Counted:
+    """Computes a tensor and counts how often."""
+
+    value, calls = torch.arange(12, dtype=torch.float32).reshape(4, 3), 0
+
+    def __call__(self) -> torch.Tensor:
+        self.calls += 1
+        return self.value.clone()
+
+
+@pytest.fixture
+def compute():
+    return Counted()
+
+
+def never():
+    raise AssertionError("must not be computed")
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_computed_once(tmp_path, compute, on_disk):
+    folder = tmp_path / "new" / "folder"
+    cache = FeatureCache(folder if on_disk else None)
+    assert torch.equal(cache.get("key", compute), compute.value)
+    assert torch.equal(cache.get("key", never), compute.value)
+    assert compute.calls == 1
+    assert folder.exists() is on_disk
+    if on_disk:
+        # As another process would
+        found = FeatureCache(folder).get("key", never)
+        assert torch.equal(found, compute.value)
+        assert found.data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize("key", ["a/b:c", "../up", "x" * 10_000, "", "schön"])
+def test_any_text_is_a_key(tmp_path, compute, key):
+    cache = FeatureCache(tmp_path / "cache")
+    cache.get(key, compute)
+    assert cache.path(key).parent == tmp_path / "cache"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["cache"]
+    assert torch.equal(FeatureCache(tmp_path / "cache").get(key, never), compute.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(0, 64),
+        torch.zeros(3, 0),
+        torch.arange(6.0).reshape(2, 3).T,
+        torch.ones(2, dtype=int),
+        torch.ones(2, requires_grad=True) * 2,
+    ],
+)
+def test_odd_tensors_survive_without_gradient(tmp_path, value):
+    assert not FeatureCache(tmp_path).get("key", lambda: value).requires_grad
+    found = FeatureCache(tmp_path).get("key", never)
+    assert torch.equal(found, value)
+    assert found.dtype == value.dtype
+
+
+def with_facts(path, facts):
+    save_file(load_file(path), path, metadata={METADATA_KEY: json.dumps(facts)})
+
+
+DAMAGES = {
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-5]),
+    "header cut": lambda path: path.write_bytes(path.read_bytes()[:20]),
+    "last byte": lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"),
+    "not safetensors": lambda path: path.write_text("hello, this is no such file"),
+    "other key": lambda path: with_facts(path, {"key": "other", "crc32": 0}),
+    "other facts": lambda path: with_facts(path, []),
+    "other tensor": lambda path: save_file({"x": torch.zeros(1)}, path),
+    "no metadata": lambda path: save_file(load_file(path), path),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_file_is_computed_again_with_a_warning(tmp_path, compute, caplog, damage):
+    path = FeatureCache(tmp_path).path("key")
+    FeatureCache(tmp_path).get("key", compute)
+    damage(path)
+    with caplog.at_level(logging.WARNING):
+        assert torch.equal(FeatureCache(tmp_path).get("key", compute), compute.value)
+    assert compute.calls == 2
+    assert str(path) in caplog.text
+    assert torch.equal(FeatureCache(tmp_path).get("key", never), compute.value)
+
+
+def test_folder_that_cannot_be_written_costs_no_result(tmp_path, compute, caplog):
+    (tmp_path / "file").write_text("in the way")
+    cache = FeatureCache(tmp_path / "file")
+    with caplog.at_level(logging.WARNING):
+        assert torch.equal(cache.get("key", compute), compute.value)
+    assert "not cached" in caplog.text
+    assert torch.equal(cache.get("key", never), compute.value)
+
+
+def test_memory_is_bounded_and_drops_what_was_used_longest_ago():
+    cache = FeatureCache(None, max_bytes=3 * ROW_BYTES)
+    computed = []
+
+    def get(key):
+        cache.get(key, lambda: (computed.append(key), torch.zeros(1))[1])
+
+    for key in ("a", "b", "c", "a", "d", "a", "b"):
+        get(key)
+    assert computed == ["a", "b", "c", "d", "b"]
+
+
+def test_tensor_larger_than_the_bound_drives_nothing_out(tmp_path):
+    cache = FeatureCache(tmp_path, max_bytes=2 * ROW_BYTES)
+    cache.get("small", lambda: torch.zeros(2))
+    cache.get("large", lambda: torch.zeros(3))
+    assert torch.equal(cache.get("large", never), torch.zeros(3))
+    cache.path("small").unlink()
+    assert torch.equal(cache.get("small", never), torch.zeros(2))
+
+
+def test_file_that_goes_away_while_it_is_opened_is_computed_again(tmp_path, monkeypatch, caplog):
+    stored = FeatureCache(tmp_path)
+    stored.get("key", lambda: torch.ones(2))
+    mapped = torch.UntypedStorage.from_file
+
+    def removed_first(path, *args, **kwargs):
+        stored.path("key").unlink()
+        return mapped(path, *args, **kwargs)
+
+    # The header has been read by then, through an opening of its own.
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", removed_first)
+    assert torch.equal(FeatureCache(tmp_path).get("key", lambda: torch.ones(2)), torch.ones(2))
+    assert not caplog.records
+    assert stored.path("key").exists()
+
+
+WRITER = """
+import logging, sys, torch
+from acil.encoders.images.cache import FeatureCache
+
+torch.set_num_threads(1)
+logging.basicConfig(stream=sys.stdout)
+for _ in range(30):
+    cache = FeatureCache(sys.argv[1])
+    found = cache.get("key", lambda: torch.full((1000, 8), 3.0))
+    assert torch.equal(found, torch.full((1000, 8), 3.0))
+    cache.path("key").unlink(missing_ok=True)
+"""
+
+
+def test_processes_that_write_at_once_see_whole_files(tmp_path):
+    workers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, tmp_path], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [worker.communicate(timeout=60)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    # A warning would mean that one had seen a part of what the other wrote.
+    assert said == ["", ""]
+    assert all(entry.suffix == ".safetensors" for entry in tmp_path.iterdir())

@@ -1,0 +1,165 @@
+"""ONNX: one graph from pixels to scores that gives what PyTorch gives, or nothing is written."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from acil import ACILClassifier, ImageClassifier
+from acil.core.analytic import Weights
+from acil.encoders.images import WrappedBackbone
+from acil.encoders.images.decode import decode
+from acil.encoders.images.embedder import TorchEmbedder, embed_files
+from acil.encoders.images.onnx_models import OnnxEmbedder, exported_network
+from acil.errors import UnsupportedError
+from acil.growing import export
+from acil.growing.export import TOLERANCE, export_onnx
+from support.commands import acil
+from support.pictures import PREPROCESSING, Pooled, draw
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+@pytest.fixture(scope="module")
+def network():
+    """The small network, exported once: exporting takes seconds."""
+    content = exported_network(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
+    return OnnxEmbedder(content, "pooled", None, PREPROCESSING, 1.0)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return draw(tmp_path_factory.mktemp("export"), 5)
+
+
+@pytest.mark.parametrize("expansion_size", [None, 32])
+def test_graph_gives_the_scores_and_classes_of_torch(network, pictures, tmp_path, expansion_size):
+    model = ImageClassifier(network, expansion_size=expansion_size, clip_norm=expansion_size and 0.5)
+    model.learn(pictures)
+    files = sorted(pictures.glob("*/*.png"))
+    pixels = torch.stack([decode(path, 8) for path in files])
+    path = tmp_path / "m.onnx"
+    done = export_onnx(model.snapshot.head, model.embedder, path)
+    assert (done.images, done.bytes) == (8, path.stat().st_size)
+    assert done.difference < TOLERANCE
+    # Where the code lies is nobody's business.
+    assert str(Path(torch.__file__).parents[1]).encode() not in path.read_bytes()
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert [output.name for output in session.get_outputs()] == ["scores", "probabilities"]
+    scores, probabilities = session.run(None, {"pixels": pixels.numpy()})
+    features = embed_files(files, model.embedder).features.numpy()
+    expected = model.snapshot.head.decision_function(features)
+    np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
+    assert (scores.argmax(1) == expected.argmax(1)).all()
+    np.testing.assert_allclose(
+        probabilities, model.snapshot.head.predict_proba(features), atol=TOLERANCE
+    )
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["acil_classes"]) == model.classes_
+    assert json.loads(facts["acil_backbone"]) == model.embedder.identity
+
+
+def odd_images(folder):
+    """Write images of which each meets another rule of the preprocessing."""
+    generator = np.random.default_rng(0)
+    colours = generator.integers(0, 256, (40, 30, 4), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    plain, clear = Image.fromarray(colours[..., :3]), Image.fromarray(colours)
+    plain.save(folder / "turned.jpg", exif=exif)
+    clear.save(folder / "transparent.png")
+    clear.convert("LA").save(folder / "grey transparent.png")
+    plain.convert("P").save(folder / "palette.png", transparency=3)
+    plain.convert("CMYK").save(folder / "cmyk.jpg")
+    Image.fromarray(colours[..., 0].astype(np.uint16) * 250).save(folder / "sixteen.png")
+    plain.resize((900, 9)).save(folder / "long.png")
+    plain.resize((5, 7)).save(folder / "small.png")
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("crop", [1.0, 0.8])
+def test_script_beside_the_graph_gives_our_pixels_and_scores(pictures, tmp_path, crop):
+    model = ImageClassifier(TorchEmbedder(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING), crop))
+    model.learn(pictures)
+    head = model.snapshot.head
+    export_onnx(head, model.embedder, tmp_path / "m.onnx")
+    (tmp_path / "odd").mkdir()
+    files = odd_images(tmp_path / "odd")
+    script = runpy.run_path(str(tmp_path / "m.onnx.py"))
+    for file in files:
+        pixels = script["pixels"](file)
+        assert np.array_equal(pixels[0], decode(file, 8, crop=crop).numpy()), file.name
+        scores = script["session"].run(["scores"], {"pixels": pixels})[0]
+        features = embed_files([file], model.embedder).features.numpy()
+        np.testing.assert_allclose(scores, head.decision_function(features), atol=TOLERANCE)
+    command = [sys.executable, tmp_path / "m.onnx.py", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    labels = [line.split()[-2] for line in done.stdout.splitlines()]
+    assert labels == model.predict(files, unknown_above=None)
+
+
+def test_users_networks_of_any_names_and_outputs_become_the_same_graph(pictures, tmp_path):
+    import onnx
+
+    content = exported_network(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
+    own = onnx.load_from_string(content)
+    inner = own.graph.node[0].output[0]
+    export._rename(own.graph, {"pixels": "images", inner: "scores"})
+    own.graph.output.append(onnx.helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, None))
+    model = ImageClassifier(OnnxEmbedder(own.SerializeToString(), "own", None, PREPROCESSING, 1.0))
+    model.learn(pictures)
+    path = tmp_path / "a \"name'.onnx"
+    export_onnx(model.snapshot.head, model.embedder, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert [end.name for end in session.get_inputs()] == ["pixels"]
+    assert [end.name for end in session.get_outputs()] == ["scores", "probabilities"]
+    files = sorted(pictures.glob("*/*.png"))
+    command = [sys.executable, f"{path}.py", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    labels = [line.split()[-2] for line in done.stdout.splitlines()]
+    assert labels == model.predict(files, unknown_above=None)
+
+
+def test_one_class_that_scores_the_same_for_all_images_has_a_graph(network, tmp_path):
+    features = np.random.default_rng(0).normal(size=(9, network.num_features))
+    head = ACILClassifier(scores="ridge", expansion_size=16, fit_intercept=True).fit(
+        features, ["cat"] * 9
+    )
+    assert export_onnx(head, network, tmp_path / "m.onnx").difference < TOLERANCE
+
+
+def test_graph_that_differs_is_not_written_though_scores_hardly_do(
+    network, pictures, tmp_path, monkeypatch
+):
+    model = ImageClassifier(network, expansion_size=None)
+    model.learn(pictures)
+    head, constant = model.snapshot.head, export._constant
+    analytic = head._require_state().model
+    before = analytic.weights()
+    # Scores that are all wrong, by less than the absolute tolerance
+    monkeypatch.setattr(export, "_constant", lambda values: constant(2e-6 * values))
+    scaled = Weights(1e-6 * before.coef, None, 1e-6 * before.intercept, before.empty)
+    monkeypatch.setattr(type(analytic), "weights", lambda model: scaled)
+    path = tmp_path / "m.onnx"
+    path.write_text("old")
+    with pytest.raises(UnsupportedError, match="It was not written"):
+        export_onnx(head, network, path)
+    assert path.read_text() == "old"
+
+
+def test_command_writes_and_says_how_well_it_agrees(pictures, tmp_path):
+    backbone = ["--backbone", "module:support.pictures.Pooled"]
+    model, graph, images = tmp_path / "m.acil", tmp_path / "m.onnx", pictures
+    acil("learn", images, "--model", model, *backbone)
+    written = ["export", model, "--onnx", graph, *backbone]
+    (difference,) = re.findall(r"agree on 8 images: .* within (\S+)", acil(*written).stdout)
+    assert float(difference) < 1e-3
+    assert "exists" in acil(*written, code=1).stderr

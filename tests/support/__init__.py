@@ -1,0 +1,1 @@
+"""What tests share and what is no test."""
