@@ -34,7 +34,7 @@ _OTHER_LINES = (
 #: Classes shown to people; machines get all.
 _MOST_CLASSES = 30
 #: The parts that grow with the square of the width and let a model learn.
-_SUMS = ("gram", "moment", "rfaum")
+_SUMS = ("gram", "moment", "total", "rfaum")
 
 _REVEALS = {
     "gram": "Stores no sample; gram and moment are sums over samples and can reveal information about "
@@ -170,7 +170,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("γ, relative", "not stored" if relative is None else f"{relative:.3g} of trace(gram) / d"),
         ("condition κ", "not stored" if condition is None else f"{condition:.2g}"),
         ("scores", report["scores"] + (", of standardized features" if report["standardize"] else "")),
-        ("temperature", f"{report['temperature']:.3g}, {_calibrated(report['calibration'])}"),
+        (
+            "temperature",
+            f"{report['temperature']:.3g}, {_calibrated(report['calibration'], report['scores'])}",
+        ),
         ("fingerprint", report["fingerprint"]),
         ("backbone", ", ".join(f"{key}: {value}" for key, value in backbone.items()) or "none"),
         ("images", ", ".join(f"{key}: {value}" for key, value in images.items()) or "none"),
@@ -178,7 +181,9 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def _calibrated(calibration: dict[str, Any] | None) -> str:
+def _calibrated(calibration: dict[str, Any] | None, scores: str) -> str:
+    if calibration is None and scores == "discriminant":
+        return "estimated: put together without calibration, so it cannot tell what is unknown"
     if calibration is None:
         return "estimated from the sums"
     if not calibration["samples"]:

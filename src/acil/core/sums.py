@@ -217,6 +217,13 @@ class Sums:
         new.gram[:d, :d], new.moment[:d], new.total[:d] = self.gram, self.moment, self.total
         return new
 
+    def moved_to(self, device: torch.device) -> Sums:
+        """Return the sums on a device."""
+        new = self.draft()
+        new.matrix, new.version = Matrix(self.gram.to(device)), 0
+        new.moment, new.total = self.moment.to(device), self.total.to(device)
+        return new
+
     def clone(self) -> Sums:
         """Return sums that share no memory with these."""
         new = self.draft()

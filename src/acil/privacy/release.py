@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from acil.core.analytic import AnalyticModel, Frozen
-from acil.core.classifier import ACILClassifier, require_same_features
+from acil.core.classifier import ACILClassifier, origin_of
 from acil.core.expansion import Expansion
 from acil.core.inputs import (
     Labels,
@@ -155,8 +155,7 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
     total = states[0].model.ridge.clone()
     merged = replace(states[0], model=states[0].model.with_head(total))
     for release, state in zip(releases[1:], states[1:], strict=True):
-        merged.require_same_expansion(state)
-        require_same_features(releases[0], release)
+        origin_of(releases[0]).require_same(origin_of(release))
         check_same_kind(state.classes, merged.classes)
         merged = merged.merged(state.model.ridge.sums, state.classes, None)
     delta = min(ledger["delta"] for ledger in ledgers if ledger)
@@ -227,6 +226,11 @@ def require_releasable(model: ACILClassifier, state: State) -> Expansion:
         raise UnsupportedError(
             "A release needs rows of bounded length. Learn the model with clip_norm, chosen without the "
             "samples."
+        )
+    if not state.clipped:
+        raise UnsupportedError(
+            "A release needs rows that acil itself has clipped. This model has sums that were made "
+            "elsewhere: nobody can tell how long their rows were."
         )
     if state.scaling is not None:
         raise UnsupportedError(

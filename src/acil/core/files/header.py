@@ -32,6 +32,8 @@ from acil.errors import ModelFileError
 
 #: The version that is written, and those that are read.
 FORMAT_VERSION, READ_VERSIONS = 6, (5, 6)
+#: What is learnt, and what of. Other targets than classes have the sums of targets as tensors, too.
+TASKS, ENCODERS = ("classes",), ("features", "images", "text")
 #: Longest label, and longest text of any other entry, in characters.
 MAX_TEXT = 1024
 #: Text without NUL and lone surrogates; and text without controls and ends of lines, too.
@@ -223,6 +225,8 @@ check_identity = _object(
 HEADER: dict[str, Rule] = {
     "format_version": WIDTH,
     "kind": _one_of("full", "inference"),
+    "task": _one_of(*TASKS),
+    "encoder": _one_of(*ENCODERS),
     "parameters": _object(SET),
     "n_features": WIDTH,
     "feature_names": _or_none(_list_of(LABEL)),
@@ -234,6 +238,8 @@ HEADER: dict[str, Rule] = {
     "classes_dtype": TEXT,
     "counts": _list_of(COUNT),
     "weights": _or_none(_list_of(AMOUNT)),
+    "total_weight": _or_none(AMOUNT),
+    "clipped": TRUTH,
     "gamma": _or_none(AMOUNT),
     "gamma_chosen": TRUTH,
     "gamma_relative": _or_none(AMOUNT),
@@ -350,6 +356,12 @@ def parse_header(text: str) -> dict[str, Any]:
 
 def _bring_up_to_date(header: dict[str, Any]) -> None:
     """Add to a header of format 5 what format 6 has; it may be damaged."""
+    weights = header.get("weights")
+    numbers = isinstance(weights, list) and all(type(w) in (int, float) for w in weights)
+    header.setdefault("total_weight", math.fsum(weights or []) if numbers else None)
+    header.setdefault("task", "classes")
+    header.setdefault("encoder", "features" if header.get("images") is None else "images")
+    header.setdefault("clipped", True)
     parameters = header.get("parameters")
     if isinstance(parameters, dict):
         parameters.setdefault("expansion_bias", 0)
@@ -383,7 +395,7 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
     recursive, discriminant = header["solver"] == "recursive", header["scores"] == "discriminant"
     if len(counts) != n_classes or not 0 < sum(counts) < 2**63:
         yield f"'counts' must be one for each of {n_classes} classes, not all zero"
-    for key in ("weights", "gamma"):
+    for key in ("weights", "total_weight", "gamma"):
         if (header[key] is not None) != full:
             yield f"{key!r} belongs to full models, and only to them"
     largest = MAX_GAMMA[header["dtype"]]
@@ -398,8 +410,12 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
         yield "solver 'recursive' has no intercept and no mixed precision"
     if recursive and header["class_balance"] not in (False, True, 0):
         yield "solver 'recursive' has no class balance"
-    if (header["calibration"] is not None) != discriminant:
+    if header["calibration"] is not None and not discriminant:
         yield "'calibration' belongs to discriminant scores, and only to them"
+    if weights is not None and abs(header["total_weight"] - math.fsum(weights)) > 1e-8 * sum(weights):
+        yield "'total_weight' must be the sum of 'weights'"
+    if (header["images"] is None) != (header["encoder"] == "features"):
+        yield "'images' belongs to models of images or texts, and only to them"
     if discriminant and (recursive or header["class_balance"]):
         yield "discriminant scores need sums, and no class balance"
 
@@ -452,6 +468,8 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
     if header["kind"] == "full":
         triangle = (sums, (d * (d + 1) // 2,))
         gram = {"gram": triangle, "moment": (sums, (d, classes))}
+        if header["format_version"] > 5:
+            gram["total"] = (sums, (d,))
         expected |= gram if header["solver"] == "gram" else {"rfaum": triangle}
         # Not in memory: see `acil.core.files.pack`
         mixed = header["scores"] == "discriminant" or is_balanced(header["class_balance"])
