@@ -295,7 +295,7 @@ def test_inspect_and_predict_say_that_there_is_no_calibration(tmp_path):
     file, features = tmp_path / "m.acil", tmp_path / "x.npz"
     clf = ACILClassifier.from_sums(replace(model().fit(X, Y).sums(), calibration=None))
     save(clf, file)
-    np.savez(features, X=X[:3] * 50)
+    np.savez(features, features=X[:3] * 50)
     shown = CliRunner().invoke(app, ["inspect", str(file)], env={"COLUMNS": "300"})
     assert "put together without calibration" in shown.output
     answer = CliRunner().invoke(app, ["predict", str(file), str(features), "--json"])

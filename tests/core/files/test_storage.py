@@ -385,8 +385,8 @@ def test_packing_measures_nothing_and_the_model_made_of_it_measures_for_itself(m
         raise AssertionError("packing must not factorize")
 
     with monkeypatch.context() as context:
-        context.setattr("acil.core.Ridge.degrees_of_freedom", refuse)
-        context.setattr("acil.core.Ridge.condition", refuse)
+        context.setattr("acil.core.ridge.Ridge.degrees_of_freedom", refuse)
+        context.setattr("acil.core.ridge.Ridge.condition", refuse)
         content = pack(model)
     header = json.loads(content["header"])
     assert header["temperature"] is None
