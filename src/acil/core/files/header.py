@@ -395,7 +395,7 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
     recursive, discriminant = header["solver"] == "recursive", header["scores"] == "discriminant"
     if len(counts) != n_classes or not 0 < sum(counts) < 2**63:
         yield f"'counts' must be one for each of {n_classes} classes, not all zero"
-    for key in ("weights", "total_weight", "gamma"):
+    for key in ("weights", "gamma", "total_weight"):
         if (header[key] is not None) != full:
             yield f"{key!r} belongs to full models, and only to them"
     largest = MAX_GAMMA[header["dtype"]]
