@@ -23,8 +23,7 @@ from unittest import mock
 
 import torch
 
-from acil.bench.training.batches import Batches
-from acil.bench.training.loop import _numerics, _own_stream
+from acil.bench.training.loop import Batches, _numerics, _own_stream
 from acil.bench.training.network import Network
 from acil.bench.training.objectives import Assisted, AssistedLoss, CrossEntropy
 from acil.bench.training.recipes import recipe

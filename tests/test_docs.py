@@ -84,9 +84,13 @@ def test_first_steps_run_from_top_to_bottom(tmp_path, monkeypatch):
 
 
 def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, monkeypatch):
-    """The last three examples of docs/benchmark.md, as one module of a user."""
-    _, _, *code = blocks((ROOT / "docs" / "benchmark.md").read_text(), "python")
-    assert len(code) == 3
+    """The first and the last two examples of docs/benchmark.md, as one module of a user."""
+    text = (ROOT / "docs" / "benchmark.md").read_text()
+    method, _, _, *others = blocks(text, "python")
+    assert len(others) == 2
+    assert len(method.splitlines()) <= 40
+    assert text.index("class NearestMean") < text.index("\n## ")
+    code = (method, *others)
     monkeypatch.setattr("acil.encoders.images.backbones.BACKBONES", dict(BACKBONES))
     as_module(monkeypatch, "own_benchmark", "docs/benchmark.md", *code)
     config = make_config(
@@ -107,10 +111,10 @@ def test_own_data_set_backbone_and_method_of_the_benchmark_guide_run(tmp_path, m
 
 
 def test_benchmark_guide_runs_from_python(tmp_path, monkeypatch, capsys):
-    """The first two examples of docs/benchmark.md, and the command between them."""
+    """Two more examples of docs/benchmark.md, and the command between them."""
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "benchmark.md").read_text()
-    file, example, *_ = blocks(text, "python")
+    _, file, example, *_ = blocks(text, "python")
     executed("docs/benchmark.md", file)
     (command,) = re.findall(r"^\$ acil (.* features:.*)", text, flags=re.MULTILINE)
     result = CliRunner().invoke(app, shlex.split(command))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
-from acil.bench import metrics
+from acil.bench import job as metrics
 from acil.bench.plan import phases
 from acil.errors import InputError
 

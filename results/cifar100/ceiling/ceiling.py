@@ -22,8 +22,7 @@ import torch
 from torch.nn import functional
 
 from acil.bench.datasets import load
-from acil.bench.training.batches import Batches
-from acil.bench.training.loop import train
+from acil.bench.training.loop import Batches, train
 from acil.bench.training.network import Network
 from acil.bench.training.recipes import recipe
 from acil.encoders.images.backbones import build, normalise, save_backbone

@@ -23,18 +23,18 @@ import torch
 from torch import Tensor
 
 from acil.bench.datasets import load, restrict
+from acil.bench.job import accuracy
 from acil.bench.methods.frozen_features import Standardize
-from acil.bench.metrics import accuracy
 from acil.bench.orders import canonical_order, class_order
 from acil.bench.prepare import ProgressListener, dataset_name, digest
 from acil.bench.records import Records
 from acil.bench.rundir import environment_record, made
 from acil.bench.runner import RunFailedError
 from acil.bench.training.checkpoint import Checkpoint
-from acil.bench.training.fields import changed, parse_value
 from acil.bench.training.loop import train
 from acil.bench.training.network import Network
 from acil.bench.training.recipes import Recipe, recipe, to_dict
+from acil.bench.training.settings import changed, parse_value
 from acil.core.classifier import ACILClassifier
 from acil.core.files.writing import locked
 from acil.core.inputs import resolve_device
@@ -312,7 +312,7 @@ class Search:
     ) -> dict[str, list[float]]:
         features, rows = extractor.features(self.images), extractor.training_rows(self.images)
         if judged.features.standardize:
-            standardize = Standardize(features[split.trained])
+            standardize = Standardize.fitted(features[split.trained])
             features, rows = standardize(features), [standardize(view) for view in rows]
         head = ACILClassifier(
             expansion_size=judged.expansion_size,

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from acil.bench.orders import canonical_order
 from acil.bench.plan import DEFAULTS
-from acil.bench.training.fields import convert, parse_value
+from acil.bench.training.settings import convert, parse_value
 from acil.errors import InputError
 
 #: Method settings that have flags of their own.

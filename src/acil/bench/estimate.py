@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from acil.bench.config import RunConfig
-from acil.bench.methods.incremental import IncrementalNetwork
+from acil.bench.methods.base import SHARED_BASE
 from acil.bench.methods.registry import resolve
 from acil.bench.plan import Job, ends
 from acil.bench.prepare import PreparedRun, digest, prepare, told_left_out
@@ -134,19 +134,17 @@ def base_inputs(prepared: PreparedRun, jobs: Sequence[Job], folder: Path | None 
         return 0
     inputs: dict[tuple[int, str], int] = {}
     for job in {(job.seed, job.method): job for job in jobs}.values():
-        method = resolve(job.method)(prepared.context(job, None))
+        owner, count = resolve(job.method).base_training(prepared.context(job, None))
         shared = f"checkpoint/base-{digest(prepared.base_identity(job.seed))}/backbone.safetensors"
-        if isinstance(method, IncrementalNetwork) and method.own_base_inputs:
-            inputs[job.seed, method.host()] = method.own_base_inputs
-        elif folder is None or not (folder / shared).exists():
-            inputs[job.seed, "shared"] = prepared.recipe.training.inputs_per_image
+        if owner != SHARED_BASE or folder is None or not (folder / shared).exists():
+            inputs[job.seed, owner] = count
     return sum(inputs.values()) * int((prepared.data.train_labels < prepared.base).sum())
 
 
 def later_trained_images(prepared: PreparedRun, job: Job) -> int:
     """Return the same of what the method of a job trains beside base networks."""
-    method = resolve(job.method)(prepared.context(job, None))
-    return method.trained_images(prepared.phase_sizes(job), ends(job.grouping))
+    context, sizes = prepared.context(job, None), prepared.phase_sizes(job)
+    return resolve(job.method).trained_images(context, sizes, ends(job.grouping))
 
 
 def longest_first(prepared: PreparedRun, jobs: Sequence[Job]) -> list[Job]:

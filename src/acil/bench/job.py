@@ -1,4 +1,9 @@
-"""One job of a run: phase after phase with one method. Killed at any moment, it goes on exactly."""
+"""One job of a run: phase after phase with one method. Killed at any moment, it goes on exactly.
+
+What is measured after each phase, in percent: A_k is the accuracy after phase k over all test images of
+all classes seen; a_kj is the accuracy after phase k on the test images of the classes that came in phase
+j, predicting over all classes seen.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,8 @@ import json
 import logging
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,15 +22,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from acil.bench import metrics
 from acil.bench.methods import MemoryUse, Method, Phase, resolve
+from acil.bench.methods.base import SHARED_BASE
 from acil.bench.plan import Job, ends
 from acil.bench.prepare import PreparedRun, digest
 from acil.bench.records import finished, key
 from acil.bench.rundir import RunDirectory
 from acil.bench.training.loop import DivergedError
 from acil.core.files.writing import locked, write_tensors
-from acil.errors import ACILError, ModelFileError, ProcessLostError, SingularMatrixError
+from acil.errors import ACILError, InputError, ModelFileError, ProcessLostError, SingularMatrixError
 from acil.scale import Group, share
 
 logger = logging.getLogger(__name__)
@@ -106,34 +111,42 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
     A process of a group that is not rank 0 has no directory: it makes the same calls and leaves the
     files to rank 0.
     """
-    with prepared.group.together():
+    with _together(prepared.group):
         base_folder = None if directory is None else directory.base_folder
-        method = resolve(job.method)(prepared.context(job, base_folder))
+        planning = resolve(job.method)
+        context = prepared.context(job, base_folder)
+        method = planning(context)
+        own_base = planning.base_training(context)[0] != SHARED_BASE
         recorder = None if directory is None else Recorder(prepared, job, directory)
-        learnt = _restore(prepared, job, method, None if recorder is None else recorder.saved_state())
+        learnt = _restore(prepared, method, None if recorder is None else recorder.saved_state())
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
-        with prepared.group.together():
+        with _together(prepared.group):
             started = time.perf_counter()
-            with _base_training(prepared, job, directory, method, index):
+            with _base_training(prepared, job, None if own_base else directory, index):
                 method.learn(phase_of(prepared, job, index, n_seen))
             tested = torch.nonzero(prepared.data.test_labels < n_seen).flatten()
             answers = prepared.data.test_labels[tested]
             predictions = method.predict(prepared.data.test.subset(tested))
             seconds = time.perf_counter() - started
-            accuracy = metrics.accuracy(predictions, answers)
+            share = accuracy(predictions, answers)
             if recorder is not None:
                 recorder.phase(n_seen, predictions, answers, method.memory(), seconds)
                 recorder.state.save_if_due(index, method.state_dict)
         if prepared.progress is not None:
-            prepared.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, accuracy))
+            prepared.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, share))
         logger.info("%s, phase %d: %d classes seen", job.title, index, n_seen)
-    with prepared.group.together():
+    with _together(prepared.group):
         data, joint = prepared.data, {}
         if prepared.config.joint_check:
-            joint = method.compare_with_joint(data.train, data.train_labels, data.test)
+            joint = planning.compare_with_joint(method, data.train, data.train_labels, data.test)
         if recorder is not None:
             recorder.summaries(joint)
             recorder.state.path.unlink(missing_ok=True)
+
+
+def _together(group: Group) -> AbstractContextManager[None]:
+    """Let processes that work together fail together; one alone has nobody to tell."""
+    return group.together() if group.size > 1 else nullcontext()
 
 
 def phase_of(prepared: PreparedRun, job: Job, index: int, n_seen: int) -> Phase:
@@ -145,9 +158,7 @@ def phase_of(prepared: PreparedRun, job: Job, index: int, n_seen: int) -> Phase:
     return Phase(number, classes, data.train.subset(indices), data.train_labels[indices], n_seen)
 
 
-def _restore(
-    prepared: PreparedRun, job: Job, method: Method, found: tuple[int, dict[str, Any]] | None
-) -> int:
+def _restore(prepared: PreparedRun, method: Method, found: tuple[int, dict[str, Any]] | None) -> int:
     """Load the last state of an interrupted job; return the last phase learnt, -1 if none.
 
     In a group, what rank 0 has found counts.
@@ -157,20 +168,18 @@ def _restore(
         return -1
     learnt = int(content.pop(_PHASE))
     method.load_state_dict(content)
-    method.resume(phase_of(prepared, job, 0, ends(job.grouping)[0]))
     return learnt
 
 
 @contextmanager
 def _base_training(
-    prepared: PreparedRun, job: Job, directory: RunDirectory | None, method: Method, index: int
+    prepared: PreparedRun, job: Job, directory: RunDirectory | None, index: int
 ) -> Iterator[None]:
     """Let one process at a time train the base network that all jobs of a seed share.
 
     The others wait, and find it trained. Methods that train a network of their own do so side by side.
     """
     shared = prepared.backbone is None and prepared.data.train.has_pixels
-    shared = shared and not getattr(method, "own_base_inputs", 0)
     with ExitStack() as lock:
         if directory is not None and prepared.config.jobs > 1 and index == 0 and shared:
             folder = directory.base_folder(digest(prepared.base_identity(job.seed)))
@@ -216,20 +225,20 @@ class Recorder:
         self, n_seen: int, predictions: Tensor, labels: Tensor, memory: MemoryUse, seconds: float
     ) -> None:
         """Record what one phase gave, for each grouping that has a phase ending here."""
-        accuracy, ended = metrics.accuracy(predictions, labels), time.time()
+        share, ended = accuracy(predictions, labels), time.time()
         self.seconds.setdefault(n_seen, seconds)
         for k, (grouping, seen) in self.covers.items():
             if n_seen not in seen:
                 continue
             index = seen.index(n_seen)
             begun = seen[index - 1] if index else 0
-            by_origin = metrics.accuracy_by_origin(predictions, labels, grouping[: index + 1])
+            by_origin = accuracy_by_origin(predictions, labels, grouping[: index + 1])
             record = {
                 "kind": "phase",
                 **self.labels[k],
                 "phase": index,
                 "classes_seen": n_seen,
-                "accuracy": accuracy,
+                "accuracy": share,
                 "base_accuracy": by_origin[0],
                 "accuracy_by_origin": list(by_origin),
                 "memory": asdict(memory),
@@ -266,6 +275,45 @@ class Recorder:
                     **joint,
                 }
             )
+
+
+def accuracy(predictions: Tensor, labels: Tensor) -> float:
+    """Return the share of right predictions (n,) in percent: every image counts the same.
+
+    Examples
+    --------
+    >>> accuracy(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 1, 1, 2]))
+    75.0
+    """
+    if predictions.shape != labels.shape or labels.ndim != 1:
+        raise InputError(
+            "predictions and labels must be one-dimensional and of equal length, got shapes "
+            f"{tuple(predictions.shape)} and {tuple(labels.shape)}."
+        )
+    if labels.numel() == 0:
+        raise InputError("There is no test image, so the accuracy is undefined.")
+    # The count is exact, so the same predictions give the same bits on every machine.
+    return 100.0 * int((predictions == labels).sum()) / labels.numel()
+
+
+def accuracy_by_origin(
+    predictions: Tensor, labels: Tensor, phases: Sequence[Sequence[int]]
+) -> tuple[float, ...]:
+    """Return the accuracy on the classes of each phase so far: one row a_k0 … a_kk of the matrix.
+
+    ``phases`` has the labels that came in each phase 0 … k, each of which has test images; predictions
+    are over all classes seen.
+
+    Examples
+    --------
+    >>> accuracy_by_origin(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 1, 2, 2]), [(0, 1), (2,)])
+    (100.0, 50.0)
+    """
+    row = []
+    for classes in phases:
+        here = torch.isin(labels, torch.tensor(classes, dtype=labels.dtype, device=labels.device))
+        row.append(accuracy(predictions[here], labels[here]))
+    return tuple(row)
 
 
 class StateFile:

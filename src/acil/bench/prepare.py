@@ -18,13 +18,11 @@ from acil.bench.config import METHOD_SETTINGS, RunConfig, data_options
 from acil.bench.datasets import DATASETS, WITH_PLACE, Dataset, load, restrict
 from acil.bench.methods import Context, available, resolve
 from acil.bench.methods.base_network import NO_BASE, stored_classifier
-from acil.bench.methods.frozen_features import FrozenMethod
-from acil.bench.methods.incremental import IncrementalNetwork, increment_training
 from acil.bench.orders import canonical_order, class_order
 from acil.bench.plan import Job, families, has_column, phases, variants
 from acil.bench.records import key
-from acil.bench.training.fields import changed
 from acil.bench.training.recipes import Recipe, recipe, to_dict
+from acil.bench.training.settings import changed
 from acil.core.inputs import resolve_device
 from acil.encoders.images.backbones import Backbone, Preprocessing, build, load_backbone
 from acil.encoders.images.cache import FeatureCache
@@ -126,12 +124,8 @@ class PreparedRun:
                 f"{', '.join(map(str, config.phases))}. Leave out --suite {config.suite}."
             )
         for job in jobs:
-            method, context = resolve(job.method), self.context(job, None)
-            # Both refuse what cannot be set, before hours of training.
-            if issubclass(method, IncrementalNetwork):
-                increment_training(context, method.schedules)
-            elif method.analytic_heads or issubclass(method, FrozenMethod):
-                method(context)
+            # What cannot be set is refused before hours of training.
+            resolve(job.method).check(self.context(job, None))
         return jobs
 
     @property

@@ -232,7 +232,7 @@ def choose(
     from acil.bench.choice import DEFAULTS, GAMMAS, Search, table
     from acil.bench.prepare import dataset_name
     from acil.bench.runner import RunFailedError
-    from acil.bench.training.fields import convert
+    from acil.bench.training.settings import convert
 
     _import_from_here()
     tried = [_candidate(text) for text in try_ or []]

@@ -37,7 +37,7 @@ def prepare(
 ) -> None:
     """Fetch a data set, or take its archive; check and unpack it."""
     from acil.bench.datasets import prepare as prepare_data
-    from acil.bench.training.fields import parse_value
+    from acil.bench.training.settings import parse_value
 
     chosen = {key: parse_value(value) for key, value in map(assignment, options or [])}
 

@@ -134,7 +134,13 @@ def evaluate(
     model: Model,
     images: LabelledImages,
     class_name: ClassName = None,
-    plot: Annotated[Path | None, typer.Option(help="Write the confusion matrix as PNG here.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write a page here (.html) that one looks at, with images in it: one file."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the confusion matrix alone as PNG here.")
+    ] = None,
     show: Annotated[
         int, typer.Option(min=0, help="Number of wrong images, and of doubtful ones, to name.")
     ] = 5,
@@ -147,11 +153,15 @@ def evaluate(
 
     Accuracies are in percent and count the likeliest class, also of images that are called unknown. A
     file that cannot be read is told on stderr and counts nowhere; with --strict the command fails. Wrong
-    images are named, those first of which the model is surest, and right ones that it gives less than
-    90 %.
+    images are named, those first of which the model is surest that they are of another class, and right
+    ones that it gives less than 90 %. The page of --report shows them, and what is confused with what;
+    it has images in it, and only you may read it.
     """
-    if plot is not None:
-        require_free(plot, force)
+    for path in (report, plot):
+        if path is not None:
+            require_free(path, force)
+    if report is not None and report.suffix.lower() not in (".html", ".htm"):
+        raise typer.BadParameter("Give a name that ends with .html.", param_hint="--report")
     sources, labels = given(images, class_name)
     from acil.growing import ImageClassifier
 
@@ -159,6 +169,9 @@ def evaluate(
         progress = begin(HEAD if labels is None else "images", HEAD)
         classifier = ImageClassifier.load(model, backbone=backbone)
         found = classifier.evaluate(sources, labels, skip_bad=skip_bad, progress=progress)
+        if report is not None:
+            begin("writing the report")
+            found.to_html(report, model.name)
     tell_skipped(found.skipped)
     if plot is not None:
         _draw(found, plot)
@@ -181,7 +194,13 @@ def evaluate(
     doubtful = [(name, prediction) for name, prediction in found.right if prediction.top[0][1] < _SURE]
     _show_images("doubtful", doubtful, show)
     called = f"; {sum(found.unknown.values())} called unknown" if tells else ""
-    typer.echo(f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')}{called}")
+    low, high = found.interval
+    typer.echo(
+        f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')} "
+        f"(95 % interval {low:.1f} to {high:.1f}){called}"
+    )
+    if report is not None:
+        tell(f"{report}  contains samples; only you may read it")
     if plot is not None:
         tell(str(plot))
 

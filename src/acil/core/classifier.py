@@ -571,7 +571,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = self._require_state().model
         d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
         triangle, matrix = d * (d + 1) // 2 * number, d * c * number
-        kept = {"gram": {"gram": triangle, "moment": matrix}, "recursive": {"rfaum": triangle}}
+        sums = {"gram": triangle, "moment": matrix, "total": d * number}
+        kept = {"gram": sums, "recursive": {"rfaum": triangle}}
         parts = {"coef": matrix, "intercept": c * number, **kept.get(model.head.solver, {})}
         if model.expansion.projection is not None:
             parts["projection"] = model.expansion.in_features * d * 4

@@ -15,7 +15,7 @@ import numpy as np
 from acil.core.classifier import ACILClassifier
 from acil.core.files import load as load_head
 from acil.core.files import save as save_head
-from acil.encoders.images.decode import Source
+from acil.encoders.images.decode import Source, thumbnail
 from acil.encoders.images.embedder import Embedder, ImageProgress, embed_files
 from acil.encoders.images.listing import (
     Given,
@@ -37,11 +37,14 @@ from acil.encoders.images.stored import (
 )
 from acil.encoders.samples import Samples
 from acil.errors import InputError, NotFittedError
-from acil.growing.results import Evaluation, Prediction, Report
+from acil.growing.results import Evaluation, Prediction, Report, Shown
 from acil.growing.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
 from acil.growing.undo import keep_state, kept_states, remove_states, require_access
 
 logger = logging.getLogger(__name__)
+
+#: Width and height of images in a report, at most, in pixels.
+_THUMBNAIL = 160
 
 
 class ImageClassifier:
@@ -334,6 +337,18 @@ class ImageClassifier:
             Of an image that cannot be read, return a prediction that has an ``error`` and no label,
             instead of refusing all.
         """
+        return self._classified(sources, top, unknown_above, progress, skip_bad, None)
+
+    def _classified(
+        self,
+        sources: Sequence[Source] | Samples,
+        top: int,
+        unknown_above: float | None,
+        progress: ImageProgress | None,
+        skip_bad: bool,
+        given: Sequence[str] | None,
+    ) -> list[Prediction]:
+        """Classify images, of which these are said to be the true classes."""
         require_list(sources)
         if top < 1:
             raise InputError(f"top must be at least 1, got {top}.")
@@ -341,10 +356,11 @@ class ImageClassifier:
         if isinstance(sources, Samples):
             require_identity(sources.identity, snapshot.identity)
             rows = sources.rows_for(snapshot.head)
-            return snapshot.classify(rows, sources.images, top, unknown_above)
+            return snapshot.classify(rows, sources.images, top, unknown_above, given)
         found = embed_files(sources, self.embedder, skip_bad, progress)
         names = [name_of(sources[i], i) for i in found.kept]
-        answers = snapshot.classify(found.features.numpy(), names, top, unknown_above)
+        kept = None if given is None else [given[i] for i in found.kept]
+        answers = snapshot.classify(found.features.numpy(), names, top, unknown_above, kept)
         by_place = dict(zip(found.kept, answers, strict=True))
         return [
             by_place.get(i) or Prediction(name_of(source, i), "", False, (), None, found.bad.get(i))
@@ -360,7 +376,10 @@ class ImageClassifier:
         skip_bad: bool = False,
         progress: ImageProgress | None = None,
     ) -> Evaluation:
-        """Compare predictions with the true classes of images, given as in `prepare`."""
+        """Compare predictions with the true classes of images, given as in `prepare`.
+
+        `Evaluation.to_html` makes a page of it.
+        """
         sources: Sequence[Source] | Samples
         if isinstance(source, Samples):
             sources, names = source, source.require_labels().names
@@ -373,8 +392,9 @@ class ImageClassifier:
                 f"None of these classes has been learnt: {first_of(sorted(set(names)))}. Known are "
                 f"{first_of(classes)}."
             )
-        predictions = self.classify(sources, 1, unknown_above, progress, skip_bad=skip_bad)
-        return Evaluation.of(classes, names, predictions)
+        predictions = self._classified(sources, 3, unknown_above, progress, skip_bad, names)
+        shown = None if isinstance(sources, Samples) else _thumbnails(sources)
+        return Evaluation.of(classes, names, predictions, unknown_above, shown)
 
     def save(
         self, path: str | os.PathLike[str], *, inference: bool = False, undo: bool | None = None
@@ -469,3 +489,9 @@ class ImageClassifier:
         self._snapshot = made = Snapshot.of(head, tracker, source)
         seconds, skipped = time.perf_counter() - start, samples.skipped
         return Report(samples.counts, made.totals, skipped, (), (), samples.seconds, seconds)
+
+
+def _thumbnails(sources: Sequence[Source]) -> Shown:
+    """Return what shows each of these images in a report."""
+    by_name = {name_of(source, i): source for i, source in enumerate(sources)}
+    return lambda name: thumbnail(by_name[name], _THUMBNAIL)

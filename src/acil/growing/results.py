@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,9 @@ import numpy.typing as npt
 
 from acil.encoders.samples import counted
 from acil.errors import InputError
+
+#: What a report shows of a sample, by what it is called: a small JPEG, or a text, or nothing (None).
+Shown = Callable[[str], bytes | str | None]
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,28 @@ class Prediction:
     """Above 1 for 5 % of images of the classes learnt, and for others; None if the model cannot tell."""
     error: str | None = None
     """Why the image cannot be read; then it has no label."""
+    given: float | None = None
+    """Probability of the class that was given as the true one; None if none was, or it is not learnt."""
+
+    @property
+    def contradiction(self) -> float:
+        """How much likelier the likeliest class is than the one that was given, as a logarithm."""
+        if self.given is None:
+            return 0.0
+        return math.log(self.top[0][1] / max(self.given, 1e-300))
+
+    @property
+    def closeness(self) -> float:
+        """How close the second class comes to the first, from 0 to 1: what a label would decide."""
+        return self.top[1][1] / self.top[0][1] if len(self.top) > 1 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
         top = [{"label": label, "probability": probability} for label, probability in self.top]
-        return {**asdict(self), "top": top}
+        values = {**asdict(self), "top": top}
+        if self.given is None:
+            del values["given"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -77,15 +99,27 @@ class Evaluation:
     not_learnt_unknown: int
     """How many of these were called unknown."""
     wrong: tuple[tuple[str, Prediction], ...]
-    """True class and prediction of the images whose likeliest class is another, the surest first."""
+    """True class and prediction of the images whose likeliest class is another; those first of which the
+    model is surest that it is not the one given, which often have a wrong label."""
     right: tuple[tuple[str, Prediction], ...]
     """The same of the other images of classes that the model has learnt, the most doubtful first."""
     skipped: tuple[str, ...]
     """Messages about files that could not be read."""
+    strange: tuple[tuple[str, Prediction], ...] = ()
+    """True class and prediction of the images of classes that the model has not learnt."""
+    unknown_above: float | None = None
+    """Novelty beyond which images were called unknown; None if none was."""
+    shown: Shown | None = field(default=None, repr=False)
+    """What a report shows of a sample of this name; None shows the name alone."""
 
     @classmethod
     def of(
-        cls, classes: Sequence[str], names: Sequence[str], predictions: Sequence[Prediction]
+        cls,
+        classes: Sequence[str],
+        names: Sequence[str],
+        predictions: Sequence[Prediction],
+        unknown_above: float | None = None,
+        shown: Shown | None = None,
     ) -> Evaluation:
         """Count the predictions of a model of these classes, given the true name of each image."""
         readable = [pair for pair in zip(names, predictions, strict=True) if pair[1].error is None]
@@ -98,16 +132,19 @@ class Evaluation:
         for name, found in learnt:
             confusion[place[name], place[found.top[0][0]]] += 1
         doubtful = sorted(learnt, key=lambda pair: pair[1].top[0][1])
-        surest = sorted(learnt, key=lambda pair: -pair[1].top[0][1])
+        mislabelled = sorted(learnt, key=lambda pair: -pair[1].contradiction)
         return cls(
             tuple(classes),
             confusion,
             counted(name for name, found in learnt if found.unknown),
             counted(name for name, _ in others),
             sum(found.unknown for _, found in others),
-            tuple((name, found) for name, found in surest if name != found.top[0][0]),
+            tuple((name, found) for name, found in mislabelled if name != found.top[0][0]),
             tuple((name, found) for name, found in doubtful if name == found.top[0][0]),
             tuple(found.error for found in predictions if found.error is not None),
+            tuple(others),
+            unknown_above,
+            shown,
         )
 
     @property
@@ -121,6 +158,14 @@ class Evaluation:
         return 100.0 * float(np.trace(self.confusion)) / self.images
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Where the accuracy of such images lies with a probability of 95 % (Wilson), in percent."""
+        from scipy.stats import binomtest
+
+        found = binomtest(int(np.trace(self.confusion)), self.images).proportion_ci(method="wilson")
+        return 100.0 * float(found.low), 100.0 * float(found.high)
+
+    @property
     def per_class(self) -> dict[str, float]:
         """Right images of each class, in percent; classes without images are left out."""
         totals = self.confusion.sum(axis=1)
@@ -132,12 +177,23 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
+        values = {name: value for name, value in vars(self).items() if name not in ("strange", "shown")}
         return {
             "accuracy": self.accuracy,
+            "interval": self.interval,
             "images": self.images,
             "per_class": self.per_class,
-            **vars(self),
+            **values,
             "confusion": self.confusion.tolist(),
             "wrong": [{"class": name, **found.to_dict()} for name, found in self.wrong],
             "right": [{"class": name, **found.to_dict()} for name, found in self.right],
         }
+
+    def to_html(self, path: str | os.PathLike[str], name: str = "") -> None:
+        """Write a page about it, in one file that only its owner may read: it has samples in it.
+
+        ``name`` says which model it is about. A file that is there is replaced.
+        """
+        from acil.growing.report import write_report
+
+        write_report(self, path, name)

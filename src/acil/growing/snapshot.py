@@ -259,8 +259,12 @@ class Snapshot:
         images: Sequence[str],
         top: int,
         unknown_above: float | None,
+        given: Sequence[str] | None = None,
     ) -> list[Prediction]:
-        """Return what the model says of images of these names, from their features."""
+        """Return what the model says of images of these names, from their features.
+
+        ``given`` are the classes that are said to be the true ones.
+        """
         if not len(features):
             return []
         head = self.solved()
@@ -270,10 +274,15 @@ class Snapshot:
         if self.knows_novelty:
             novelties = head.relative_novelty(features).tolist()
         classes = head.classes_
+        place = {str(name): column for column, name in enumerate(classes.tolist())}
+        names = [""] * len(features) if given is None else given
         found = []
-        for image, row, columns, novelty in zip(images, probabilities, best, novelties, strict=True):
+        for image, row, columns, novelty, name in zip(
+            images, probabilities, best, novelties, names, strict=True
+        ):
             likeliest = tuple((str(classes[c]), float(row[c])) for c in columns)
             unknown = novelty is not None and unknown_above is not None and novelty > unknown_above
             label = UNKNOWN if unknown else likeliest[0][0]
-            found.append(Prediction(image, label, unknown, likeliest, novelty))
+            share = float(row[place[name]]) if name in place else None
+            found.append(Prediction(image, label, unknown, likeliest, novelty, given=share))
         return found

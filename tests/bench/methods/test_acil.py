@@ -2,11 +2,13 @@
 
 import torch
 
+from acil.bench.methods import resolve
 from acil.core.classifier import ACILClassifier
 from support.frozen_phases import gaussians, learnt, phase, phases, vectors
 
 #: Scores agree up to ε·κ; κ is below 1e6 here.
 TOLERANCE = 1e-9
+COMPARE = resolve("acil").compare_with_joint
 
 
 def test_comparison_with_joint_learning_is_not_zero_by_construction():
@@ -14,9 +16,8 @@ def test_comparison_with_joint_learning_is_not_zero_by_construction():
     features, labels = gaussians(per_class=60)
     everything = vectors(features)
     for groups in ([tuple(range(6))], [(0, 1, 2), (3,), (4, 5)]):
-        report = learnt("acil", phases(features, labels, groups)).compare_with_joint(
-            everything, labels, everything
-        )
+        learner = learnt("acil", phases(features, labels, groups))
+        report = COMPARE(learner, everything, labels, everything)
         assert 0 < report["joint_difference"] < TOLERANCE
 
 
@@ -24,7 +25,7 @@ def test_comparison_with_joint_learning_sees_a_difference():
     """Half of the rows learnt and all of them compared: far beyond rounding."""
     features, labels = gaussians(per_class=60)
     half = learnt("acil", [phase(features[::2], labels[::2])])
-    report = half.compare_with_joint(vectors(features), labels, vectors(features))
+    report = COMPARE(half, vectors(features), labels, vectors(features))
     joint = ACILClassifier(**({"scores": "ridge"} | half.classifier.get_params())).fit(features, labels)
     expected = joint.decision_function(features)
     found = half.classifier.decision_function(features)

@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import Ridge
 
 from acil.bench.config import make_config
-from acil.bench.methods import Context, Phase
+from acil.bench.methods import Context, Phase, resolve
 from acil.bench.methods.acil import ACIL
 from acil.bench.methods.frozen_features import Standardize, own_rows
 from acil.bench.records import Records
@@ -26,7 +26,7 @@ from acil.errors import InputError
 
 def test_base_features_are_centred_with_equal_deviations_and_the_same_mean_squared_length():
     features = torch.randn(400, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7) + 3
-    found = Standardize(features)(features).double()
+    found = Standardize.fitted(features)(features).double()
     assert found.mean(dim=0).abs().max() < 1e-5
     deviations = found.std(dim=0, correction=0)
     torch.testing.assert_close(deviations, deviations.mean().expand(6), rtol=1e-5, atol=0)
@@ -37,9 +37,9 @@ def test_base_features_are_centred_with_equal_deviations_and_the_same_mean_squar
 def test_dimensions_that_never_move_are_left_out():
     features = torch.rand(50, 3, generator=torch.Generator().manual_seed(0))
     features[:, 1] = 2.0
-    standard = Standardize(features)
+    standard = Standardize.fitted(features)
     assert standard(torch.tensor([[0.0, 1e6, 0.0]]))[0, 1] == 0
-    assert torch.isfinite(Standardize(torch.zeros(4, 2))(torch.ones(1, 2))).all()
+    assert torch.isfinite(Standardize.fitted(torch.zeros(4, 2))(torch.ones(1, 2))).all()
 
 
 def summaries(folder):
@@ -111,10 +111,10 @@ def test_views_are_rows_of_training_and_an_image_is_classified_as_it_is(images):
     method = ACIL(Context(chosen, 0, torch.device("cpu"), 3, backbone=backbone))
     method.learn(Phase(0, (0, 1, 2), images, labels, 0))
     plain, mirrored = FeatureExtractor(backbone, settings).training_rows(images)
-    standardize = Standardize(plain)
+    standardize = Standardize.fitted(plain)
     X = torch.cat([standardize(plain), standardize(mirrored)])
     expected = Ridge(alpha=0.5, fit_intercept=False).fit(X.double(), np.eye(3)[labels.repeat(2)])
     scores = expected.predict(standardize(plain).double())
     np.testing.assert_allclose(method.classifier.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
     assert method.predict(images).tolist() == scores.argmax(1).tolist()
-    assert method.compare_with_joint(images, labels, images)["joint_difference"] < 1e-9
+    assert resolve("acil").compare_with_joint(method, images, labels, images)["joint_difference"] < 1e-9

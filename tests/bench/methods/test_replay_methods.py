@@ -12,9 +12,8 @@ from acil.bench.methods.base import Phase
 from acil.bench.methods.base_network import network_features
 from acil.bench.methods.exemplars import herd
 from acil.bench.methods.incremental import increment_training
-from acil.bench.training.fields import changed
 from acil.bench.training.recipes import RECIPES
-from acil.bench.training.settings import Training
+from acil.bench.training.settings import Training, changed
 from acil.encoders.images.backbones import build
 from acil.encoders.images.imageset import ImageSet
 from acil.errors import InputError, NotFittedError
@@ -160,17 +159,22 @@ def test_settings_reach_the_method_and_unknown_ones_are_refused():
     ],
 )
 def test_schedules_for_cifar_are_the_published_ones(name, epochs, milestones, weight_decay):
-    found = increment_training(paper_context(), resolve(name).schedules)
+    found = increment_training(paper_context(), resolve(name).method.schedules)
     assert (found.epochs, found.milestones, found.weight_decay) == (epochs, milestones, weight_decay)
     assert found.augment == ("crop", "flip")
     assert found.learning_rate == (2.0 if name == "icarl-bce" else 0.1)
     # A recipe that nobody has published a schedule for is taken as it is.
-    assert increment_training(make_context(), resolve(name).schedules) == make_context().recipe.training
+    assert (
+        increment_training(make_context(), resolve(name).method.schedules)
+        == make_context().recipe.training
+    )
 
 
 def test_schedules_for_imagenet_are_the_published_ones():
     context = dataclasses.replace(paper_context(), recipe=RECIPES["imagenet"])
-    bce, bic = (increment_training(context, resolve(name).schedules) for name in ("icarl-bce", "bic"))
+    bce, bic = (
+        increment_training(context, resolve(name).method.schedules) for name in ("icarl-bce", "bic")
+    )
     assert (bce.epochs, bce.milestones, bce.learning_rate, bce.decay) == (60, (20, 30, 40, 50), 2.0, 0.2)
     assert (bic.epochs, bic.milestones, bic.batch_size) == (100, (30, 60, 80, 90), 256)
 
@@ -192,16 +196,16 @@ def test_images_to_train_on_are_counted_with_all_stages(name, expected):
 
 def test_what_the_user_sets_stays_even_if_it_is_what_the_recipe_has():
     asked = dataclasses.replace(paper_context(), recipe_changes=frozenset({"training.epochs"}))
-    assert increment_training(asked, resolve("lwf").schedules).epochs == 160
-    assert increment_training(paper_context(), resolve("lwf").schedules).epochs == 250
+    assert increment_training(asked, resolve("lwf").method.schedules).epochs == 160
+    assert increment_training(paper_context(), resolve("lwf").method.schedules).epochs == 250
     asked = dataclasses.replace(paper_context(), settings={"increment.epochs": 7})
-    assert increment_training(asked, resolve("lwf").schedules).epochs == 7
+    assert increment_training(asked, resolve("lwf").method.schedules).epochs == 7
 
 
 def test_changes_of_the_recipe_by_the_user_win_over_published_schedules():
     shorter = changed(RECIPES["paper"], {"training.epochs": 3, "training.precision": "bf16"})
     context = dataclasses.replace(make_context(), recipe=shorter)
-    found = increment_training(context, resolve("bic").schedules)
+    found = increment_training(context, resolve("bic").method.schedules)
     assert (found.epochs, found.milestones, found.precision) == (3, (100, 150, 200), "bf16")
 
 

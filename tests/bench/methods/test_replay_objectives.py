@@ -84,7 +84,7 @@ def test_losses_are_weighed_by_the_share_of_old_classes(name, settings, values, 
 )
 def test_own_base_network_has_the_form_and_the_loss_of_its_method(name, options, objective, monkeypatch):
     asked = []
-    module = resolve(name).__module__
+    module = resolve(name).method.__module__
     monkeypatch.setattr(f"{module}.own_base_network", lambda *given: asked.extend([*given, None]))
     resolve(name)(make_context()).base(make_phases()[0])
     assert (asked[4], type(asked[6]).__name__) == (options, objective)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from acil.bench.training.batches import Batches
 from acil.bench.training.checkpoint import Checkpoint, training_identity
+from acil.bench.training.loop import Batches
 from acil.bench.training.objectives import (
     CONTRAST_TEMPERATURE,
     Assisted,

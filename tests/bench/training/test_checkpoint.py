@@ -25,7 +25,7 @@ def report_every_step():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acil.bench.training.loop.REPORT_SECONDS", 0.0)
         # Several chunks an epoch, so that trainings are also interrupted within and between chunks.
-        patch.setattr("acil.bench.training.batches._CHUNK_BYTES", 2 * 16 * 64)
+        patch.setattr("acil.bench.training.loop._CHUNK_BYTES", 2 * 16 * 64)
         yield
 
 

@@ -93,7 +93,7 @@ def test_every_image_is_seen_once_an_epoch_in_a_new_order():
 
 def test_chunks_do_not_change_which_images_make_a_batch(monkeypatch):
     first = fit(make_network(), *problem(), SHORT)
-    monkeypatch.setattr("acil.bench.training.batches._CHUNK_BYTES", 1)
+    monkeypatch.setattr("acil.bench.training.loop._CHUNK_BYTES", 1)
     assert same_state(first, fit(make_network(), *problem(), SHORT))
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from acil.bench.metrics import accuracy
 
 from acil.bench.choice import Search
 from acil.bench.methods.base import Context, Phase
 from acil.bench.methods.ds_al import DSAL
-from acil.bench.metrics import accuracy
 from acil.bench.training.recipes import recipe
 from acil.encoders.images.backbones import load_backbone
 from acil.encoders.images.cache import FeatureCache

@@ -22,17 +22,16 @@ Differences from the original:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from acil.bench.methods.base import Context
-from acil.bench.methods.incremental import IncrementalNetwork
-from acil.bench.training.convolution import ScaledConv2d
-from acil.bench.training.fields import Settings, read_settings
+from acil.bench.methods.incremental import Wrapper
+from acil.bench.training.convolution import ScaledConv2d, replace_convolutions
+from acil.bench.training.settings import Settings
 from acil.encoders.images.backbones import Backbone
 
 
@@ -49,12 +48,12 @@ def scale_kernels_(network: nn.Module) -> None:
     Names of parameters stay; each convolution gets ``scale`` of shape (outputs, inputs, 1, 1) beside its
     ``weight``. Normalisation stays as it is, and trained.
     """
-    for module in network.modules():
-        if type(module) is nn.Conv2d:
-            module.weight.requires_grad_(False)
-            shape = (*module.weight.shape[:2], 1, 1)
-            module.scale = nn.Parameter(torch.ones(shape, device=module.weight.device))
-            module.__class__ = ScaledConv2d
+    plain: dict[nn.Module, type[nn.Conv2d]] = {
+        module: ScaledConv2d for module in network.modules() if type(module) is nn.Conv2d
+    }
+    for module in plain:
+        module.get_parameter("weight").requires_grad_(False)
+    replace_convolutions(network, plain)
 
 
 class TwoBranches(Backbone):
@@ -83,27 +82,19 @@ class TwoBranches(Backbone):
         return found
 
 
-class AANets(IncrementalNetwork):
+class AANets(Wrapper):
     """Train a host method on two branches."""
 
-    wrapper_settings = AANetsSettings
+    name = "aanets"
+    settings_type = AANetsSettings
+    networks = 2
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.share = read_settings(AANetsSettings, context.settings).aanets_share
-
-    def student(self) -> Any:
-        """Return a copy of the network, in the first increment with two branches."""
-        network = super().student()
+    def prepare(self, network: Any) -> None:
+        """Give the network of the first increment two branches."""
         if not isinstance(network.backbone, TwoBranches):
-            network.backbone = TwoBranches(network.backbone, self.share)
-        return network
+            network.backbone = TwoBranches(network.backbone, self.settings.aanets_share)
 
-    def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        """Return the host's count twice: each image goes through two networks."""
-        return 2 * super().increment_images(index, sizes, seen)
-
-    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Any:
+    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Backbone:
         if any(name.startswith("backbone.stable.") for name in weights):
-            backbone = TwoBranches(backbone, self.share)
-        return super().rebuilt(backbone, weights)
+            return TwoBranches(backbone, self.settings.aanets_share)
+        return backbone

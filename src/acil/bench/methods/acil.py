@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from acil.bench.methods.base import Context, MemoryUse, Phase
-from acil.bench.methods.frozen_features import FrozenMethod, own_images
+from acil.bench.methods.frozen_features import FrozenMethod, FrozenPlanning, own_images
 from acil.core.classifier import ACILClassifier
 from acil.core.files import pack, unpack
 from acil.core.parameters import check_parameters
@@ -32,48 +32,33 @@ from acil.scale import Group, partial_fit
 _JOINT_ORDER = 1
 
 
-class ACIL(FrozenMethod):
-    """The paper's method, end to end."""
+class ACILPlanning(FrozenPlanning):
+    """What a run asks about ACIL."""
 
-    grouping_free = True
-    analytic_heads = 1
-
-    @classmethod
-    def takes_shards(cls, settings: Mapping[str, Any]) -> bool:
+    def takes_shards(self, settings: Mapping[str, Any]) -> bool:
         """Say whether several processes can learn together: by adding sums, which recursion lacks."""
         return bool(settings.get("solver", "gram") == "gram")
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.classifier = new_classifier(context)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return sums, weights and expansion; the network is in the shared checkpoint folder."""
-        self._make_room()
-        return pack(self.classifier)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from sums that were saved; the network comes from the base phase's checkpoint."""
-        self.classifier = unpack(state, device=str(self.context.device))
-
-    def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
+    def compare_with_joint(
+        self, method: ACIL, images: ImageSet, labels: Tensor, test: ImageSet
+    ) -> dict[str, float]:
         """Return ``joint_difference``, ``condition`` and, of the solver "gram", ``gamma_relative``.
 
         The first is the relative difference of the test scores to those of learning everything at once.
         """
-        group = self.context.group
-        self._make_room()
-        joint = ACILClassifier(**self.classifier.get_params())
+        group, phased = method.context.group, method.classifier
+        method.make_room()
+        joint = ACILClassifier(**phased.get_params())
         # In another order of rows: with the same one, a run of a single phase would differ by nothing.
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_JOINT_ORDER))
         images, labels = own_images(images.subset(order), labels[order], group)
-        learn(joint, *self.training_rows(images, labels), group)
+        learn(joint, *method.features.training_rows(images, labels), group)
         test, _ = own_images(test, torch.empty(len(test)), group)
         squares = [0.0, 0.0]
         if len(test):
-            features = self.features(test)
+            features = method.features(test)
             expected = joint.decision_function(features)
-            found = self.classifier.decision_function(features)
+            found = phased.decision_function(features)
             squares = [float((found - expected).square().sum()), float(expected.square().sum())]
         # Its matrices are not needed beside the factor that the condition number takes.
         del joint
@@ -81,13 +66,34 @@ class ACIL(FrozenMethod):
             squares = [sum(parts) for parts in zip(*group.exchange(squares), strict=True)]
         report = {
             "joint_difference": math.sqrt(squares[0] / squares[1]) if squares[0] else 0.0,
-            "condition": self.classifier.condition_,
+            "condition": phased.condition_,
         }
-        if self.classifier.solver == "gram":
-            report["gamma_relative"] = self.classifier.gamma_relative_
+        if phased.solver == "gram":
+            report["gamma_relative"] = phased.gamma_relative_
         return report
 
-    def _make_room(self) -> None:
+
+class ACIL(FrozenMethod):
+    """The paper's method, end to end."""
+
+    planning = ACILPlanning
+    grouping_free = True
+    analytic_heads = 1
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.classifier = new_classifier(context)
+
+    def _state(self) -> dict[str, Any]:
+        """Return sums, weights and expansion; the network is in the shared checkpoint folder."""
+        self.make_room()
+        return pack(self.classifier)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Go on from sums that were saved; the network comes from the base phase's checkpoint."""
+        self.classifier = unpack(state, device=str(self.context.device))
+
+    def make_room(self) -> None:
         """Give the factor's memory to what comes next; the weights are kept."""
         if self.classifier.__sklearn_is_fitted__():
             self.classifier.predict(torch.zeros(1, self.classifier.n_features_in_))

@@ -6,17 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from acil.bench.training.batches import derived_seed
+from acil.bench.training.loop import derived_seed
 from acil.bench.training.recipes import Recipe
 from acil.encoders.images.backbones import Backbone
 from acil.encoders.images.cache import FeatureCache
 from acil.encoders.images.imageset import ImageSet
 from acil.scale import Group
+
+#: The base network that methods share which have none of their own.
+SHARED_BASE = "shared"
 
 
 @dataclass(frozen=True)
@@ -79,18 +82,10 @@ class Context:
 
 
 class Method(ABC):
-    """A class-incremental method: one file, one class.
+    """A class-incremental method: one file, one class, made for a context. These five are all of it.
 
-    What is not abstract has a default that suits most methods.
+    A class of the user's own need not inherit from it. It may say in ``planning`` what else a run asks.
     """
-
-    grouping_free: ClassVar[bool] = False
-    """Whether the state depends only on the set of samples seen: then one run with many phases gives
-    the results of every coarser grouping."""
-    trains_network: ClassVar[bool] = False
-    """Whether it trains a network on images: then it cannot learn from features."""
-    analytic_heads: ClassVar[int] = 0
-    """Closed-form heads of width d that it has, of which suites vary d and γ."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -115,28 +110,63 @@ class Method(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, exactly."""
 
-    def resume(self, base: Phase) -> None:  # noqa: B027
-        """Take up what is not in the state, from the base phase; called after `load_state_dict`."""
 
-    @classmethod
-    def setting_names(cls) -> frozenset[str] | None:
+class Planning:
+    """What a run asks about a method before it learns, and makes it by; the defaults suit most.
+
+    A method with other answers has a subclass as its attribute ``planning``.
+    """
+
+    def __init__(self, method: Callable[[Context], Method]) -> None:
+        self.method: Any = method
+
+    def __call__(self, context: Context) -> Method:
+        """Return the method, which has not learnt anything yet."""
+        made: Method = self.method(context)
+        return made
+
+    @property
+    def grouping_free(self) -> bool:
+        """Whether the state depends only on the set of samples seen: attribute of the method's class.
+
+        Then one run with many phases gives the results of every coarser grouping.
+        """
+        return bool(getattr(self.method, "grouping_free", False))
+
+    @property
+    def trains_network(self) -> bool:
+        """Whether it trains a network on images, not features: attribute of the method's class."""
+        return bool(getattr(self.method, "trains_network", False))
+
+    @property
+    def analytic_heads(self) -> int:
+        """Closed-form heads of width d, whose d and γ suites vary: attribute of the method's class."""
+        return int(getattr(self.method, "analytic_heads", 0))
+
+    def setting_names(self) -> frozenset[str] | None:
         """Return the names of its settings; None if it takes any, as a method of the user's own may."""
         return None
 
-    @classmethod
-    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what records say of the method's own settings, from what the user set and defaults."""
-        return {}
+    def recorded_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what records say of the method's own settings, from what the user set and defaults.
 
-    @classmethod
-    def refusal(cls, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
+        A class may have a class method of this name.
+        """
+        own: Any = getattr(self.method, "recorded_settings", None)
+        return {} if own is None else dict(own(settings))
+
+    def refusal(self, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
         """Return what keeps the method from learning such images or features; None if nothing does."""
-        if cls.trains_network and not images.has_pixels:
+        if self.trains_network and not images.has_pixels:
             return "no images to train a network on"
         return None
 
-    @classmethod
-    def takes_shards(cls, settings: Mapping[str, Any]) -> bool:
+    def check(self, context: Context) -> None:
+        """Raise if settings do not fit, before hours of training."""
+        if self.analytic_heads:
+            self(context)
+
+    def takes_shards(self, settings: Mapping[str, Any]) -> bool:
         """Say whether the processes of ``context.group`` can work on a job together.
 
         Then every process makes the same calls, learns and predicts its own share of the images, and
@@ -144,15 +174,18 @@ class Method(ABC):
         """
         return False
 
-    @classmethod
-    def kept_bytes(cls, n_classes: int, n_features: int) -> int:
+    def kept_bytes(self, n_classes: int, n_features: int) -> int:
         """Return the bytes that it keeps of all classes, if they may be too many; 0 for small ones.
 
         Closed-form heads of ``analytic_heads`` are not counted here.
         """
         return 0
 
-    def trained_images(self, sizes: Sequence[int], seen: Sequence[int]) -> int:
+    def base_training(self, context: Context) -> tuple[str, int]:
+        """Return whose base network it starts from, and how often that training sees an image."""
+        return SHARED_BASE, context.recipe.training.inputs_per_image
+
+    def trained_images(self, context: Context, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images a run trains on, each as often as it is seen, copies included.
 
         Base networks, which jobs share, are not counted. Of jobs that run side by side, those that
@@ -160,8 +193,10 @@ class Method(ABC):
         """
         return 0
 
-    def compare_with_joint(self, images: ImageSet, labels: Tensor, test: ImageSet) -> dict[str, float]:
-        """Return entries of the summary record: how far this is from learning everything at once.
+    def compare_with_joint(
+        self, method: Any, images: ImageSet, labels: Tensor, test: ImageSet
+    ) -> dict[str, float]:
+        """Return entries of the summary record: how far a method is from learning everything at once.
 
         Images and labels are all training data seen, for this comparison only.
         """

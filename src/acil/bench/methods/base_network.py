@@ -51,10 +51,10 @@ NO_BASE = (
 )
 
 
-def base_backbone(context: Context, phase: Phase) -> Backbone:
+def base_backbone(context: Context, phase: Phase | None) -> Backbone:
     """Return the network that the base phase asks for: given, trained before, or trained now.
 
-    In a group, rank 0 gives it to the others.
+    Without a phase there is none to train on. In a group, rank 0 gives it to the others.
     """
     group = context.group
     if group is None:
@@ -112,14 +112,14 @@ def stored_classifier(backbone_file: Path, backbone: Backbone) -> dict[str, Tens
     return read_weights(backbone_file.with_name(_CLASSIFIER), fingerprint(backbone))
 
 
-def _base(context: Context, phase: Phase) -> tuple[Backbone, Mapping[str, Tensor] | None]:
+def _base(context: Context, phase: Phase | None) -> tuple[Backbone, Mapping[str, Tensor] | None]:
     """Return the network, given, trained before or trained now, and its classifier if there is one."""
     if context.backbone is not None:
         return context.backbone, context.classifier
     folder = context.checkpoint
     stored = None if folder is None else folder / "backbone.safetensors"
     if stored is None or not stored.exists():
-        require_base(phase)
+        phase = require_base(phase)
         network = new_network(context, len(phase.classes))
         checkpoint = None if folder is None else Checkpoint(folder / "training")
         _train(network, context, phase, context.recipe.training, checkpoint=checkpoint)
@@ -258,10 +258,11 @@ def _train(
     )
 
 
-def require_base(phase: Phase) -> None:
-    """Raise unless this is a base phase, on which a network can be trained."""
-    if phase.index != 0:
+def require_base(phase: Phase | None) -> Phase:
+    """Return a base phase, on which a network can be trained; raise if it is none."""
+    if phase is None or phase.index != 0:
         raise InputError(NO_BASE)
+    return phase
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], owner: str) -> None:

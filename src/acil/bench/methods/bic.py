@@ -34,9 +34,8 @@ from torch.nn import functional
 from acil.bench.methods.base import Phase
 from acil.bench.methods.base_network import classifier_scores, network_features
 from acil.bench.methods.incremental import IncrementalNetwork, Schedules
-from acil.bench.training.fields import Settings
 from acil.bench.training.objectives import Capturable, Distilling, Scored
-from acil.bench.training.settings import check_rising
+from acil.bench.training.settings import Settings, check_rising
 from acil.errors import InputError
 
 

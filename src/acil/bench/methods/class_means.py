@@ -125,10 +125,10 @@ class MeansMethod(FrozenMethod):
     def scorer(self) -> Scorer:
         """Return the scores of the classes seen so far, in the order of ``means.labels``."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         return self.means.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def _load(self, state: Mapping[str, Any]) -> None:
         self.means.load_state_dict(state)
 
     def _learn(self, features: Tensor, phase: Phase) -> None:

@@ -37,7 +37,7 @@ from torch import Tensor
 from acil.bench.methods.acil import classifier_memory, learn_phase, new_classifier
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenMethod
-from acil.bench.training.fields import Settings
+from acil.bench.training.settings import Settings
 from acil.core.analytic import AnalyticModel
 from acil.core.cholesky import cholesky_
 from acil.core.files import pack, unpack
@@ -67,11 +67,11 @@ class DSAL(FrozenMethod):
         #: Σ ZᵀZ (lower triangle), Σ ZᵀỸ and V, with a column for each class of the main stream.
         self.gram = self.moment = self.coef = torch.zeros(0, 0, dtype=torch.float64)
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         second = {"gram": pack_lower(self.gram), "moment": self.moment.cpu(), "coef": self.coef.cpu()}
         return pack(self.main) | {_PREFIX + name: tensor for name, tensor in second.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def _load(self, state: Mapping[str, Any]) -> None:
         first = {name: value for name, value in state.items() if not name.startswith(_PREFIX)}
         self.main = unpack(first, device=str(self.context.device))
         device = self._model().device

@@ -34,8 +34,8 @@ from torch.nn import functional
 
 from acil.bench.methods.base import Phase
 from acil.bench.methods.incremental import IncrementalNetwork, Schedules
-from acil.bench.training.fields import Settings
 from acil.bench.training.objectives import Capturable, Scored, distillation
+from acil.bench.training.settings import Settings
 
 
 @dataclass(frozen=True)

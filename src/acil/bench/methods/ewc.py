@@ -31,8 +31,8 @@ from torch.nn import functional
 
 from acil.bench.methods.base import MemoryUse, Phase
 from acil.bench.methods.incremental import IncrementalNetwork, Schedules
-from acil.bench.training.fields import Settings
 from acil.bench.training.objectives import Capturable, Scored
+from acil.bench.training.settings import Settings
 from acil.encoders.images.backbones import Preprocessing, normalise
 from acil.encoders.images.decode import centre
 from acil.encoders.images.extract import exact_inference

@@ -35,8 +35,8 @@ from torch.nn import functional
 
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.class_means import ClassMeans, by_class
-from acil.bench.methods.frozen_features import FrozenMethod
-from acil.bench.training.fields import Settings, read_settings
+from acil.bench.methods.frozen_features import FrozenMethod, FrozenPlanning
+from acil.bench.training.settings import Settings, read_settings
 from acil.core.linalg import add_gram_
 from acil.encoders.images.imageset import ImageSet
 from acil.errors import InputError, NotFittedError, SingularMatrixError
@@ -55,24 +55,27 @@ class FeCAMSettings(Settings):
     fecam_unit_length: bool = False  # see difference 2
 
 
-class FeCAM(FrozenMethod):
-    """Nearest class by a Mahalanobis distance of its own, on frozen features."""
+class FeCAMPlanning(FrozenPlanning):
+    """What a run asks about FeCAM."""
 
-    grouping_free = True
-    settings_type = FeCAMSettings
-
-    @classmethod
-    def refusal(cls, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
+    def refusal(self, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
         """Return what keeps the method from learning features: numbers that have no power."""
         tukey = read_settings(FeCAMSettings, settings).fecam_tukey
         if images.has_pixels or tukey == 1 or float(images.features(None).min()) >= 0:
             return None
         return "negative features; settings.fecam_tukey=1 takes them"
 
-    @classmethod
-    def kept_bytes(cls, n_classes: int, n_features: int) -> int:
+    def kept_bytes(self, n_classes: int, n_features: int) -> int:
         """Return the bytes of one triangle of a covariance for each class."""
         return n_classes * n_features * (n_features + 1) // 2 * 8
+
+
+class FeCAM(FrozenMethod):
+    """Nearest class by a Mahalanobis distance of its own, on frozen features."""
+
+    planning = FeCAMPlanning
+    grouping_free = True
+    settings_type = FeCAMSettings
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -80,11 +83,11 @@ class FeCAM(FrozenMethod):
         #: Lower triangle of Σ (x̃ − μ_c)(x̃ − μ_c)ᵀ of each class, as one vector each.
         self.scatters: list[Tensor] = []
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         scatters = {f"scatter.{i}": scatter.cpu() for i, scatter in enumerate(self.scatters)}
         return {**self.means.state_dict(), **scatters}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def _load(self, state: Mapping[str, Any]) -> None:
         self.means.load_state_dict(state)
         count = len(self.means.labels)
         self.scatters = [state[f"scatter.{i}"].clone().to(self.context.device) for i in range(count)]

@@ -33,10 +33,9 @@ from torch.nn import functional
 
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.class_means import ClassMeans, MeansMethod, Scorer, by_class
-from acil.bench.training.fields import Settings
 from acil.bench.training.loop import train
 from acil.bench.training.network import linear
-from acil.bench.training.settings import Training
+from acil.bench.training.settings import Settings, Training
 
 logger = logging.getLogger(__name__)
 #: Newton steps; the loss is a quadratic in pieces, and some ten steps find the right ones.
@@ -72,11 +71,11 @@ class FeTrIL(MeansMethod):
         self.weight = torch.zeros(0, 0, dtype=torch.float64, device=context.device)
         self.bias = torch.zeros(0, dtype=torch.float64, device=context.device)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "weight": self.weight.cpu(), "bias": self.bias.cpu()}
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "weight": self.weight.cpu(), "bias": self.bias.cpu()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
+    def _load(self, state: Mapping[str, Any]) -> None:
+        super()._load(state)
         self.weight = state["weight"].clone().to(self.context.device)
         self.bias = state["bias"].clone().to(self.context.device)
 

@@ -38,7 +38,7 @@ Differences of ``icarl-bce`` from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,14 +48,23 @@ from acil.bench.methods.base import MemoryUse, Phase
 from acil.bench.methods.base_network import network_features, own_base_network
 from acil.bench.methods.exemplars import mean_features
 from acil.bench.methods.incremental import IncrementalNetwork, Schedules
-from acil.bench.methods.lwf import LwFExemplars
 from acil.bench.training.network import linear
-from acil.bench.training.objectives import Capturable, Scored
+from acil.bench.training.objectives import Capturable, Distilling, Scored
+from acil.bench.training.settings import Settings
 from acil.encoders.images.backbones import Backbone
 from acil.encoders.images.imageset import ImageSet
 
 #: A large rate, because the mean over 100 outputs makes gradients small; the decay is 1e-5 · Σw².
 _USUAL = {"learning_rate": 2.0, "decay": 0.2, "weight_decay": 2e-5}
+
+
+@dataclass(frozen=True)
+class ICaRLSettings(Settings):
+    """What ``icarl_NAME`` sets."""
+
+    distillation: Annotated[float, "at least 0"] = 1.0
+    temperature: Annotated[float, "positive"] = 2.0
+    memory_rule: str = "20 per class"
 
 
 @dataclass(frozen=True)
@@ -126,10 +135,16 @@ class NearestMeanOfExemplars(IncrementalNetwork):
         return replace(use, weights=use.weights + means)
 
 
-class ICaRL(NearestMeanOfExemplars, LwFExemplars):
+class ICaRL(NearestMeanOfExemplars):
     """Distil on new images and exemplars; the nearest mean decides."""
 
     name = "icarl"
+    settings_type = ICaRLSettings
+
+    def increment(self, phase: Phase) -> Any:
+        weight, temperature = self.settings.distillation, self.settings.temperature
+        objective = Distilling(self.network, self.n_seen, temperature, distillation=weight)
+        return self.fit(self.grown_student(phase), self.data(phase), phase, objective)
 
 
 class ICaRLBCE(NearestMeanOfExemplars):

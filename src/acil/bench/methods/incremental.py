@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,16 +14,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from acil.bench.methods.base import Context, MemoryUse, Method, Phase
+from acil.bench.methods.base import Context, MemoryUse, Method, Phase, Planning
 from acil.bench.methods.base_network import base_network, classifier_scores, network_features
 from acil.bench.methods.exemplars import ExemplarMemory, MemoryRule
 from acil.bench.training.checkpoint import Checkpoint
-from acil.bench.training.fields import Settings, changed, read_settings, to_values
 from acil.bench.training.loop import train
 from acil.bench.training.network import Network
 from acil.bench.training.objectives import Objective
 from acil.bench.training.recipes import RECIPES
-from acil.bench.training.settings import Training
+from acil.bench.training.settings import Settings, Training, changed, read_settings, to_values
 from acil.encoders.images.backbones import Backbone, Preprocessing, build
 from acil.encoders.images.imageset import ImageSet
 from acil.errors import InputError, NotFittedError
@@ -57,6 +57,40 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
     return changed(given, {**own, **asked})
 
 
+class NetworkPlanning(Planning):
+    """What a run asks about a method that trains a network at every phase, with its wrappers."""
+
+    method: type[IncrementalNetwork]
+
+    def __init__(self, method: type[IncrementalNetwork], wrappers: Sequence[type[Wrapper]] = ()) -> None:
+        super().__init__(method)
+        self.wrappers = tuple(wrappers)
+
+    def __call__(self, context: Context) -> IncrementalNetwork:
+        return self.method(context, self.wrappers) if self.wrappers else self.method(context)
+
+    def setting_names(self) -> frozenset[str]:
+        return frozenset(self.recorded_settings({}))
+
+    def recorded_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the method's own settings, defaults included, for the records of a run."""
+        values = to_values(self.method.own_settings(settings))
+        recorded = {self.method.setting(name): value for name, value in values.items()}
+        for wrapper in self.wrappers:
+            recorded |= to_values(read_settings(wrapper.settings_type, settings))
+        return recorded
+
+    def check(self, context: Context) -> None:
+        increment_training(context, self.method.schedules)
+
+    def base_training(self, context: Context) -> tuple[str, int]:
+        own = self(context).own_base_inputs
+        return (self.method.name, own) if own else super().base_training(context)
+
+    def trained_images(self, context: Context, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        return self(context).trained_images(sizes, seen)
+
+
 class IncrementalNetwork(Method):
     """A method whose state is a network, and exemplars if its settings have a ``memory_rule``.
 
@@ -65,19 +99,18 @@ class IncrementalNetwork(Method):
     ``balanced_epochs`` in its settings, :meth:`balanced` is a second stage of an increment.
     """
 
+    planning = NetworkPlanning
     trains_network = True
-    #: Registry name, for the names of checkpoints.
+    #: Registry name, for the names of settings and of base networks.
     name: ClassVar[str]
     #: A frozen dataclass of the method's own settings.
     settings_type: ClassVar[type[Any]] = Settings
-    #: The same of a wrapper, beside those of its host, see `acil.bench.methods.registry`.
-    wrapper_settings: ClassVar[type[Any]] = Settings
     #: What the method's authors train with, by recipe.
     schedules: ClassVar[Schedules] = {}
     #: Whether increments train with the recipe's auxiliary tasks: those without an objective do.
     with_auxiliary_tasks: ClassVar[bool] = False
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, wrappers: Sequence[type[Wrapper]] = ()) -> None:
         super().__init__(context)
         self.settings: Any = self.own_settings(context.settings)
         self.training = increment_training(context, self.schedules)
@@ -85,37 +118,21 @@ class IncrementalNetwork(Method):
         #: Number of classes seen after each phase.
         self.history: list[int] = []
         self.exemplars = ExemplarMemory(self.memory_rule(self.settings), context.n_classes)
-
-    @classmethod
-    def setting_names(cls) -> frozenset[str] | None:
-        return frozenset(cls.recorded_settings({}))
-
-    @classmethod
-    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the method's own settings, defaults included, for the records of a run."""
-        values = to_values(cls.own_settings(settings))
-        recorded = {cls._setting(name): value for name, value in values.items()}
-        for part in reversed(cls.__mro__):
-            kind = vars(part).get("wrapper_settings", Settings)
-            recorded |= to_values(read_settings(kind, settings))
-        return recorded
+        self.wrappers = [make(self) for make in wrappers]
+        #: With its wrappers, for messages and the names of checkpoints.
+        self.full_name = "+".join([self.name, *(wrapper.name for wrapper in wrappers)])
 
     @classmethod
     def own_settings(cls, settings: Mapping[str, Any]) -> Any:
         """Return the method's settings from those of a run, where they are named after the method."""
-        made = read_settings(cls.settings_type, settings, cls._setting)
+        made = read_settings(cls.settings_type, settings, cls.setting)
         cls.memory_rule(made)  # refuses what is no rule
         return made
 
     @classmethod
-    def _setting(cls, field: str) -> str:
+    def setting(cls, field: str) -> str:
         """Return what the user calls a setting; the memory rule is the same for all methods of a run."""
-        return field if field == "memory_rule" else f"{cls.host().replace('-', '_')}_{field}"
-
-    @classmethod
-    def host(cls) -> str:
-        """Return the method's name without those of its wrappers, see `acil.bench.methods.registry`."""
-        return cls.name.partition("+")[0]
+        return field if field == "memory_rule" else f"{cls.name.replace('-', '_')}_{field}"
 
     @property
     def n_seen(self) -> int:
@@ -158,18 +175,25 @@ class IncrementalNetwork(Method):
 
     def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many images one increment trains on, each as often as it is seen."""
+        for wrapper in self.wrappers:
+            sizes = wrapper.sizes(sizes)
+        networks = math.prod(wrapper.networks for wrapper in self.wrappers)
         inputs = self.training.inputs_per_image if self.with_auxiliary_tasks else self.training.epochs
         main = inputs * (sizes[index] + self.kept_images(index - 1, sizes, seen))
-        return main + self.balanced_epochs * self.kept_images(index, sizes, seen)
+        return networks * (main + self.balanced_epochs * self.kept_images(index, sizes, seen))
 
     def kept_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many exemplars there are after a phase."""
         learnt, quota = sum(sizes[: index + 1]), self.exemplars.rule.quota(seen[index])
+        for wrapper in self.wrappers:
+            quota = wrapper.quota(quota, index, seen[index])
         return learnt if quota is None else min(learnt, quota * seen[index])
 
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its own data, and from the exemplars."""
         self._check(phase)
+        for wrapper in self.wrappers:
+            phase = wrapper.before(phase)
         before = self.network
         network = self.base(phase) if before is None else self.increment(phase)
         # Features are for choosing: there is no choice where everything or nothing is kept.
@@ -182,6 +206,8 @@ class IncrementalNetwork(Method):
         self.history.append(phase.n_seen)
         if before is not None and self.balanced_epochs:
             self.network = self.balanced(before)
+        for wrapper in self.wrappers:
+            wrapper.after(phase)
 
     def first_exemplars(self, phase: Phase) -> Tensor | None:
         """Return positions of images that become exemplars of first rank; None leaves all to herding."""
@@ -224,6 +250,8 @@ class IncrementalNetwork(Method):
             backbone = build(described["name"], **described["options"])
         backbone.preprocessing = Preprocessing.from_dict(described["preprocessing"])
         weights = _part(state, "network.")
+        for wrapper in self.wrappers:
+            backbone = wrapper.rebuilt(backbone, weights)
         network = self.rebuilt(backbone, weights)
         network.load_state_dict(weights)
         self.network = network.to(self.context.device).eval()
@@ -241,7 +269,10 @@ class IncrementalNetwork(Method):
     def student(self) -> Any:
         """Return a copy of the network, to train; the network itself is the teacher."""
         self.network.to(memory_format=torch.channels_last)
-        return copy.deepcopy(self.network)
+        made = copy.deepcopy(self.network)
+        for wrapper in self.wrappers:
+            wrapper.prepare(made)
+        return made
 
     def grown_student(self, phase: Phase) -> Network:
         """Return a copy of the network with room for the classes of a phase."""
@@ -260,7 +291,7 @@ class IncrementalNetwork(Method):
         context = self.context
         checkpoint = None
         if context.checkpoint is not None:
-            folder = context.checkpoint / f"{self.name}-{self._digest(phase)}-phase-{phase.index}"
+            folder = context.checkpoint / f"{self.full_name}-{self._digest(phase)}-phase-{phase.index}"
             checkpoint = Checkpoint(folder, other="restart")
         train(
             network,
@@ -301,7 +332,8 @@ class IncrementalNetwork(Method):
 
     def _digest(self, phase: Phase) -> str:
         """Tell the trainings of this run from those of other K and settings in the same folder."""
-        settings = self.recorded_settings(self.context.settings)
+        planning = NetworkPlanning(type(self), [type(wrapper) for wrapper in self.wrappers])
+        settings = planning.recorded_settings(self.context.settings)
         facts = f"{settings} {self.training} {self.history} {phase.n_seen}"
         if self.training.auxiliary.active:
             facts += f" {self.training.auxiliary}"
@@ -309,15 +341,52 @@ class IncrementalNetwork(Method):
 
     def _require_learnt(self) -> None:
         if self.network is None:
-            raise NotFittedError(f"{self.name} has not learnt anything yet. Learn a phase first.")
+            raise NotFittedError(f"{self.full_name} has not learnt anything yet. Learn a phase first.")
 
     def _check(self, phase: Phase) -> None:
         expected = tuple(range(self.n_seen, phase.n_seen))
         if phase.classes != expected or not expected:
             raise InputError(
-                f"{self.name} takes new classes in order, after {self.n_seen} seen: {expected}. Got "
-                f"{phase.classes}."
+                f"{self.full_name} takes new classes in order, after {self.n_seen} seen: {expected}. "
+                f"Got {phase.classes}."
             )
+
+
+class Wrapper:
+    """Changes how a host method learns, which keeps a list of these; the defaults change nothing."""
+
+    #: What stands behind the host's name.
+    name: ClassVar[str]
+    #: A frozen dataclass of its settings, beside those of the host.
+    settings_type: ClassVar[type[Any]] = Settings
+    #: Networks that each image goes through in training.
+    networks: ClassVar[int] = 1
+
+    def __init__(self, host: IncrementalNetwork) -> None:
+        self.host = host
+        self.settings: Any = read_settings(self.settings_type, host.context.settings)
+
+    def before(self, phase: Phase) -> Phase:
+        """Return what the host learns of a phase."""
+        return phase
+
+    def prepare(self, network: Any) -> None:
+        """Change a copy of the network, which an increment trains."""
+
+    def after(self, phase: Phase) -> None:
+        """Change what the host has, when it has learnt a phase."""
+
+    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Backbone:
+        """Return a backbone that saved weights fit into."""
+        return backbone
+
+    def sizes(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Return how many images the host learns of each phase."""
+        return sizes
+
+    def quota(self, quota: int | None, index: int, n_seen: int) -> int | None:
+        """Return how many exemplars a class may have after a phase."""
+        return quota
 
 
 def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:

@@ -50,7 +50,7 @@ from torch import Tensor
 from acil.bench.methods.base import Phase
 from acil.bench.methods.class_means import MeansMethod, Scorer
 from acil.bench.methods.frozen_features import blocks
-from acil.bench.training.fields import Settings
+from acil.bench.training.settings import Settings
 from acil.core.linalg import add_gram_
 
 

@@ -29,9 +29,9 @@ from torch.nn import functional
 
 from acil.bench.methods.base import Phase
 from acil.bench.methods.incremental import IncrementalNetwork
-from acil.bench.training.fields import Settings
 from acil.bench.training.network import Network, linear_of
 from acil.bench.training.objectives import Capturable, Scored
+from acil.bench.training.settings import Settings
 
 
 @dataclass(frozen=True)

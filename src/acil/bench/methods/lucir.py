@@ -37,9 +37,9 @@ from acil.bench.methods.base import Phase
 from acil.bench.methods.base_network import linear_probe, network_features, own_base_network
 from acil.bench.methods.exemplars import mean_features
 from acil.bench.methods.incremental import IncrementalNetwork
-from acil.bench.training.fields import Settings
 from acil.bench.training.network import FeatureNetwork
 from acil.bench.training.objectives import Capturable, Scored
+from acil.bench.training.settings import Settings
 from acil.encoders.images.backbones import Backbone
 
 #: λ₀ where the authors give another value than 5, by recipe.
@@ -185,7 +185,7 @@ class LUCIR(IncrementalNetwork):
         return own_base_network(
             self.context,
             phase,
-            self.host(),
+            self.name,
             lambda width, generator: CosineClassifier.drawn((len(phase.classes), width), generator),
             {"option": "B", "last_relu": False},
             self.context.recipe.training,

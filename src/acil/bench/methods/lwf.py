@@ -26,8 +26,8 @@ from typing import Annotated, Any, ClassVar
 
 from acil.bench.methods.base import Phase
 from acil.bench.methods.incremental import IncrementalNetwork, Schedules
-from acil.bench.training.fields import Settings
 from acil.bench.training.objectives import Distilling
+from acil.bench.training.settings import Settings
 
 
 @dataclass(frozen=True)

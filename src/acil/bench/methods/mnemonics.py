@@ -33,13 +33,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acil.bench.methods.aanets import scale_kernels_
-from acil.bench.methods.base import Context, Phase
+from acil.bench.methods.base import Phase
 from acil.bench.methods.base_network import network_features
 from acil.bench.methods.exemplars import mean_features
-from acil.bench.methods.incremental import IncrementalNetwork
-from acil.bench.training.batches import Batches
+from acil.bench.methods.incremental import Wrapper
 from acil.bench.training.convolution import ScaledConv2d
-from acil.bench.training.fields import Settings, read_settings
+from acil.bench.training.loop import Batches
+from acil.bench.training.settings import Settings
 from acil.encoders.images.backbones import Backbone, Preprocessing, normalise
 from acil.encoders.images.decode import centre, to_pixels
 from acil.encoders.images.extract import full_float32
@@ -58,39 +58,34 @@ class MnemonicsSettings(Settings):
     mnemonics_rate: Annotated[float, "at least 0"] = 1e-5
 
 
-class Mnemonics(IncrementalNetwork):
+class Mnemonics(Wrapper):
     """Train the exemplars of a host method."""
 
-    wrapper_settings = MnemonicsSettings
+    name = "mnemonics"
+    settings_type = MnemonicsSettings
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.rate = read_settings(MnemonicsSettings, context.settings).mnemonics_rate
-
-    def student(self) -> Any:
-        """Return a copy of the network, from the first increment on with scaled kernels."""
-        network = super().student()
+    def prepare(self, network: Any) -> None:
+        """Scale the kernels of the network, in the first increment."""
         if not any(isinstance(module, ScaledConv2d) for module in network.backbone.modules()):
             scale_kernels_(network.backbone)
-        return network
 
-    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Any:
+    def rebuilt(self, backbone: Backbone, weights: Mapping[str, Tensor]) -> Backbone:
         scaled = any(name.endswith(".scale") for name in weights)
         if scaled and not any(name.startswith("backbone.stable.") for name in weights):
             scale_kernels_(backbone)
-        return super().rebuilt(backbone, weights)
+        return backbone
 
-    def learn(self, phase: Phase) -> None:
-        """Learn one phase, then train the exemplars of its classes."""
-        super().learn(phase)
-        if self.rate:
+    def after(self, phase: Phase) -> None:
+        """Train the exemplars of the classes of a phase."""
+        if self.settings.mnemonics_rate:
             self._train_exemplars(phase)
 
     def _train_exemplars(self, phase: Phase) -> None:
-        kept, device = self.exemplars, self.context.device
+        host, rate = self.host, self.settings.mnemonics_rate
+        kept, device = host.exemplars, host.context.device
         is_old = kept.labels < phase.classes[0]
         old, old_labels = kept.pixels[is_old], kept.labels[is_old]
-        backbone = self.network.backbone
+        backbone = host.network.backbone
         preprocessing: Preprocessing = backbone.preprocessing
         old_means = None
         if len(old):
@@ -99,9 +94,9 @@ class Mnemonics(IncrementalNetwork):
         batches = Batches(
             torch.cat([phase.images.pixels(), old]),
             torch.cat([phase.labels, old_labels]),
-            self.training,
+            host.training,
             preprocessing,
-            self.context.seed_for("mnemonics", phase.n_seen),
+            host.context.seed_for("mnemonics", phase.n_seen),
             device,
         )
         new = torch.nonzero(~is_old).flatten()
@@ -109,10 +104,10 @@ class Mnemonics(IncrementalNetwork):
         middle = centre(moved, preprocessing.size)
         start = normalise(middle.to(device), preprocessing)
         with full_float32():
-            trained = trained_exemplars(backbone, start, kept.labels[new], old_means, batches, self.rate)
+            trained = trained_exemplars(backbone, start, kept.labels[new], old_means, batches, rate)
         written = to_pixels(trained, preprocessing).cpu()
         share = float((written != middle).float().mean())
-        logger.info("%s: %.3g of the exemplars' pixels have moved.", self.name, share)
+        logger.info("%s: %.3g of the exemplars' pixels have moved.", host.full_name, share)
         middle.copy_(written)
         kept.pixels = kept.pixels.index_copy(0, new, moved)
 

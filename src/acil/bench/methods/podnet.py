@@ -49,10 +49,9 @@ from acil.bench.methods.base import Phase
 from acil.bench.methods.base_network import network_features, own_base_network
 from acil.bench.methods.incremental import IncrementalNetwork, Schedules, increment_training
 from acil.bench.methods.lucir import SplitClassifier
-from acil.bench.training.fields import Settings
 from acil.bench.training.network import FeatureNetwork
 from acil.bench.training.objectives import Capturable, Scored
-from acil.bench.training.settings import Training
+from acil.bench.training.settings import Settings, Training
 from acil.encoders.images.backbones import Backbone
 
 #: Starts of k-means, of which the best counts.
@@ -197,7 +196,7 @@ class PODNet(IncrementalNetwork):
         return own_base_network(
             self.context,
             phase,
-            self.host(),
+            self.name,
             lambda width, generator: ProxyClassifier.drawn((*shape, width), generator),
             {"option": "A", "last_relu": False, "plain_sums": True},
             self._base_training(),

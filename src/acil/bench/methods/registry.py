@@ -1,15 +1,15 @@
 """Names of methods: those that ship, wrapped ones, and a user's own by ``package.module:Class``.
 
-A wrapper changes how another method learns: ``HOST+WRAPPER``, such as ``podnet+aanets+rmm``. It is a
-class that overrides parts of `IncrementalNetwork` and leaves the rest to the class after it.
+A wrapper changes how another method learns: ``HOST+WRAPPER``, such as ``podnet+aanets+rmm``. The host
+keeps it and asks it, see `acil.bench.methods.incremental.Wrapper`.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from functools import cache
+from typing import Any
 
-from acil.bench.methods.base import Method
+from acil.bench.methods.base import Method, Planning
 from acil.errors import InputError
 
 #: Name → module and class. A new method is one file and one line here.
@@ -49,47 +49,38 @@ def available() -> tuple[str, ...]:
     return tuple(sorted(_BUILT_IN))
 
 
-def resolve(name: str) -> type[Method]:
-    """Return the class of a method: of `available`, ``HOST+WRAPPER…`` or ``package.module:Class``.
+def resolve(name: str) -> Planning:
+    """Return what a run asks of a method: of `available`, ``HOST+WRAPPER…`` or ``package.module:Class``.
 
-    A class of the user's own need not inherit from `Method`: it is given the defaults of what it lacks.
+    Called with a context, it makes the method. A class of the user's own need not inherit from `Method`.
 
     Examples
     --------
-    >>> [base.__name__ for base in resolve("podnet+aanets+rmm").__bases__]
-    ['RMM', 'AANets', 'PODNet']
+    >>> [wrapper.__name__ for wrapper in resolve("podnet+aanets+rmm").wrappers]
+    ['AANets', 'RMM']
     """
-    if "+" in name:
-        return _wrapped(name)
-    target = _BUILT_IN.get(name, name)
+    host, *wrappers = name.split("+")
+    if wrappers and (host not in HOSTS or wrappers != [part for part in WRAPPERS if part in wrappers]):
+        raise InputError(
+            f"There is no method {name!r}. A wrapped one is a host ({', '.join(HOSTS)}) and, after '+', "
+            f"wrappers ({', '.join(WRAPPERS)}), each once and in this order."
+        )
+    target = _BUILT_IN.get(host, host)
     if ":" not in target:
         raise InputError(
             f"There is no method {name!r}. Known: {', '.join(available())}; your own is given as "
             "package.module:Class."
         )
     try:
-        found = pkgutil.resolve_name(target)
+        method = pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"Cannot import the method {name!r}: {error}.") from error
     missing = [
-        part for part in sorted(Method.__abstractmethods__) if not callable(getattr(found, part, None))
+        part for part in sorted(Method.__abstractmethods__) if not callable(getattr(method, part, None))
     ]
-    if missing or not isinstance(found, type):
+    if missing or not callable(method):
         raise InputError(f"{name!r} is not a method: it lacks {', '.join(missing) or 'a class'}.")
-    if issubclass(found, Method):
-        return found
-    return type(found.__name__, (found, Method), {})
-
-
-@cache
-def _wrapped(name: str) -> type[Method]:
-    """Return a host method whose wrappers, the last one first, override parts of it."""
-    host, *wrappers = name.split("+")
-    if host not in HOSTS or wrappers != [part for part in WRAPPERS if part in wrappers]:
-        raise InputError(
-            f"There is no method {name!r}. A wrapped one is a host ({', '.join(HOSTS)}) and, after '+', "
-            f"wrappers ({', '.join(WRAPPERS)}), each once and in this order."
-        )
-    parts = [*(WRAPPERS[part] for part in reversed(wrappers)), _BUILT_IN[host]]
-    names = {"name": name, "__doc__": f"{name}, see the files of its parts.", "__module__": __name__}
-    return type(name, tuple(map(pkgutil.resolve_name, parts)), names)
+    planning: Any = getattr(method, "planning", Planning)
+    parts = [pkgutil.resolve_name(WRAPPERS[wrapper]) for wrapper in wrappers]
+    made: Planning = planning(method, parts) if parts else planning(method)
+    return made

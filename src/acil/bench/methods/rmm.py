@@ -32,8 +32,8 @@ import torch
 
 from acil.bench.methods.base import Context, Phase
 from acil.bench.methods.exemplars import MemoryRule
-from acil.bench.methods.incremental import IncrementalNetwork
-from acil.bench.training.fields import Settings, read_settings
+from acil.bench.methods.incremental import IncrementalNetwork, Wrapper
+from acil.bench.training.settings import Settings
 from acil.errors import InputError
 
 #: Published actions of phases 0 … K, by K: for CIFAR-100, and for the recipe of ImageNet-Subset.
@@ -70,53 +70,50 @@ def split(action: float, n_new: int, memory: int) -> tuple[int, int]:
     return memory + moved, n_new - moved
 
 
-class RMM(IncrementalNetwork):
+class RMM(Wrapper):
     """Split one memory between the exemplars and the new images of a host method."""
 
-    wrapper_settings = RMMSettings
+    name = "rmm"
+    settings_type = RMMSettings
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        rule = self.exemplars.rule
+    def __init__(self, host: IncrementalNetwork) -> None:
+        super().__init__(host)
+        rule, context = host.exemplars.rule, host.context
+        self.phase_sizes = context.phase_sizes
         self.budget = (rule.count or 0) * (context.n_classes if rule.scope == "per class" else 1)
         self.actions = self._actions(context)
 
-    def learn(self, phase: Phase) -> None:
-        """Learn one phase from its share of the memory, and keep exemplars for the next one's."""
-        self._check(phase)
-        index = len(self.history)
-        if index:
-            phase = self._cut(phase, index)
-        self.exemplars.rule = MemoryRule(self._old_images(index + 1), "in total")
-        super().learn(phase)
+    def before(self, phase: Phase) -> Phase:
+        """Return a phase with its share of the memory; exemplars are kept for the next one's."""
+        index = len(self.host.history)
+        self.host.exemplars.rule = MemoryRule(self._old_images(index + 1), "in total")
+        return self._cut(phase, index) if index else phase
 
-    def increment_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        """Return how many images one increment trains on, new ones by their share of the memory."""
-        cut = [self._split(k)[1] if k else size for k, size in enumerate(sizes)]
-        return super().increment_images(index, cut, seen)
+    def sizes(self, sizes: Sequence[int]) -> Sequence[int]:
+        return [self._split(k)[1] if k else size for k, size in enumerate(sizes)]
 
-    def kept_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
-        quota = self._old_images(index + 1) // seen[index]
-        return min(sum(sizes[: index + 1]), quota * seen[index])
+    def quota(self, quota: int | None, index: int, n_seen: int) -> int:
+        return self._old_images(index + 1) // n_seen
 
     def _actions(self, context: Context) -> tuple[float, ...]:
         """Return the actions of all phases: those set, or the published ones."""
-        asked = read_settings(RMMSettings, context.settings).rmm_actions
-        n_phases = len(context.phase_sizes)
+        n_phases = len(self.phase_sizes)
         if not n_phases:
-            raise InputError(f"{self.name} plans ahead: it must be told the sizes of all phases.")
-        published = IMAGENET_ACTIONS if context.recipe.name == "imagenet" else ACTIONS
-        found = asked or published.get(n_phases - 1, ())
-        if len(found) != n_phases:
             raise InputError(
-                f"{self.name} needs an action for each of {n_phases} phases, the base phase included, "
-                f"and there are {len(found)}. Set rmm_actions to a list such as [0.7, 0.7, …], or take "
-                f"K from {', '.join(str(k) for k in published)}."
+                f"{self.host.name}+rmm plans ahead: it must be told the sizes of all phases."
             )
-        return found
+        published = IMAGENET_ACTIONS if context.recipe.name == "imagenet" else ACTIONS
+        actions: tuple[float, ...] = self.settings.rmm_actions or published.get(n_phases - 1, ())
+        if len(actions) != n_phases:
+            raise InputError(
+                f"{self.host.name}+rmm needs an action for each of {n_phases} phases, the base phase "
+                f"included, and there are {len(actions)}. Set rmm_actions to a list such as "
+                f"[0.7, 0.7, …], or take K from {', '.join(str(k) for k in published)}."
+            )
+        return actions
 
     def _split(self, index: int) -> tuple[int, int]:
-        return split(self.actions[index], self.context.phase_sizes[index], self.budget)
+        return split(self.actions[index], self.phase_sizes[index], self.budget)
 
     def _old_images(self, index: int) -> int:
         """Return the exemplars for a phase; after the last one, as many as it had itself."""
@@ -125,7 +122,7 @@ class RMM(IncrementalNetwork):
     def _cut(self, phase: Phase, index: int) -> Phase:
         """Return a phase with its share of new images, drawn in equal parts from its classes."""
         _, wanted = self._split(index)
-        generator = self.generator("share of new images", phase)
+        generator = self.host.generator("share of new images", phase)
         share, rest = divmod(wanted, len(phase.classes))
         chosen = []
         for place, label in enumerate(phase.classes):

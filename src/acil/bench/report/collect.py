@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from acil.bench.config import METHOD_SETTINGS
-from acil.bench.methods.base import Method
+from acil.bench.methods.base import Planning
 from acil.bench.methods.registry import HOSTS, WRAPPERS, available, resolve
 from acil.bench.records import FILE_NAME, Record, Records, canonical, key
 from acil.bench.report.rows import Cell, Comparison, Row, Run, differing, label, sort_key
@@ -153,7 +153,7 @@ def _ignored(method: str) -> frozenset[str]:
     return frozenset(names) - own
 
 
-def known_method(name: str) -> type[Method] | None:
+def known_method(name: str) -> Planning | None:
     """Return a method of ours; nothing else that a file of records names is imported."""
     with suppress(InputError):
         return None if ":" in name else resolve(name)

@@ -6,7 +6,8 @@ cuDNN serves convolutions of many channels well. Those of small networks, 16 to 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -108,9 +109,14 @@ class FastConv2d(nn.Conv2d):
 
 
 class ScaledConv2d(nn.Conv2d):
-    """A convolution with frozen kernels w and one trained scale for each: w_oi · scale_oi."""
+    """A convolution with kernels w and one scale for each, first 1: w_oi · scale_oi."""
 
     scale: nn.Parameter
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        shape = (*self.weight.shape[:2], 1, 1)
+        self.scale = nn.Parameter(torch.ones(shape, device=self.weight.device))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the map."""
@@ -165,15 +171,43 @@ def eligible(module: nn.Module) -> bool:
     )
 
 
+def replace_convolutions(network: nn.Module, chosen: Mapping[nn.Module, type[nn.Conv2d]]) -> None:
+    """Put convolutions of other kinds, with the same parameters, where those of a network were."""
+    for parent in list(network.modules()):
+        for name, module in list(parent.named_children()):
+            if module in chosen:
+                setattr(parent, name, _converted(cast(nn.Conv2d, module), chosen[module]))
+
+
+def _converted(module: nn.Conv2d, kind: type[nn.Conv2d]) -> nn.Conv2d:
+    """Return a convolution of another kind that has the very parameters of a given one."""
+    with torch.device("meta"):
+        made = kind(
+            module.in_channels,
+            module.out_channels,
+            module.kernel_size,  # type: ignore[arg-type]
+            module.stride,  # type: ignore[arg-type]
+            module.padding,  # type: ignore[arg-type]
+            module.dilation,  # type: ignore[arg-type]
+            module.groups,
+            module.bias is not None,
+            module.padding_mode,
+        )
+    for name, parameter in made.named_parameters():
+        given = getattr(module, name, None)
+        like = torch.ones(parameter.shape, device=module.weight.device)
+        setattr(made, name, nn.Parameter(like) if given is None else given)
+    return made.train(module.training)
+
+
 def use_fast_convolutions(network: nn.Module, device: torch.device) -> int:
     """Let the eligible convolutions of a half-precision copy run our kernels; return their number.
 
-    Modules keep their parameters, names and hooks; only their class changes, and nothing is undone. On a
-    GPU that cannot run the kernels there are none. Triton must be there.
+    Parameters and their names stay, and nothing is undone. On a GPU that cannot run the kernels there
+    are none. Triton must be there.
     """
     if torch.cuda.get_device_capability(device) < _CAPABILITY:
         return 0
-    chosen = [module for module in network.modules() if eligible(module)]
-    for module in chosen:
-        module.__class__ = _FAST[type(module)]
+    chosen = {module: _FAST[type(module)] for module in network.modules() if eligible(module)}
+    replace_convolutions(network, chosen)
     return len(chosen)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from acil.bench.training.fields import Settings, to_values
-from acil.bench.training.settings import Auxiliary, Training
+from acil.bench.training.settings import Auxiliary, Settings, Training, to_values
 from acil.encoders.images.extract import FeatureSettings
 from acil.errors import InputError
 
@@ -219,7 +218,7 @@ RECIPES = {
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe of that name; `acil.bench.training.fields.changed` replaces values of it."""
+    """Return the recipe of that name; `acil.bench.training.settings.changed` replaces values of it."""
     if name not in RECIPES:
         raise InputError(f"There is no recipe {name!r}. Known: {', '.join(RECIPES)}.")
     return RECIPES[name]

@@ -190,7 +190,7 @@ class Step:
         self._graphs: dict[int, Any] | None = {} if on_gpu and objective.capturable else None
 
     def __call__(self, *batch: Tensor) -> None:
-        """Do one step on what :meth:`acil.bench.training.batches.Batches.epoch` yields."""
+        """Do one step on what :meth:`acil.bench.training.loop.Batches.epoch` yields."""
         if self._graphs is None:
             self._run(*batch)
             return

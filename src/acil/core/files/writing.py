@@ -63,13 +63,15 @@ def write_tensors(
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Iterator[Path]:
+def replacing(
+    path: str | os.PathLike[str], *, make_folder: bool = False, mode: int | None = None
+) -> Iterator[Path]:
     """Write a file so that other processes see the old one or the new one, never a part.
 
     Yields where to write the new file: in a private folder beside the old one. It is flushed to the disk
-    and renamed. A symbolic link is followed, and an existing file keeps its mode. On any failure, which
-    is a `ModelFileError`, the folder goes and the old file stays. A killed process leaves its folder
-    behind; the next one that writes in the same directory removes it.
+    and renamed. A symbolic link is followed, and an existing file keeps its mode unless ``mode`` is
+    given. On any failure, which is a `ModelFileError`, the folder goes and the old file stays. A killed
+    process leaves its folder behind; the next one that writes in the same directory removes it.
     """
     target = _resolved(path)
     try:
@@ -82,10 +84,10 @@ def replacing(path: str | os.PathLike[str], *, make_folder: bool = False) -> Ite
             draft = folder / "draft"
             # Creating it here tells which mode the umask gives; a library may create it again.
             draft.touch()
-            mode = (target if target.exists() else draft).stat().st_mode
+            kept = (target if target.exists() else draft).stat().st_mode
             yield draft
             with _open(draft, os.O_RDWR) as descriptor:
-                os.fchmod(descriptor, stat.S_IMODE(mode))
+                os.fchmod(descriptor, stat.S_IMODE(kept) if mode is None else mode)
                 os.fsync(descriptor)
                 with _mutex:
                     if target in _held:

@@ -76,6 +76,15 @@ def decode(source: Source, size: int, mode: Literal["RGB", "L"] = "RGB", crop: f
         return pixels.permute(2, 0, 1).contiguous() if mode == "RGB" else pixels.unsqueeze(0)
 
 
+def thumbnail(source: Source, size: int) -> bytes:
+    """Return an image as a small JPEG for people: all of it, at most ``size`` pixels wide and high."""
+    image = _read(source, "RGB")
+    image.thumbnail((size, size))
+    written = io.BytesIO()
+    image.save(written, "JPEG", quality=80)
+    return written.getvalue()
+
+
 def _read(source: Source, mode: str) -> Image.Image:
     name = ""
     if isinstance(source, str | os.PathLike):
