@@ -11,7 +11,7 @@ help:
 	@echo "make setup      install into .venv"
 	@echo "make run        run the default benchmark: digits, class by class, three seeds"
 	@echo "make test       run the tests (make test-slow: the long ones too)"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, mypy and import-linter"
 	@echo "make bench      measure speed and memory, fill docs/performance.md and docs/scale.md"
 	@echo "make docs       build the documentation site in build/site"
 
@@ -42,6 +42,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks --out docs/performance/benchmarks.json --page docs/performance.md
