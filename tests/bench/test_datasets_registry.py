@@ -182,7 +182,7 @@ def test_restricted_images_are_a_set_of_their_own_unless_they_are_large(monkeypa
     own = restrict(DIGITS, [1, 2])
     assert own.train.indices is None
     assert own.train.identity != DIGITS.train.identity
-    monkeypatch.setattr("acil.bench.datasets._MOST_COPIED", 0)
+    monkeypatch.setattr("acil.encoders.images.imageset._MOST_COPIED", 0)
     shared = restrict(DIGITS, [1, 2])
     assert shared.train.identity == DIGITS.train.identity
     assert torch.equal(shared.train.pixels(), own.train.pixels())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from acil.bench.orders import canonical_order
-from acil.bench.plan import DEFAULTS
+from acil.bench.plan import defaults
 from acil.bench.training.settings import convert, parse_value
 from acil.errors import InputError
 
@@ -65,7 +65,7 @@ PLACES = ("device", "root", "skip_bad", "jobs")
 #: Fields that may be paths, or left to the data set: what counts is what followed from them.
 _RESOLVED = ("dataset", "backbone", "base", "recipe")
 #: Options of data sets that say where, not what.
-_DATA_PLACES = ("cache",)
+_DATA_PLACES = ("cache", "workers")
 #: Dotted groups → the field that holds them.
 _GROUPS = {"settings": "settings", "recipe": "recipe_changes", "data": "data"}
 #: Fields that only add work: a resumed run may have more of them.
@@ -79,7 +79,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     the recipe or set an option of the data set. Lists may be comma-separated text. What a file says
     under ``resolved`` is for readers.
     """
-    values = {**DEFAULTS.get(str(values.get("suite")), {}), **values}
+    values = {**defaults(str(values.get("suite")), values.get("dataset")), **values}
     known = {item.name for item in dataclasses.fields(RunConfig)}
     result: dict[str, Any] = {name: {} for name in _GROUPS.values()}
     for given, value in values.items():

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
+import random
+import shutil
+import time
 import timeit
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch.nn import functional
 
 from acil.bench.config import RunConfig
@@ -22,6 +28,9 @@ from acil.bench.records import finished
 from acil.bench.rundir import RunDirectory
 from acil.bench.training.network import Network
 from acil.encoders.images.backbones import build
+from acil.encoders.images.decode import decode_box
+from acil.encoders.images.extract import layer_outputs
+from acil.encoders.images.imagefiles import AHEAD, SHARED_MEMORY, random_part
 from acil.errors import InputError
 from acil.machine import memory
 
@@ -31,6 +40,14 @@ _ITEM_BYTES = {"float64": (8, 8), "float32": (4, 4), "mixed": (8, 4)}
 _PROCESS_BYTES = 500 * 2**20
 #: Most images of the trial step that tells how fast the network trains. A GPU needs many to be busy.
 _TRIAL_IMAGES = {"cpu": 16, "cuda": 256}
+#: Most pixels of them on a CPU: a plan should not take longer than reading it.
+_TRIAL_PIXELS = 16 * 32**2
+#: Seconds after which no more trials begin.
+_TRYING = 0.3
+#: A photograph of ImageNet's usual size, and the core that decodes it.
+_PHOTOGRAPH = (500, 375)
+#: What a worker process takes that decodes images.
+_WORKER_BYTES = 150 * 2**20
 #: How many times faster a GPU trains by recorded and compiled steps in half precision than in the trial
 #: (by benchmarks/training.py on an H200; compiling takes longer than a dry run should).
 _COMPILED_SPEED = 7
@@ -170,6 +187,8 @@ def seconds_per_image(prepared: PreparedRun) -> float:
     network = Network(backbone, prepared.n_classes, generator=generator).to(prepared.device)
     needed = backbone.preprocessing
     count = min(_TRIAL_IMAGES.get(prepared.device.type, 16), settings.batch_size)
+    if prepared.device.type == "cpu":
+        count = max(1, min(count, _TRIAL_PIXELS // needed.size**2))
     x = torch.zeros(count, len(needed.mean), needed.size, needed.size, device=prepared.device)
     y = torch.zeros(count, dtype=torch.int64, device=prepared.device)
 
@@ -193,15 +212,149 @@ def _flops(device: torch.device) -> float:
 def _timed(action: Callable[[], object]) -> float:
     """Return the seconds of the fastest of some calls, after one that warms up."""
     action()
-    return min(timeit.repeat(action, repeat=_TRIALS, number=1))
+    best, until = math.inf, time.monotonic() + _TRYING
+    for _ in range(_TRIALS):
+        best = min(best, timeit.timeit(action, number=1))
+        if time.monotonic() > until:
+            break
+    return best
+
+
+@cache
+def decode_seconds(size: int) -> float:
+    """Return how long one core takes to decode a photograph and cut out a part of it for training."""
+    rng = np.random.default_rng(0)
+    # Large and small structures, as photographs have: some 100 kB as JPEG.
+    small = Image.fromarray(rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)).resize(_PHOTOGRAPH)
+    pixels = np.asarray(small, dtype=np.int16) + rng.integers(-24, 25, (*_PHOTOGRAPH[::-1], 3))
+    held = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(held, "JPEG", quality=92)
+    choose = random_part(random.Random(0))
+    return _timed(lambda: decode_box(held.getvalue(), size, choose))
+
+
+def read_images(prepared: PreparedRun, jobs: Sequence[Job], folder: Path | None = None) -> int:
+    """Return how many images in files are decoded: by trainings, and once for features of a seed."""
+    if prepared.data.train.files is None:
+        return 0
+    trained = base_inputs(prepared, jobs, folder)
+    trained += sum(later_trained_images(prepared, job) for job in jobs)
+    return trained + len({job.seed for job in jobs}) * (
+        len(prepared.data.train) + len(prepared.data.test)
+    )
+
+
+def activation_bytes(prepared: PreparedRun) -> int:
+    """Return roughly what a step of base training holds: outputs of layers, weights and momentum."""
+    backbone = prepared.backbone or build(
+        prepared.recipe.backbone, **dict(prepared.recipe.backbone_options)
+    )
+    settings, needed = prepared.recipe.training, backbone.preprocessing
+    size = settings.crop_size or needed.size
+    x = torch.zeros(1, len(needed.mean), size, size)
+    outputs = layer_outputs(copy.deepcopy(backbone).cpu(), x)
+    half = settings.precision in ("fp16", "bf16") and prepared.device.type == "cuda"
+    images = settings.batch_size * settings.auxiliary.views
+    weights = sum(parameter.numel() for parameter in backbone.parameters())
+    return int(images * outputs * (2 if half else 4) + 16 * weights)
+
+
+def disk_bytes(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
+    """Return roughly what a run writes: features of each seed, networks, states of heads."""
+    images = len(prepared.data.train) + len(prepared.data.test)
+    frozen = any(not resolve(job.method).trains_network for job in jobs)
+    features = 4 * images * prepared.n_features * frozen if prepared.data.train.has_pixels else 0
+    states = sorted((head_bytes(prepared, job) // 2 for job in jobs), reverse=True)
+    return len({job.seed for job in jobs}) * features + sum(states[: prepared.config.jobs])
+
+
+def check_room(prepared: PreparedRun, jobs: Sequence[Job], out: Path | None) -> None:
+    """Raise if a training of images or the files of a run cannot fit, before anything is computed."""
+    trains = prepared.data.train.has_pixels and (
+        prepared.backbone is None or any(resolve(job.method).trains_network for job in jobs)
+    )
+    if trains and jobs:
+        needed, there = training_bytes(prepared), machine_bytes(torch.device("cpu"))
+        if needed > there:
+            raise MemoryTooSmallError(
+                f"Training needs about {needed / 2**30:.1f} GiB of this machine's memory, but there are "
+                f"{there / 2**30:.1f} GiB. Choose fewer --set data.workers=N or a smaller --set "
+                "recipe.training.batch_size=N."
+            )
+        if prepared.device.type == "cuda":
+            needed, there = activation_bytes(prepared), machine_bytes(prepared.device)
+            if needed > there:
+                raise MemoryTooSmallError(
+                    f"A step of training needs about {needed / 2**30:.1f} GiB, but {prepared.device} "
+                    f"has {there / 2**30:.1f} GiB. Choose a smaller --set recipe.training.batch_size=N."
+                )
+    if out is not None:
+        needed, free = disk_bytes(prepared, jobs), free_bytes(out)
+        if needed > free:
+            raise InputError(
+                f"The run writes about {needed / 2**30:.1f} GiB into {out}, but there are only "
+                f"{free / 2**30:.1f} GiB free. Free some space, or choose another directory with --out."
+            )
+    _check_shared_memory(prepared)
+
+
+def training_bytes(prepared: PreparedRun) -> int:
+    """Return roughly what base training takes of the machine's memory: images, workers, the network."""
+    data = prepared.data.train
+    total = _PROCESS_BYTES
+    if prepared.device.type == "cpu":
+        total += activation_bytes(prepared)
+    if data.files is None:
+        # The pixels of the base classes are copied.
+        n_base = int((prepared.data.train_labels < max(1, prepared.base)).sum())
+        return total + n_base * math.prod(data.shape)
+    return total + data.files.workers * _WORKER_BYTES + waiting_bytes(prepared)
+
+
+def waiting_bytes(prepared: PreparedRun) -> int:
+    """Return what the batches take that workers have decoded ahead, in memory that is shared."""
+    files = prepared.data.train.files
+    if files is None:
+        return 0
+    settings = prepared.recipe.training
+    batch = settings.batch_size * settings.auxiliary.views * math.prod(prepared.data.train.shape)
+    return (files.workers * AHEAD + 1) * batch
+
+
+def _check_shared_memory(prepared: PreparedRun) -> None:
+    if prepared.data.train.files is None or not SHARED_MEMORY.is_dir():
+        return
+    needed, free = waiting_bytes(prepared), shutil.disk_usage(SHARED_MEMORY).free
+    if needed > free:
+        raise InputError(
+            f"Workers hand over decoded images in {SHARED_MEMORY}, which has {free / 2**20:.0f} MiB "
+            f"free of the {needed / 2**20:.0f} MiB needed. Choose fewer --set data.workers=N, or start "
+            "the container with more, such as docker run --shm-size=8g."
+        )
+
+
+def free_bytes(out: Path) -> int:
+    """Return the free bytes where a directory is, or will be."""
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
-    """Return what a run with these settings would do, need and take.
+    """Return what a run with these settings would do, need and take, see `plan_of`."""
+    return plan_of(config, folder)[0]
 
-    With a folder, what is left of the run in it.
+
+def plan_of(
+    config: RunConfig, folder: Path | None = None, out: Path | None = None
+) -> tuple[str, InputError | None]:
+    """Return what a run with these settings would do, need and take, and why it cannot fit.
+
+    With a folder, what is left of the run in it; ``out`` is where a new one would be. No image is read
+    where that can be.
     """
-    prepared = prepare(config)
+    prepared = prepare(config, outline=folder is None)
     planned, done = prepared.plan(), set()
     if folder is not None:
         started = RunDirectory(folder)
@@ -209,26 +362,53 @@ def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
         done = finished(started.records.read())
     jobs = [job for job in planned if not prepared.is_finished(job, done)]
     if not jobs:
-        return f"All {len(planned)} jobs are done."
+        return f"All {len(planned)} jobs are done.", None
     widest = max(head_width(prepared, job) for job in jobs)
     needed, there = needed_bytes(prepared, jobs), machine_bytes(prepared.device)
     trained = base_inputs(prepared, jobs, folder)
     later = [later_trained_images(prepared, job) for job in jobs]
     pace = seconds_per_image(prepared) if trained or any(later) else 0.0
+    files, images = prepared.data.train.files, len(prepared.data.train) + len(prepared.data.test)
     spent = {
         "base training (all seeds)": pace * trained,
         "analytic heads": sum(head_seconds(prepared, job) for job in jobs),
         "what other methods train": pace * sum(later),
     }
+    decoded = read_images(prepared, jobs, folder)
+    if files is not None:
+        seeds = len({job.seed for job in jobs})
+        # A forward pass is a third of a step.
+        spent["features"] = (pace or seconds_per_image(prepared)) / 3 * images * seeds
+        spent["decoding"] = (
+            decoded * decode_seconds(prepared.data.train.shape[-1]) / max(1, files.workers)
+        )
     times = [f"{_duration(seconds)} for {what}" for what, seconds in spent.items() if seconds]
     lines = [
         f"{prepared.dataset}: {prepared.n_classes} classes, {len(prepared.data.train)} training and "
         f"{len(prepared.data.test)} test images, order {config.order}, base of {prepared.base} classes",
+        *prepared.data.notes,
         f"recipe {prepared.recipe.name}, device {prepared.device}",
         f"memory: at most {needed / 2**30:.2f} GiB for heads of width up to {widest}; there are "
         f"{there / 2**30:.1f} GiB",
-        f"time, roughly, one after the other: {', '.join(times) or 'hardly any'}",
     ]
+    if trained or any(later):
+        taken = f"memory: about {training_bytes(prepared) / 2**30:.2f} GiB for training"
+        if prepared.device.type == "cuda":
+            taken += f", and {activation_bytes(prepared) / 2**30:.2f} GiB of the GPU"
+        if files is not None:
+            taken += f" with {files.workers} workers that decode, however many images there are"
+        lines.append(taken)
+    if prepared.data.train.has_pixels:
+        lines.append(f"disk: about {disk_bytes(prepared, jobs) / 2**30:.2f} GiB of features and states")
+    lines.append(f"time, roughly, one after the other: {', '.join(times) or 'hardly any'}")
+    if files is not None and prepared.device.type != "cpu":
+        lines[-1] += "; decoding goes on beside the rest"
+    if files is not None:
+        each = 1e3 * decode_seconds(files.view.size)
+        lines.append(
+            f"images to decode: {decoded / 1e6:.3g} million, at {each:.1f} ms of a core each (measured "
+            f"on one of 500 x 375 pixels), by {files.workers} processes"
+        )
     if trained:
         training = prepared.recipe.training
         lines.append(
@@ -240,11 +420,17 @@ def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
     if skipped := prepared.left_out:
         lines.append(told_left_out(skipped))
     described = [
-        f"  {job.title}" + (f": {images / 1e6:.3g} million network inputs" if images else "")
-        for job, images in zip(jobs, later, strict=True)
+        f"  {job.title}" + (f": {inputs / 1e6:.3g} million network inputs" if inputs else "")
+        for job, inputs in zip(jobs, later, strict=True)
     ]
     more = f" ({len(planned) - len(jobs)} more done)" if len(jobs) < len(planned) else ""
-    return "\n".join([*lines, f"{len(jobs)} job{'s' * (len(jobs) > 1)}{more}:", *described])
+    text = "\n".join([*lines, f"{len(jobs)} job{'s' * (len(jobs) > 1)}{more}:", *described])
+    try:
+        check_memory(prepared, jobs)
+        check_room(prepared, jobs, folder or out)
+    except InputError as error:
+        return text, error
+    return text, None
 
 
 def _duration(seconds: float) -> str:

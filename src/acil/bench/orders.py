@@ -95,6 +95,17 @@ def imagenet_subset(name: Subset) -> tuple[int, ...]:
     return tuple(_facts()[f"imagenet_subset_{name}"])
 
 
+def imagenet_classes() -> tuple[str, ...]:
+    """Return the names of the 1000 classes of ILSVRC 2012, its wnids, sorted.
+
+    Examples
+    --------
+    >>> imagenet_classes()[:2]
+    ('n01440764', 'n01443537')
+    """
+    return tuple(_facts()["imagenet_wnids"].split())
+
+
 @cache
 def _facts() -> dict[str, Any]:
     text = resources.files("acil.bench").joinpath("orders.json").read_text(encoding="utf-8")

@@ -41,8 +41,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "podnet+aanets+rmm,acil",
     },
 }
-#: The rows of the paper's table that have a column for K = 50.
+#: The same by data set, the suite's own first: the order of the literature's tables on ImageNet.
+DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
+    "imagenet": {"order": "seed1993"},
+    "imagenet100": {"order": "seed1993"},
+}
+#: The rows of the paper's table that have a column for K = 50, and those that ImageNet-Full lacks.
 _TO_FIFTY = ("acil", "podnet")
+_NOT_IN_FULL = (("podnet", 50), *(("podnet+aanets+rmm", phases) for phases in (5, 10, 25)))
 #: Exemplars of each class that a method with a memory of samples keeps, in the suite "memory".
 _BUDGETS = (5, 10, 20, 50)
 #: The setting that says how many samples a method keeps.
@@ -72,7 +78,7 @@ def variants(
     return [{**fixed, **variant} for variant in varied]
 
 
-def has_column(suite: str, method: str, phases: int) -> bool:
+def has_column(suite: str, method: str, phases: int, dataset: str = "cifar100") -> bool:
     """Say whether a suite has a result of a method for K phases: the paper's table leaves out some.
 
     Examples
@@ -80,7 +86,28 @@ def has_column(suite: str, method: str, phases: int) -> bool:
     >>> has_column("table1", "bic", 50), has_column("table1", "bic", 25), has_column("main", "bic", 50)
     (False, True, True)
     """
-    return suite != "table1" or phases != 50 or method in _TO_FIFTY
+    if suite != "table1":
+        return True
+    if dataset.partition(":")[0] == "imagenet" and (method, phases) in _NOT_IN_FULL:
+        return False
+    return phases != 50 or method in _TO_FIFTY
+
+
+def defaults(suite: str, dataset: str | None) -> dict[str, Any]:
+    """Return the settings of a run that hold where the user names no others.
+
+    Examples
+    --------
+    >>> defaults("main", "imagenet100:ilsvrc")
+    {'order': 'seed1993'}
+    >>> defaults("table1", "imagenet:ilsvrc")["recipe"]
+    'imagenet'
+    """
+    found = dict(DEFAULTS.get(suite, {}))
+    head = str(dataset or found.get("dataset")).partition(":")[0]
+    if head in DATASET_DEFAULTS:
+        found |= DATASET_DEFAULTS[head] | ({"recipe": "imagenet"} if "recipe" in found else {})
+    return found
 
 
 def _numbers(name: str, values: Any) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from acil.core.inputs import resolve_device
 from acil.encoders.images.backbones import Backbone, Preprocessing, build, load_backbone
 from acil.encoders.images.cache import FeatureCache
 from acil.encoders.images.embedder import Embedder, TorchEmbedder
-from acil.encoders.images.extract import FeatureExtractor
+from acil.encoders.images.extract import REPORT_SECONDS, FeatureExtractor, Work
+from acil.encoders.images.imageset import ImageSet
 from acil.encoders.images.listing import first_of
 from acil.encoders.images.networks import EFFICIENTNET, open_network
 from acil.errors import InputError
@@ -116,7 +118,7 @@ class PreparedRun:
             for name in methods
             for settings in own[name]
             for covers in (together if resolve(name).grouping_free else each)
-            if any(has_column(config.suite, name, k) for k in covers)
+            if any(has_column(config.suite, name, k, config.dataset) for k in covers)
         ]
         if not jobs:
             raise InputError(
@@ -225,13 +227,21 @@ def prepare(
     out: Path | None = None,
     progress: ProgressListener | None = None,
     group: Group | None = None,
+    outline: bool = False,
 ) -> PreparedRun:
     """Load data and network, and check that they fit the protocol.
 
     The run directory keeps extracted features; without one they are kept in memory. A process computes
-    where its group says.
+    where its group says. With ``outline`` no image is read where that can be: enough for a plan.
     """
-    data = load(config.dataset, config.root, skip_bad=config.skip_bad, **config.data)
+    data = load(
+        config.dataset,
+        config.root,
+        skip_bad=config.skip_bad,
+        outline=outline,
+        progress=None if progress is None else _told_as_work(progress),
+        **config.data,
+    )
     content = _content(config, data)
     order = class_order(config.order, len(data.class_names))
     if config.classes is not None:
@@ -270,6 +280,21 @@ def prepare(
         progress,
         group or Group(device),
     )
+
+
+def _told_as_work(progress: ProgressListener) -> Callable[[str, int, int | None], None]:
+    """Return what a loader of data tells, as everybody else tells how far something is."""
+    started: dict[str, float] = {}
+    told = [0.0]
+
+    def tell(what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        seconds = now - started.setdefault(what, now)
+        if total is not None and (now - told[0] >= REPORT_SECONDS or done == total):
+            told[0] = now
+            progress(Work.at(what, done, total, done, seconds))
+
+    return tell
 
 
 def _check_names(settings: Mapping[str, Any], methods: Sequence[str]) -> None:
@@ -387,13 +412,14 @@ def _check_backbone(
 def _count_features(
     data: Dataset, chosen: Recipe, backbone: Backbone | None, device: torch.device
 ) -> int:
-    """Put one image through the network: what does not fit is told before hours of training."""
+    """Put a blank image through the network: what does not fit is told before hours of training."""
     if not data.train.has_pixels:
         return int(data.train.shape[0])
     network = backbone or build(chosen.backbone, **dict(chosen.backbone_options))
+    blank = ImageSet(torch.zeros(1, *data.train.shape, dtype=torch.uint8), None, "")
     try:
         extractor = FeatureExtractor(network, chosen.features, device, batch_size=1)
-        return int(extractor.features(data.train.subset(torch.tensor([0]))).shape[1])
+        return int(extractor.features(blank).shape[1])
     except InputError as error:
         needed, side = network.preprocessing.size, data.train.shape[-1]
         if needed == side:

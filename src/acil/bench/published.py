@@ -13,12 +13,14 @@ _FACTS = tomllib.loads(
 #: Errors and traps of the paper as a whole, to keep in mind beside any of its numbers.
 PAPER_NOTES: tuple[str, ...] = tuple(_FACTS["traps"])
 #: Classes of phase 0 and in all, under which published numbers may stand beside ours.
-PROTOCOLS = {"cifar100": (50, 100), "imagenet-subset": (50, 100)}
+PROTOCOLS = {"cifar100": (50, 100), "imagenet-subset": (50, 100), "imagenet-full": (500, 1000)}
 #: Data sets of ours that are among those of the paper: its rows mix both subsets.
-_SUBSETS = ("imagenet100-lucir", "imagenet100-podnet")
+_NAMES = dict.fromkeys(("imagenet100", "imagenet100-lucir", "imagenet100-podnet"), "imagenet-subset")
+_NAMES["imagenet"] = "imagenet-full"
 _PAPER = str(_FACTS["paper"])
 #: Recipe → the source that it follows. Rows of other recipes have no numbers to be compared with.
 _SOURCE_OF_RECIPE = {"paper": _PAPER, "imagenet": _PAPER, "authors": "authors' code"}
+_SOURCE_OF_RECIPE["imagenet-authors"] = "authors' code"
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,13 @@ def protocol_name(dataset: str) -> str:
     >>> protocol_name("imagenet100-podnet:ilsvrc"), protocol_name("digits")
     ('imagenet-subset', 'digits')
     """
-    return "imagenet-subset" if dataset.partition(":")[0] in _SUBSETS else dataset
+    return _NAMES.get(dataset.partition(":")[0], dataset)
 
 
 def published(dataset: str, method: str, phases: int, recipe: str = "paper") -> Published | None:
     """Return what the source that a recipe follows has for a method at K; None if there is none.
 
-    Data sets are ``cifar100`` and ``imagenet-subset``. The source is mostly the paper's main table.
+    Data sets are those of `PROTOCOLS`. The source is mostly the paper's main table.
 
     Examples
     --------
@@ -81,8 +83,6 @@ def published(dataset: str, method: str, phases: int, recipe: str = "paper") -> 
 
 def elsewhere(dataset: str, method: str, phases: int) -> tuple[Published, ...]:
     """Return what others than the paper report for a method, with a base of half the classes."""
-    if dataset != "cifar100":
-        return ()
     return tuple(
         Published(
             entry["average_accuracy"][str(phases)],
@@ -92,7 +92,9 @@ def elsewhere(dataset: str, method: str, phases: int) -> tuple[Published, ...]:
             entry.get("approximate", False),
         )
         for entry in _FACTS["elsewhere"]
-        if entry["method"] == method and str(phases) in entry["average_accuracy"]
+        if entry.get("dataset", "cifar100") == dataset
+        and entry["method"] == method
+        and str(phases) in entry["average_accuracy"]
     )
 
 

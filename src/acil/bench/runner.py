@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from acil.bench.config import RunConfig
-from acil.bench.estimate import check_memory, longest_first
+from acil.bench.estimate import check_memory, check_room, longest_first
 from acil.bench.job import Failure, attempt, record_failure
 from acil.bench.plan import Job
 from acil.bench.prepare import PreparedRun, ProgressListener, prepare, told_left_out
@@ -70,6 +70,7 @@ def run(
             prepared = prepare(config, folder, listener, group)
             jobs = prepared.plan()
             check_memory(prepared, jobs)
+            check_room(prepared, jobs, out if group.leads else None)
             if group.leads:
                 directory = stack.enter_context(open_run(out, config, prepared.resolved, resume, force))
                 processes = {"processes": group.size} if group.size > 1 else {}

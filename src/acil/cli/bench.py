@@ -100,9 +100,12 @@ def run(
     folder = out or Path("runs") / f"{dataset_name(settings.dataset).replace(':', '-')}-{settings.suite}"
     if dry_run:
         if is_rank_zero():
-            from acil.bench.estimate import describe_plan
+            from acil.bench.estimate import plan_of
 
-            typer.echo(describe_plan(settings, folder if resume else None))
+            text, error = plan_of(settings, folder if resume else None, folder)
+            typer.echo(text)
+            if error is not None:
+                raise error
         return
     from acil.bench.records import FILE_NAME, Records
     from acil.bench.report import write_report
@@ -156,6 +159,9 @@ def run_progress() -> Iterator[Callable[[Any], None]]:
 
 def _described(event: Any) -> tuple[str, int, int, str]:
     """Return what an event is about, how far that is, and a note: an epoch, or a finished phase."""
+    if hasattr(event, "total"):
+        pace = f"{event.per_second:,.0f}/s  {event.seconds_left:.0f} s left"
+        return event.what, event.done, event.total, pace
     if not hasattr(event, "epochs"):
         name = f"{event.method}, seed {event.seed}"
         return name, event.phase + 1, event.phases + 1, f"accuracy {event.accuracy:.2f} %"

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -173,3 +174,60 @@ def test_processes_that_write_at_once_see_whole_files(tmp_path):
     # A warning would mean that one had seen a part of what the other wrote.
     assert said == ["", ""]
     assert all(entry.suffix == ".safetensors" for entry in tmp_path.iterdir())
+
+
+def rows_of(n, stop=None, calls=None):
+    """Return what computes rows that say their number, in batches of three, and may be stopped."""
+
+    def compute(first):
+        if calls is not None:
+            calls.append(first)
+        for start in range(first, n, 3):
+            if stop is not None and start >= stop:
+                raise KeyboardInterrupt
+            numbers = torch.arange(start, min(start + 3, n), dtype=torch.float32)
+            yield numbers[:, None] * torch.ones(5)
+
+    return compute
+
+
+def test_rows_go_on_where_they_were_stopped_and_only_those_chosen_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("acil.encoders.images.cache._BLOCK_BYTES", 4 * 5 * 4)  # blocks of four rows
+    calls = []
+    with pytest.raises(KeyboardInterrupt):
+        FeatureCache(tmp_path).rows("key", (50, 5), rows_of(50, stop=30, calls=calls))
+    (draft,) = tmp_path.glob("*.part")
+    draft.write_bytes(draft.read_bytes() + b"half a row")
+    found = FeatureCache(tmp_path).rows("key", (50, 5), rows_of(50, calls=calls))
+    assert calls == [0, 28]
+    assert torch.equal(found[:, 0], torch.arange(50.0))
+    chosen = torch.tensor([49, 0, 0])
+    again = FeatureCache(tmp_path).rows("key", (50, 5), rows_of(50, calls=calls), chosen)
+    assert again[:, 4].tolist() == [49.0, 0.0, 0.0]
+    assert calls == [0, 28]
+    assert np.array_equal(np.load(next(tmp_path.glob("*.npy"))), found.numpy())
+
+
+@pytest.mark.parametrize("damage", ["row", "end", "sums", "header"])
+def test_damaged_rows_are_computed_again_from_there_on(tmp_path, monkeypatch, damage, caplog):
+    monkeypatch.setattr("acil.encoders.images.cache._BLOCK_BYTES", 4 * 5 * 4)
+    calls = []
+    FeatureCache(tmp_path).rows("key", (50, 5), rows_of(50))
+    (path,), (sums,) = tmp_path.glob("*.npy"), tmp_path.glob("*.crc")
+    content = bytearray(path.read_bytes())
+    if damage == "row":
+        content[128 + 20 * 21] ^= 1
+    elif damage == "header":
+        content[3] ^= 1
+    path.write_bytes(content[:-4] if damage == "end" else content)
+    if damage == "sums":
+        sums.write_bytes(sums.read_bytes()[:8])
+    found = FeatureCache(tmp_path).rows("key", (50, 5), rows_of(50, calls=calls))
+    assert calls == [{"row": 20, "end": 48, "sums": 8, "header": 0}[damage]]
+    assert torch.equal(found[:, 0], torch.arange(50.0))
+    assert "damaged" in caplog.text
+
+
+def test_rows_without_a_folder_are_in_memory():
+    found = FeatureCache().rows("key", (7, 5), rows_of(7), torch.tensor([6]))
+    assert found.tolist() == [[6.0] * 5]

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import importlib
 import inspect
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from acil.errors import InputError
 ProgressCallback = Callable[[str, int, int | None], None]
 #: Environment variable that names the folder of the data.
 ROOT_VARIABLE = "ACIL_DATA"
-#: Bytes of pixels up to which `restrict` copies them.
-_MOST_COPIED = 1 << 30
 
 
 #: Name → a module here with a function `load`, and options given to it.
@@ -41,6 +38,9 @@ DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "cifar100": ("cifar100", {}),
     # imagefolder:DIR with train/CLASS/* and val/CLASS/*
     "imagefolder": ("imagefolder", {}),
+    # imagenet:DIR and imagenet100:DIR: the official folders and archives, read while a network trains
+    "imagenet": ("imagenet", {"n_classes": 1000, "subset": "podnet"}),
+    "imagenet100": ("imagenet", {"n_classes": 100}),
     # ImageNet's folder: the 100 classes of LUCIR, and the first 100
     "imagenet100-lucir": ("imagefolder", {"subset": "lucir"}),
     "imagenet100-podnet": ("imagefolder", {"subset": "podnet"}),
@@ -52,7 +52,7 @@ DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "features": ("features", {}),
 }
 #: Modules of data that lie where the user says: the name may be followed by a colon and the place.
-WITH_PLACE = ("imagefolder", "features")
+WITH_PLACE = ("imagefolder", "imagenet", "features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,8 @@ class Dataset:
     default_base: int
     #: Names of images that were left out because they could not be read.
     skipped: tuple[str, ...] = ()
+    #: What to know of an outline: how images were counted.
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_split(self, "training", self.train, self.train_labels)
@@ -91,6 +93,8 @@ def load(
     root: str | os.PathLike[str] | None = None,
     *,
     skip_bad: bool = False,
+    check: bool = False,
+    outline: bool = False,
     progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Dataset:
@@ -99,7 +103,9 @@ def load(
     ``name`` is a key of `DATASETS`, ``"imagefolder:DIR"``, ``"features:FILE"``, or a user's own loader,
     ``"package.module:function"``; ``root`` is where the data are, by default where the environment
     variable ACIL_DATA says. ``skip_bad`` leaves out images that cannot be read, instead of stopping;
-    ``progress`` is told about long work; ``options`` are those of the loader.
+    ``check`` reads every image of one that otherwise is read while a network trains, and ``outline``
+    reads none where that can be: enough for a plan. ``progress`` is told about long work; ``options``
+    are those of the loader.
 
     Examples
     --------
@@ -108,8 +114,10 @@ def load(
     (1201, 596, (1, 8, 8))
     """
     loader, place, fixed = _resolve(name)
-    common = {"skip_bad": skip_bad, "progress": progress}
     known = inspect.signature(loader).parameters
+    common: dict[str, Any] = {"skip_bad": skip_bad, "progress": progress}
+    rare = {"check": check, "outline": outline}
+    common |= {option: value for option, value in rare.items() if option in known}
     if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
         own = [option for option in known if option not in ("root", *common, *fixed)]
         unknown = [option for option in options if option not in own]
@@ -157,7 +165,7 @@ def prepare(
         fetch(place, url=url, force=force, progress=progress)
     elif url is not None:
         raise InputError(f"There is nothing to fetch for {name!r}: an address is of no use.")
-    return load(name, root, skip_bad=skip_bad, progress=progress, **options)
+    return load(name, root, skip_bad=skip_bad, check=True, progress=progress, **options)
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path | None:
@@ -199,11 +207,7 @@ def _kept(images: ImageSet, places: Tensor) -> tuple[ImageSet, Tensor]:
     indices = torch.nonzero(places >= 0).flatten()
     if len(indices) == len(places):
         return images, places
-    part = images.subset(indices)
-    # A set of its own where that is cheap: then nothing is extracted for images that take no part.
-    if part.has_pixels and len(part) * math.prod(part.shape) <= _MOST_COPIED:
-        part = ImageSet(part.pixels())
-    return part, places[indices]
+    return images.subset(indices).alone(), places[indices]
 
 
 def _module(name: str) -> Any:

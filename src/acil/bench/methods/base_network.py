@@ -246,7 +246,7 @@ def _train(
 ) -> None:
     train(
         network,
-        phase.images.pixels(),
+        phase.images.to_train(),
         phase.labels,
         training,
         preprocessing=network.backbone.preprocessing,

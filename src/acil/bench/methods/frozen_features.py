@@ -112,6 +112,7 @@ class FrozenFeatures:
                 context.device,
                 cache=context.cache,
                 share=None if context.group is None else (context.group.rank, context.group.size),
+                progress=context.progress,
             )
         if phase is None or self.standardize is not None or not context.recipe.features.standardize:
             return

@@ -16,16 +16,13 @@ import torch
 from torch import Tensor
 
 from acil.bench.training import operations
+from acil.encoders.images.imagefiles import AREA, ASPECT, ATTEMPTS
 from acil.errors import InputError
 
 #: Of RandomCrop in every CIFAR recipe.
 CROP_PADDING = 4
 #: Of ColorJitter in PODNet's and PyCIL's CIFAR recipes.
 JITTER_BRIGHTNESS = 63 / 255
-#: torchvision's defaults for RandomResizedCrop.
-_AREA = (0.08, 1.0)
-_ASPECT = (3 / 4, 4 / 3)
-_ATTEMPTS = 10
 #: Strengths of TrivialAugment.
 BINS = 31
 
@@ -101,9 +98,9 @@ def random_boxes(
     allowed ratio.
     """
     device = generator.device
-    draw = torch.rand(4, n, _ATTEMPTS, generator=generator, device=device, dtype=torch.float64)
-    area = height * width * (_AREA[0] + (_AREA[1] - _AREA[0]) * draw[0])
-    low, high = (math.log(ratio) for ratio in _ASPECT)
+    draw = torch.rand(4, n, ATTEMPTS, generator=generator, device=device, dtype=torch.float64)
+    area = height * width * (AREA[0] + (AREA[1] - AREA[0]) * draw[0])
+    low, high = (math.log(ratio) for ratio in ASPECT)
     aspect = (low + (high - low) * draw[1]).exp()
     widths = (area * aspect).sqrt().round()
     heights = (area / aspect).sqrt().round()
@@ -113,8 +110,8 @@ def random_boxes(
         values.gather(1, first).squeeze(1) for values in (heights, widths, draw[2], draw[3])
     )
     none = ~fits.any(1)
-    central_height = min(height, round(width / _ASPECT[0]))
-    central_width = min(width, round(height * _ASPECT[1]))
+    central_height = min(height, round(width / ASPECT[0]))
+    central_width = min(width, round(height * ASPECT[1]))
     box_height = torch.where(none, central_height, box_height)
     box_width = torch.where(none, central_width, box_width)
     top = torch.where(none, (height - central_height) // 2, (u * (height - box_height + 1)).floor())

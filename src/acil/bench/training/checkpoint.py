@@ -23,6 +23,7 @@ from acil.bench.training.objectives import Objective
 from acil.bench.training.settings import Auxiliary, Training
 from acil.core.files.writing import write_tensors
 from acil.encoders.images.backbones import Preprocessing
+from acil.encoders.images.imageset import ImageSet
 from acil.errors import InputError, ModelFileError
 
 logger = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ class Checkpoint:
 
 def training_identity(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     labels: Tensor,
     settings: Training,
     preprocessing: Preprocessing | None,
@@ -157,16 +158,26 @@ def training_identity(
     told = dataclasses.asdict(settings)
     if settings.auxiliary == Auxiliary():
         del told["auxiliary"]  # so that checkpoints of earlier versions are known again
+    for name in Training.LATER:
+        if not told[name]:
+            del told[name]
     state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     return {
         **{f"training.{key}": value for key, value in told.items()},
         "seed": seed,
         "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
         "objective": objective.identity,
-        "images": digest({"": images}),
+        "images": _images_digest(images),
         "labels": digest({"": labels}),
         "network at the start": digest(state),
     }
+
+
+def _images_digest(images: Tensor | ImageSet) -> str:
+    if isinstance(images, Tensor):
+        return digest({"": images})
+    # Of files, which they are: their content would take as long as an epoch.
+    return digest({} if images.indices is None else {"": images.indices}, images.identity)
 
 
 def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:

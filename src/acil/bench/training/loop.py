@@ -24,6 +24,8 @@ from acil.core.threads import threads_for
 from acil.encoders.images.backbones import Preprocessing, normalise
 from acil.encoders.images.decode import centre
 from acil.encoders.images.extract import full_float32, multiplications
+from acil.encoders.images.imagefiles import Task
+from acil.encoders.images.imageset import ImageSet
 from acil.errors import ACILError, InputError
 
 #: Seconds between two reports: reading the loss makes a GPU wait.
@@ -55,7 +57,7 @@ class DivergedError(ACILError, ArithmeticError):
 
 def train(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     labels: Tensor,
     settings: Training,
     *,
@@ -69,10 +71,11 @@ def train(
     """Train a network in place; it ends on the device, in evaluation mode.
 
     The network takes normalised images, and its trainable parameters are trained. Images are uint8, (n,
-    c, h, w), on any device. float32 tensors of any shape (n, …), such as features, are used as they are:
-    without augmentation, and preprocessing may be None. Labels are int64, (n,). The seed draws orders
-    and augmentation; the network's first weights are the caller's. The objective is by default the cross
-    entropy of ``network(x)`` and the auxiliary tasks of the settings.
+    c, h, w), on any device, or a set of image files, which are read while it trains. float32 tensors of
+    any shape (n, …), such as features, are used as they are: without augmentation, and preprocessing may
+    be None. Labels are int64, (n,). The seed draws orders and augmentation; the network's first weights
+    are the caller's. The objective is by default the cross entropy of ``network(x)`` and the auxiliary
+    tasks of the settings.
 
     If the checkpoint holds a state of this very training, that is where it goes on: same network as
     first built, same data, settings, seed. The last checkpoint stays; the caller removes it.
@@ -131,7 +134,7 @@ def train(
 
 def _teacher(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     labels: Tensor,
     settings: Training,
     seed: int,
@@ -216,11 +219,16 @@ def _measure(
 
 def _check(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     labels: Tensor,
     settings: Training,
     preprocessing: Preprocessing | None,
 ) -> None:
+    if isinstance(images, ImageSet):
+        if images.files is None or preprocessing is None:
+            raise InputError("A training takes a set of image files and their preprocessing, or pixels.")
+        _check_labels(network, (len(images),), labels)
+        return
     pixels = images.dtype == torch.uint8
     if pixels and (images.ndim != 4 or preprocessing is None):
         raise InputError(
@@ -232,10 +240,14 @@ def _check(
             f"Training takes uint8 images, or float32 features without augmentation. Got {images.dtype} "
             f"of shape {tuple(images.shape)} with augmentation {settings.augment}."
         )
-    if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or len(labels) == 0:
+    _check_labels(network, tuple(images.shape[:1]), labels)
+
+
+def _check_labels(network: nn.Module, shape: tuple[int, ...], labels: Tensor) -> None:
+    if labels.dtype != torch.int64 or tuple(labels.shape) != shape or len(labels) == 0:
         raise InputError(
             f"Labels must be one int64 for each of at least one image. Got {labels.dtype} of shape "
-            f"{tuple(labels.shape)} for {len(images)} images."
+            f"{tuple(labels.shape)} for {shape[0]} images."
         )
     outputs = network.n_classes if isinstance(network, FeatureNetwork) else None
     low, high = int(labels.min()), int(labels.max())
@@ -248,7 +260,7 @@ def _check(
 
 def _multiplications(
     network: nn.Module,
-    images: Tensor,
+    images: Tensor | ImageSet,
     settings: Training,
     preprocessing: Preprocessing | None,
     device: torch.device,
@@ -256,7 +268,10 @@ def _multiplications(
     """Return those of a forward pass of one batch."""
     if device.type != "cpu":
         return math.inf
-    x = images[:1].to(device)
+    if isinstance(images, ImageSet):
+        x = torch.zeros(1, *images.shape, dtype=torch.uint8, device=device)
+    else:
+        x = images[:1].to(device)
     if preprocessing is not None and x.dtype == torch.uint8:
         x = normalise(centre(x, preprocessing.size), preprocessing)
     try:
@@ -305,11 +320,15 @@ class Batches:
     move to the device if there is room for them. A batch has each image ``views`` times, augmented anew:
     all images once, then all once more. With ``draws`` it has a fourth part, (n, draws), uniform in
     [0, 1).
+
+    Images in files are decoded by worker processes while the network trains: those of a batch by
+    generators that start from (seed, epoch, batch, position). Of each, ``"resizedcrop"`` takes a part of
+    the whole image; without it, the middle.
     """
 
     def __init__(
         self,
-        images: Tensor,
+        images: Tensor | ImageSet,
         labels: Tensor,
         settings: Training,
         preprocessing: Preprocessing | None,
@@ -318,10 +337,15 @@ class Batches:
         views: int = 1,
         draws: int = 0,
     ) -> None:
-        self._images = images.to(device) if _fits(images, device) else images
+        self._files = images if isinstance(images, ImageSet) else None
+        self._images = torch.empty(0) if isinstance(images, ImageSet) else _placed(images, device)
         self._labels = labels.to(device)
         self._preprocessing = preprocessing
-        self._augment = Augmentation(settings.augment, preprocessing.size if preprocessing else None)
+        size = settings.crop_size or (preprocessing.size if preprocessing else None)
+        self._own_crop = self._files is not None and "resizedcrop" in settings.augment
+        names = [name for name in settings.augment if not (self._own_crop and name == "resizedcrop")]
+        self._augment = Augmentation(names, size)
+        self._side = size if self._own_crop else None
         self._seed, self._device = seed, device
         self._views, self._draws = views, draws
         n = len(images)
@@ -329,21 +353,27 @@ class Batches:
         self.steps = settings.steps_per_epoch(n)
         #: Images that an epoch goes through.
         self.images_per_epoch = min(n, self.steps * self._size)
-        bytes_per_batch = self._size * images[0].numel()
-        self._chunk_steps = max(1, _CHUNK_BYTES // max(1, bytes_per_batch))
+        self._n, self._chunk_steps = n, 1
+        if self._files is None:
+            bytes_per_batch = self._size * self._images[0].numel()
+            self._chunk_steps = max(1, _CHUNK_BYTES // max(1, bytes_per_batch))
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yield inputs, labels, positions in the data set and draws of each batch, from a step on."""
-        order = torch.randperm(len(self._images), generator=self._generator("cpu", epoch, "order"))
+        order = torch.randperm(self._n, generator=self._generator("cpu", epoch, "order"))
         order = order[: self.images_per_epoch]
+        read = self._read(order, epoch, first_step)
         for chunk in range(first_step // self._chunk_steps, -(-self.steps // self._chunk_steps)):
             start = chunk * self._chunk_steps
             end = min(start + self._chunk_steps, self.steps)
             members = order[start * self._size : end * self._size]
             indices = members.to(self._device)
             generator = self._generator(self._device, epoch, chunk)
-            repeated = members.repeat(self._views), indices.repeat(self._views)
-            inputs = torch.split(self._inputs(*repeated, generator), len(members))
+            if read is None:
+                chosen = self._chosen(members.repeat(self._views), indices.repeat(self._views))
+            else:
+                chosen = next(read).to(self._device, non_blocking=True)
+            inputs = torch.split(self._inputs(chosen, generator), len(members))
             parts = [self._labels[indices], indices]
             if self._draws:
                 shape = (len(members), self._draws)
@@ -353,13 +383,34 @@ class Batches:
                 x = torch.cat([view[batch] for view in inputs]) if self._views > 1 else inputs[0][batch]
                 yield x, *(part[batch] for part in parts)
 
-    def _inputs(self, members: Tensor, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the network's input for one chunk."""
+    def _read(self, order: Tensor, epoch: int, first_step: int) -> Iterator[Tensor] | None:
+        """Yield the pixels of each batch of images in files, from a step on."""
+        if self._files is None or self._files.files is None:
+            return None
+        files, places = self._files.files, self._files.indices
+
+        def tasks() -> Iterator[list[Task]]:
+            for step in range(first_step, self.steps):
+                members = order[step * self._size : (step + 1) * self._size].repeat(self._views)
+                members = members if places is None else places[members]
+                seed = derived_seed("acil training", self._seed, epoch, step, "parts")
+                seeds = (seed + k if self._own_crop else None for k in range(len(members)))
+                yield list(map(files.task, members.tolist(), seeds))
+
+        left = self._views * (self.images_per_epoch - first_step * self._size)
+        return files.stream(tasks(), left, self._side, pin=self._device.type == "cuda")
+
+    def _chosen(self, members: Tensor, indices: Tensor) -> Tensor:
         resident = self._images.device == self._device
-        chosen = self._images[indices] if resident else self._images[members].to(self._device)
+        return self._images[indices] if resident else self._images[members].to(self._device)
+
+    def _inputs(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the network's input for one chunk."""
         if chosen.dtype != torch.uint8 or self._preprocessing is None:
             return chosen
-        augmented = centre(self._augment(chosen, generator), self._preprocessing.size)
+        augmented = self._augment(chosen, generator)
+        if not self._own_crop:
+            augmented = centre(augmented, self._preprocessing.size)
         inputs = normalise(augmented, self._preprocessing)
         return inputs.contiguous(memory_format=torch.channels_last)
 
@@ -378,6 +429,11 @@ def derived_seed(*parts: object) -> int:
     """
     text = " ".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def _placed(images: Tensor, device: torch.device) -> Tensor:
+    """Return images on the device, or where they are if there is no room for them."""
+    return images.to(device) if _fits(images, device) else images
 
 
 def _fits(images: Tensor, device: torch.device) -> bool:

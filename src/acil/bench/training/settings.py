@@ -303,6 +303,8 @@ class Training(Settings):
     """Settings of one training by stochastic gradient descent."""
 
     where: ClassVar[str] = "Training setting "
+    #: Left out where they are not used: what earlier versions have trained is found by a hash.
+    LATER: ClassVar[tuple[str, ...]] = ("crop_size",)
     epochs: Annotated[int, "at least 0"]  # 0 leaves the network as it is
     #: Images in a step; a data set with fewer makes one step an epoch.
     batch_size: Annotated[int, "at least 1"] = 128
@@ -323,6 +325,8 @@ class Training(Settings):
     nesterov: bool = False
     label_smoothing: Annotated[float, "at least 0 and below 1"] = 0.0  # only in the default objective
     augment: tuple[str, ...] = ()  # steps of :class:`acil.bench.training.augment.Augmentation`
+    #: Side of what "resizedcrop" returns; None: what the network takes when it is tested.
+    crop_size: Annotated[int | None, "at least 1"] = field(default=None, repr=False)
     #: "float32" keeps TF32 off, which PyTorch by default allows in convolutions. "tf32" allows it in
     #: convolutions and products. "bf16" and "fp16" run the network under autocast; weights, loss and
     #: optimiser stay in float32. "fp16" has as many digits as TF32, and scales the loss; on a CPU, which

@@ -289,12 +289,22 @@ class ResNet18(Backbone):
 
 
 class SmallCNN(Backbone):
-    """Two convolutions for grey images, by default of 8 x 8: 64 features, 18,912 parameters."""
+    """Two convolutions for small images, by default grey ones of 8 x 8: 64 features, 18,912 parameters.
 
-    def __init__(self, generator: torch.Generator | None = None, *, size: int = 8) -> None:
-        preprocessing = Preprocessing(DIGITS_MEAN, DIGITS_STD, size)
-        super().__init__("smallcnn", 64, preprocessing, {"size": size})
-        self.stage1 = nn.Sequential(convolution(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(inplace=True))
+    Colour images have three ``channels``.
+    """
+
+    def __init__(
+        self, generator: torch.Generator | None = None, *, size: int = 8, channels: int = 1
+    ) -> None:
+        if channels not in (1, 3):
+            raise InputError(f"The channels of a small network must be 1 or 3. Got {channels!r}.")
+        mean, std = (DIGITS_MEAN, DIGITS_STD) if channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
+        # Named only where it differs: options are part of the identity of weights stored before.
+        options = {"size": size} if channels == 1 else {"size": size, "channels": channels}
+        super().__init__("smallcnn", 64, Preprocessing(mean, std, size), options)
+        first = convolution(channels, 32, 3)
+        self.stage1 = nn.Sequential(first, nn.BatchNorm2d(32), nn.ReLU(inplace=True))
         self.pool = nn.MaxPool2d(2)
         self.stage2 = nn.Sequential(convolution(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
         draw_weights_(self, generator)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from acil.encoders.images.extract import FeatureExtractor
 from acil.encoders.images.imageset import ImageSet
 from acil.errors import InputError
 
+T = TypeVar("T")
 #: Called with the number of images done and the number of all.
 ImageProgress = Callable[[int, int], None]
 #: More threads than this only wait for memory.
@@ -222,21 +223,21 @@ def embed_files(
 
 
 def decode_all(
-    sources: Iterable[Source], read: Callable[[Any], Tensor], ahead: int = 0
-) -> Iterator[Tensor | InputError]:
+    sources: Iterable[Any], read: Callable[[Any], T], ahead: int = 0
+) -> Iterator[T | InputError]:
     """Read images in threads; yield each or what is wrong with it, in order.
 
     At most ``ahead`` are read before they are asked for, or a few for each thread.
     """
 
-    def attempt(source: Source) -> Tensor | InputError:
+    def attempt(source: Any) -> T | InputError:
         try:
             return read(source)
         except InputError as error:
             return error
 
     n_threads = worker_threads()
-    pending: deque[Future[Tensor | InputError]] = deque()
+    pending: deque[Future[T | InputError]] = deque()
     with ThreadPoolExecutor(n_threads) as pool:
         try:
             for source in sources:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,6 +28,25 @@ _MAX_MARGIN = 256 / 224
 #: Pixels of one channel in a batch, and the smallest and largest number of images. On two CPU cores
 #: ResNet-32 is fastest with 64 images; a GPU needs many more to be busy.
 _BATCHES = {"cpu": (2**16, 8, 256), "other": (2**23, 32, 1024)}
+#: Seconds between two reports of progress.
+REPORT_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Work:
+    """How far something is that takes long: reading files, or extracting features."""
+
+    what: str
+    done: int
+    total: int
+    per_second: float
+    seconds_left: float
+
+    @classmethod
+    def at(cls, what: str, done: int, total: int, now: int, seconds: float) -> Work:
+        """Return how far it is, after ``now`` of all that is done took so many seconds."""
+        pace = now / max(seconds, 1e-9)
+        return cls(what, done, total, pace, (total - done) / pace if pace else 0.0)
 
 
 class View(NamedTuple):
@@ -123,6 +143,7 @@ class FeatureExtractor:
         batch_size: int | None = None,
         cache: FeatureCache | None = None,
         share: tuple[int, int] | None = None,
+        progress: Callable[[Work], None] | None = None,
     ) -> None:
         self.settings = settings or FeatureSettings()
         self.device = torch.device(device)
@@ -145,6 +166,7 @@ class FeatureExtractor:
         self.batch_size = batch_size or suitable
         self.cache = cache
         self.share = share
+        self.progress = progress
         self._format = torch.contiguous_format if self.device.type == "cpu" else torch.channels_last
         self.backbone = backbone.to(self.device)
         if self._format == torch.channels_last:
@@ -194,34 +216,55 @@ class FeatureExtractor:
         key = f"{images.identity}:{self.identity}:{self.device.type}:{self.batch_size}"
         if views[0] != self.settings.views[0]:
             key += f":{tuple(views[0])}"
-        whole = images.whole
-        if self.share is None:
-            found = self.cache.get(key, lambda: self._extract(whole, views))
-            return found if images.indices is None else found[images.indices]
-        rank, size = self.share
-        places = torch.arange(len(whole)) if images.indices is None else images.indices
-        if not bool((places % size == rank).all()):
-            raise InputError(
-                f"This extractor has share {rank} of {size}, and was asked for images of other shares. "
-                "Ask the process that has them."
-            )
-        own = whole.subset(torch.arange(rank, len(whole), size))
-        return self.cache.get(f"{key}:{rank}/{size}", lambda: self._extract(own, views))[places // size]
+        whole, chosen = images.whole, images.indices
+        if self.share is not None:
+            rank, size = self.share
+            places = torch.arange(len(whole)) if chosen is None else chosen
+            if not bool((places % size == rank).all()):
+                raise InputError(
+                    f"This extractor has share {rank} of {size}, and was asked for images of other "
+                    "shares. Ask the process that has them."
+                )
+            whole, chosen = whole.subset(torch.arange(rank, len(whole), size)), places // size
+            key += f":{rank}/{size}"
+        if images.files is not None:
+            # Features of so many images stay on the disk.
+            shape = (len(whole), self.num_features)
+            return self.cache.rows(key, shape, lambda first: self._rows(whole, views, first), chosen)
+        found = self.cache.get(key, lambda: self._extract(whole, views))
+        return found if chosen is None else found[chosen]
 
     def _extract(self, images: ImageSet, views: Sequence[View]) -> Tensor:
         found = torch.empty(len(images), self.num_features)
+        start = 0
+        for rows in self._rows(images, views):
+            found[start : start + len(rows)] = rows
+            start += len(rows)
+        return found
+
+    def _rows(self, images: ImageSet, views: Sequence[View], first: int = 0) -> Iterator[Tensor]:
+        """Yield the features of images from the first on, batch by batch."""
+        if first:
+            images = images.subset(torch.arange(first, len(images)))
         if self._multiplications is None:
             needed = self.backbone.preprocessing
             blank = torch.zeros(1, len(needed.mean), needed.size, needed.size, device=self.device)
             self._multiplications = self.batch_size * multiplications(self.backbone, blank)
         with exact_inference(self.backbone, self.device), threads_for(self._multiplications):
-            for start in range(0, len(images), self.batch_size):
-                stop = min(start + self.batch_size, len(images))
-                batch = images.batch(start, stop)
+            started = reported = time.monotonic()
+            done = 0
+            for batch in images.batches(self.batch_size):
                 repeated = batch[-1:].expand(self.batch_size - len(batch), -1, -1, -1)
                 full = torch.cat([batch, repeated])
-                found[start:stop] = self._row_features(full, views)[: stop - start]
-        return found
+                rows = self._row_features(full, views)[: len(batch)]
+                done += len(batch)
+                now = time.monotonic()
+                if self.progress is not None and now - reported >= REPORT_SECONDS:
+                    self.progress(
+                        Work.at("features", first + done, first + len(images), done, now - started)
+                    )
+                    reported = now
+                yield rows
 
     def _row_features(self, pixels: Tensor, views: Sequence[View]) -> Tensor:
         middle = centre(pixels, self.backbone.preprocessing.size).to(self.device)
@@ -312,6 +355,22 @@ def multiplications(network: nn.Module, x: Tensor) -> float:
                 hooks.enter_context(layer.register_forward_hook(count))
         network(x)
     return sum(found) or math.inf
+
+
+def layer_outputs(network: nn.Module, x: Tensor) -> int:
+    """Return how many numbers the layers of a network put out for an input, which training keeps."""
+    found: list[int] = []
+
+    def count(layer: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            found.append(output.numel())
+
+    with ExitStack() as hooks, evaluating(network), torch.no_grad():
+        for layer in network.modules():
+            if not any(True for _ in layer.children()):
+                hooks.enter_context(layer.register_forward_hook(count))
+        network(x)
+    return sum(found)
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,10 +14,13 @@ from acil.errors import InputError
 
 if TYPE_CHECKING:
     from acil.encoders.images.extract import FeatureExtractor
+    from acil.encoders.images.imagefiles import ImageFiles
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 #: Bytes that are hashed together, so that a memory-mapped file is never in memory as a whole.
 _CHUNK_BYTES = 2**24
+#: Bytes of pixels up to which a part of a set is copied to be a set of its own.
+_MOST_COPIED = 1 << 30
 
 
 class ImageSet:
@@ -23,8 +28,8 @@ class ImageSet:
 
     Parameters
     ----------
-    pixels : Tensor of shape (n, channels, height, width), uint8, on the CPU, or None
-        May be memory-mapped.
+    pixels : Tensor of shape (n, channels, height, width), uint8, on the CPU, ImageFiles, or None
+        May be memory-mapped; files are read when they are needed.
     vectors : Tensor of shape (n, features), float32, on the CPU, or None
         Features made elsewhere, in place of pixels; they are taken as they are.
     identity : str, optional
@@ -34,6 +39,8 @@ class ImageSet:
     ----------
     has_pixels : bool
         Whether these are images, not vectors.
+    files : ImageFiles or None
+        The files that the images are read from, if they are not in memory.
     shape : tuple of int
         Of one image, (channels, height, width), or of one vector, (features,).
     indices : Tensor or None
@@ -50,7 +57,10 @@ class ImageSet:
     """
 
     def __init__(
-        self, pixels: Tensor | None, vectors: Tensor | None = None, identity: str | None = None
+        self,
+        pixels: Tensor | ImageFiles | None,
+        vectors: Tensor | None = None,
+        identity: str | None = None,
     ) -> None:
         content = vectors if pixels is None else pixels
         self.has_pixels = pixels is not None
@@ -63,10 +73,13 @@ class ImageSet:
                 f"float32 of shape (n, features), on the CPU. Got {content.dtype} of shape "
                 f"{tuple(content.shape)} on {content.device}."
             )
-        self.identity = content_identity(content) if identity is None else identity
+        self.files = None if isinstance(content, Tensor) else content
+        if identity is None:
+            identity = content_identity(content) if isinstance(content, Tensor) else content.identity
+        self.identity = identity
         self.shape = tuple(content.shape[1:])
         self.indices: Tensor | None = None
-        self._content = content
+        self._content: Any = content
 
     def __len__(self) -> int:
         return len(self._content if self.indices is None else self.indices)
@@ -98,13 +111,41 @@ class ImageSet:
         return self.batch(0, len(self))
 
     def batch(self, start: int, stop: int) -> Tensor:
-        """Return the images from start to stop, uint8; of a memory-mapped set, only these are read."""
+        """Return the images from start to stop, uint8; of files or a memory-mapped set, only these."""
         if not self.has_pixels:
             raise InputError(
                 f"This set has only vectors of {self.shape[0]} features, no images. Use a data set with "
                 "images, or a method that works on features."
             )
-        return self._content[slice(start, stop) if self.indices is None else self.indices[start:stop]]
+        found: Tensor = self._content[
+            slice(start, stop) if self.indices is None else self.indices[start:stop]
+        ]
+        return found
+
+    def batches(self, size: int) -> Iterator[Tensor]:
+        """Yield all images, ``size`` at a time; of files, the next ones are decoded meanwhile."""
+        starts = range(0, len(self), size)
+        if self.files is None:
+            yield from (self.batch(start, min(start + size, len(self))) for start in starts)
+            return
+        places = torch.arange(len(self)) if self.indices is None else self.indices
+        tasks = (list(map(self.files.task, part.tolist())) for part in torch.split(places, size))
+        yield from self.files.stream(tasks if len(self) else (), len(self))
+
+    def to_train(self) -> Tensor | ImageSet:
+        """Return what a training takes: the pixels, or the set itself if they are in files."""
+        return self.pixels() if self.files is None else self
+
+    def alone(self) -> ImageSet:
+        """Return these images as a whole set, where that is cheap: they are not copied if too many.
+
+        Features are extracted for whole sets; so nothing is extracted for images that take no part.
+        """
+        if self.indices is None or not self.has_pixels:
+            return self
+        if self.files is not None:
+            return ImageSet(self.files.select(self.indices))
+        return ImageSet(self.pixels()) if len(self) * math.prod(self.shape) <= _MOST_COPIED else self
 
     def features(self, extractor: FeatureExtractor | None) -> Tensor:
         """Return the features of the images, or the vectors as they are; not to be changed in place."""
@@ -115,7 +156,8 @@ class ImageSet:
         return [self._vectors()] if not self.has_pixels else _required(extractor).training_rows(self)
 
     def _vectors(self) -> Tensor:
-        return self._content if self.indices is None else self._content[self.indices]
+        found: Tensor = self._content if self.indices is None else self._content[self.indices]
+        return found
 
 
 def _required(extractor: FeatureExtractor | None) -> FeatureExtractor:
