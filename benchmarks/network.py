@@ -57,7 +57,7 @@ def _reduce(sums: Sums, group: Group) -> None:
     """Add up the sums of all processes, as learning does."""
     for start, stop in panels(len(sums.gram)):
         sums.gram[start:stop, :stop] = all_reduce_(sums.gram[start:stop, :stop].contiguous(), group)
-    for part in (sums.moment, sums.weights, sums.counts):
+    for part in (sums.moment, sums.total, sums.target_total, sums.counts):
         all_reduce_(part, group)
 
 

@@ -302,10 +302,10 @@ def discriminants(clf: ACILClassifier) -> tuple[Tensor, Tensor]:
     """Return weights and intercepts of linear discriminants, from the sums of a model."""
     sums = clf._require_state().model.ridge.sums
     gram = sums.gram.tril() + sums.gram.tril(-1).T
-    means = sums.moment / sums.weights
+    means = sums.moment / sums.target_total
     within = gram - means @ sums.moment.T
     within.diagonal().add_(clf.gamma_)
-    W = torch.linalg.solve(within, means) * float(sums.weights.sum())
+    W = torch.linalg.solve(within, means) * float(sums.target_total.sum())
     return W, -(means * W).sum(dim=0) / 2
 
 

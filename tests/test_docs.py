@@ -182,8 +182,12 @@ def test_every_command_and_the_python_of_the_tutorial_run(tmp_path, monkeypatch,
     assert float(capsys.readouterr().out.splitlines()[0]) > 80
 
 
-def test_the_example_of_the_scale_guide_runs_alone():
-    assert executed("docs/scale.md")["accuracy"] == 1.0
+def test_the_examples_of_the_scale_guide_run_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = executed("docs/scale.md")
+    assert names["accuracy"] == 1.0
+    assert names["joint"].score(names["X"], names["y"]) == 1.0
+    assert names["again"].n_samples == names["joint"].n_samples_ == 60
 
 
 def test_the_example_of_the_guide_to_streams_runs():

@@ -9,17 +9,19 @@ from acil.moved import forward
 
 if TYPE_CHECKING:
     from acil.core.classifier import ACILClassifier
+    from acil.core.exchange import ModelSums
     from acil.core.files import load, save
     from acil.growing import ImageClassifier
 
 __version__ = "0.1.0"
 
-__all__ = ["ACILClassifier", "ImageClassifier", "__version__", "load", "save"]
+__all__ = ["ACILClassifier", "ImageClassifier", "ModelSums", "__version__", "load", "save"]
 
 # torch takes seconds to import: `acil --help` must not wait for it.
 _HOMES = {
     "ACILClassifier": "acil.core.classifier",
     "ImageClassifier": "acil.growing",
+    "ModelSums": "acil.core.exchange",
     "load": "acil.core.files",
     "save": "acil.core.files",
 }

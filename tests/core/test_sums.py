@@ -24,7 +24,7 @@ def expected_sums(rows, columns, c, weights):
 
 
 def look(sums):
-    return sums.gram.tril().numpy(), sums.moment.numpy(), sums.counts.numpy(), sums.weights.numpy()
+    return sums.gram.tril().numpy(), sums.moment.numpy(), sums.counts.numpy(), sums.target_total.numpy()
 
 
 def assert_close(sums, expected):
@@ -53,7 +53,7 @@ def test_known_sums_by_hand():
     assert np.allclose(sums.gram.tril(), [[19.0, 0.0], [26.0, 36.0]], rtol=1e-15)
     assert np.allclose(sums.moment, [[6.0, 1.0], [8.0, 2.0]], rtol=1e-15)
     assert sums.counts.tolist() == [1, 1]
-    assert sums.weights.tolist() == [2.0, 1.0]
+    assert sums.target_total.tolist() == [2.0, 1.0]
 
 
 def test_float32_rows_go_into_float64_sums():
@@ -64,7 +64,7 @@ def test_float32_rows_go_into_float64_sums():
     expected = expected_sums(rows.float().double(), columns, 4, weights)
     assert sums.gram.dtype == torch.float64
     assert 1e-12 < relative(sums.gram.tril(), expected[0]) < 1e-6, "products are float32"
-    assert np.allclose(sums.weights, expected[3], rtol=1e-13), "weights are summed in float64"
+    assert np.allclose(sums.target_total, expected[3], rtol=1e-13), "weights are summed in float64"
 
 
 def interrupted():

@@ -62,7 +62,7 @@ def test_one_sample_moves_the_released_numbers_by_at_most_one_unit_of_noise(gram
     for model in (clf, clf.copy().partial_fit(unit, ["dog"])):
         exact = sums_of(model)
         full = torch.tril(exact.gram) + torch.tril(exact.gram, -1).T
-        parts.append((full, exact.moment, exact.weights))
+        parts.append((full, exact.moment, exact.target_total))
     shares = release._SHARES[gram]
     squares = [float((after - before).square().sum()) for before, after in zip(*parts, strict=True)]
     assert sum(share * square for share, square in zip(shares, squares, strict=True)) <= 1 + 1e-12
@@ -84,7 +84,7 @@ def test_the_noise_has_the_stated_scale(monkeypatch):
         diagonal.append(noise.diagonal())
         beside.append(noise[below])
         moment.append((made.moment - exact.moment).flatten())
-        counts.append(made.weights - exact.weights)
+        counts.append(made.target_total - exact.target_total)
     shares = release._SHARES[True]
     expected = [sigma * 2.0**p / math.sqrt(share) for p, share in zip((2, 1, 0), shares, strict=True)]
     for values, scale in zip(
@@ -103,7 +103,7 @@ def test_the_last_bits_of_a_release_are_the_same_whatever_the_samples_are():
     # numbers are those to which noise was added. All their bits would tell samples for certain.
     made = sums_of(privatize(plain().fit(X, np.zeros(300, dtype=int)), 1000.0, DELTA))
     sigma = dp_accounting.get_sigma_gaussian(1000.0, DELTA)
-    parts = (made.gram, made.moment, made.weights)
+    parts = (made.gram, made.moment, made.target_total)
     for values, share in zip(parts, release._SHARES[True], strict=True):
         places = values / 2.0 ** (math.floor(math.log2(sigma / math.sqrt(share))) - 10)
         # What is left is the rounding of what was computed with them.
@@ -269,7 +269,7 @@ def test_the_best_attack_on_a_sample_that_nothing_hides_has_the_stated_area(monk
         scores.append(
             [
                 shares[1] * float(unit[0] @ sums.moment[:, 1].numpy())
-                + shares[2] * float(sums.weights[1])
+                + shares[2] * float(sums.target_total[1])
                 for sums in made
             ]
         )
@@ -290,7 +290,7 @@ def test_the_stated_area_counts_all_releases():
 def test_sums_of_a_release_could_be_those_of_samples():
     made = sums_of(privatize(plain(expansion_size=32).fit(X, y), 0.5, DELTA))
     joint = torch.cat(
-        [torch.cat([made.gram, made.moment], 1), torch.cat([made.moment.T, made.weights.diag()], 1)]
+        [torch.cat([made.gram, made.moment], 1), torch.cat([made.moment.T, made.target_total.diag()], 1)]
     )
     values = torch.linalg.eigvalsh(joint)
     assert float(values[0]) > -1e-9 * float(values[-1])
@@ -345,7 +345,7 @@ def test_a_release_of_discriminants_does_not_draw_its_means_together_twice(tmp_p
     for model in (made, load(tmp_path / "release.acil"), unpack(pack(made))):
         sums = sums_of(model)
         gram = sums.gram.tril() + sums.gram.tril(-1).T
-        means = sums.moment / sums.weights
+        means = sums.moment / sums.target_total
         within = gram - means @ sums.moment.T + model.gamma_ * torch.eye(200)
         W = torch.linalg.solve(within, means)
         expected = torch.from_numpy(rows / np.linalg.norm(rows, axis=1, keepdims=True)) @ W

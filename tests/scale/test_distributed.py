@@ -332,7 +332,7 @@ def bytes_of_a_phase(group):
 def test_what_travels_is_what_the_guide_says():
     d, c, s = OPTIONS["expansion_size"], len(LABELS), 8
     for moved in together(2, bytes_of_a_phase):
-        assert moved == s * (d * (d + 1) // 2 + d * c) + 8 * c + 8 * c
+        assert moved == s * (d * (d + 1) // 2 + d * c + d) + 8 * c + 8 * c + 16
 
 
 def die_in_phase(group, place):

@@ -26,36 +26,18 @@ from acil.cli.shared import (
     tell,
     tell_recoverable,
     tell_skipped,
+    with_parameters,
 )
+from acil.core.parameters import PARAMETERS
 from acil.errors import InputError
 
-#: Options that are not named like the settings they give.
-_FLAGS = {"min_class_samples": "at-least"}
 
-
+@with_parameters
 def learn(
     images: LabelledImages,
     model: Annotated[Path, typer.Option("--model", help="Model file, made or added to.")],
     class_name: ClassName = None,
     backbone: Backbone = None,
-    expansion_size: Annotated[
-        int | None, typer.Option(help="Width of a random expansion of a new model; without it, none.")
-    ] = None,
-    gamma: Annotated[
-        str | None,
-        typer.Option(
-            help="Ridge strength γ of a new model, or auto, the default: chosen from the sums.",
-            metavar="auto|NUMBER",
-        ),
-    ] = None,
-    at_least: Annotated[
-        int | None,
-        typer.Option(min=1, help="Refuse classes of fewer images, now and later; for a new model."),
-    ] = None,
-    clip_norm: Annotated[
-        float | None,
-        typer.Option(help="Largest length of a feature row, for `acil export --private`; new models."),
-    ] = None,
     track: Annotated[
         bool | None,
         typer.Option(
@@ -68,6 +50,7 @@ def learn(
     undo: Undo = True,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     as_json: AsJson = False,
+    **chosen: Any,
 ) -> None:
     """Learn images of new classes, or more of known ones.
 
@@ -83,12 +66,6 @@ def learn(
     from acil.scale import launched
 
     start = time.perf_counter()
-    options = {
-        "expansion_size": expansion_size,
-        "gamma": _strength(gamma),
-        "min_class_samples": at_least,
-        "clip_norm": clip_norm,
-    }
     if launched():
         raise InputError(
             "torchrun does not go with acil learn. Let processes learn shares of the images into files "
@@ -96,7 +73,6 @@ def learn(
         )
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
-    chosen = {name: value for name, value in options.items() if value is not None}
     _require_new(model, chosen)
     network = DEFAULT if backbone is None else backbone
     new = ImageClassifier(network, track=track is not False, **chosen)
@@ -181,20 +157,10 @@ def learn(
         )
 
 
-def _strength(gamma: str | None) -> Any:
-    """Return γ as `ImageClassifier` takes it."""
-    try:
-        return gamma if gamma in (None, "auto") else float(gamma)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{gamma!r} is neither a number nor auto.", param_hint="--gamma"
-        ) from None
-
-
 def _require_new(model: Path, chosen: dict[str, Any]) -> None:
     """Raise if options for a new model are given for one that exists."""
     if chosen and model.exists():
-        flags = ", ".join(f"--{_FLAGS.get(name, name.replace('_', '-'))}" for name in chosen)
+        flags = ", ".join(f"--{PARAMETERS[name].option}" for name in chosen)
         raise InputError(
             f"{model} exists, and {', '.join(chosen)} was chosen when it was made. Leave out {flags}, "
             "or make a new model."

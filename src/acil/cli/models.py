@@ -23,12 +23,18 @@ from acil.cli.shared import (
     tell,
     tell_recoverable,
 )
+from acil.core.parameters import PARAMETERS
 from acil.errors import InputError
 
+#: Parameters that are not among the options: other lines say them.
+_OTHER_LINES = (
+    *("expansion_size", "gamma", "activation", "solver", "dtype", "random_state", "device", "scores"),
+    "standardize",
+)
 #: Classes shown to people; machines get all.
 _MOST_CLASSES = 30
 #: The parts that grow with the square of the width and let a model learn.
-_SUMS = ("gram", "moment", "rfaum")
+_SUMS = ("gram", "moment", "total", "rfaum")
 
 _REVEALS = {
     "gram": "Stores no sample; gram and moment are sums over samples and can reveal information about "
@@ -144,11 +150,12 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     if report["gamma"] is not None:
         how = "chosen from the sums (auto)" if report["gamma_chosen"] else "fixed"
         gamma = f"{report['gamma']:g}, {how}"
-    options = [name for name in ("fit_intercept", "class_balance") if report[name]]
-    if report["clip_norm"] is not None:
-        options.append(f"clip_norm {report['clip_norm']:g}")
-    if (least := report["parameters"]["min_class_samples"]) > 1:
-        options.append(f"min_class_samples {least}")
+    options = []
+    for name, parameter in PARAMETERS.items():
+        value = report[name] if parameter.learnt else report["parameters"][name]
+        if name not in _OTHER_LINES and value != parameter.default:
+            number = f"{value:g}" if isinstance(value, float) else value
+            options.append(name if value is True else f"{name} {number}")
     backbone, images = report["backbone"] or {}, report["images"] or {}
     return [
         ("file", report["path"]),
@@ -163,7 +170,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("γ, relative", "not stored" if relative is None else f"{relative:.3g} of trace(gram) / d"),
         ("condition κ", "not stored" if condition is None else f"{condition:.2g}"),
         ("scores", report["scores"] + (", of standardized features" if report["standardize"] else "")),
-        ("temperature", f"{report['temperature']:.3g}, {_calibrated(report['calibration'])}"),
+        (
+            "temperature",
+            f"{report['temperature']:.3g}, {_calibrated(report['calibration'], report['scores'])}",
+        ),
         ("fingerprint", report["fingerprint"]),
         ("backbone", ", ".join(f"{key}: {value}" for key, value in backbone.items()) or "none"),
         ("images", ", ".join(f"{key}: {value}" for key, value in images.items()) or "none"),
@@ -171,7 +181,9 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def _calibrated(calibration: dict[str, Any] | None) -> str:
+def _calibrated(calibration: dict[str, Any] | None, scores: str) -> str:
+    if calibration is None and scores == "discriminant":
+        return "estimated: put together without calibration, so it cannot tell what is unknown"
     if calibration is None:
         return "estimated from the sums"
     if not calibration["samples"]:

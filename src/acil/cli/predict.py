@@ -45,7 +45,10 @@ SkipBad = Annotated[
 _MOST_NUMBERS, _MOST_CELLS, _MOST_NAMES, _MOST_PAIRS, _LONGEST_NAME = 25, 600, 80, 45, 24
 #: Right images of a smaller probability are doubtful.
 _SURE = 0.9
-_CANNOT_TELL = "This model has no exact sums: it cannot tell what is unknown."
+_CANNOT_TELL = (
+    "This model cannot tell what is unknown: it has no exact sums, or was put together without "
+    "calibration."
+)
 
 
 class Format(StrEnum):

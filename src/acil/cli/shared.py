@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -10,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from acil.core.parameters import PARAMETERS, Parameter
 from acil.errors import InputError, ModelFileError
 
 #: Seconds between two lines about work that takes long, without a terminal.
@@ -61,6 +64,52 @@ Undo = Annotated[
 ClassName = Annotated[
     str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
 ]
+
+
+def _read(text: str, parameter: Parameter) -> Any:
+    """Return the value of a parameter that the text of its option says."""
+    value: Any = text
+    for kind in (float, int):
+        with suppress(ValueError):
+            value = kind(text)
+    if not parameter.values.accepts(value):
+        raise typer.BadParameter(f"{text!r} is not {parameter.values.words}.")
+    return value
+
+
+def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each parameter that has one; it gets those that were chosen."""
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                Any,
+                typer.Option(
+                    f"--{parameter.option}",
+                    help=f"{parameter.help} For a new model.",
+                    metavar=parameter.metavar,
+                    parser=partial(_read, parameter=parameter),
+                ),
+            ],
+        )
+        for name, parameter in PARAMETERS.items()
+        if parameter.option is not None
+    ]
+
+    @wraps(command)
+    def called(**values: Any) -> None:
+        unset = {option.name for option in options if values[option.name] is None}
+        command(**{name: value for name, value in values.items() if name not in unset})
+
+    hints = get_type_hints(command, include_extras=True)
+    *own, _ = inspect.signature(command).parameters.values()  # but **chosen
+    own = [part.replace(annotation=hints[part.name]) for part in own]
+    # What typer makes options of
+    called.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    called.__annotations__ = {part.name: part.annotation for part in (*own, *options)}
+    return called
 
 
 def is_rank_zero() -> bool:

@@ -20,6 +20,7 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
 from acil.core.analytic import Frozen, Weights, require_numbers
+from acil.core.exchange import ModelSums, Origin, both_ledgers
 from acil.core.inputs import (
     Labels,
     Rows,
@@ -27,16 +28,15 @@ from acil.core.inputs import (
     check_declared,
     check_gamma,
     check_labels,
-    check_parameters,
     check_rows,
     check_same_kind,
     check_weights,
     given_scaling,
     resolve_seed,
-    scores_of,
 )
 from acil.core.linalg import plain_torch
-from acil.core.model import Samples, State, both_ledgers
+from acil.core.model import Samples, State, empty_for
+from acil.core.parameters import PARAMETERS, check_parameters, scores_of
 from acil.core.scores import condition, rebalanced
 from acil.core.threads import sized
 from acil.errors import InputError, NotFittedError
@@ -269,7 +269,6 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not isinstance(other, ACILClassifier):
             raise InputError(f"merge needs another ACILClassifier, got {type(other).__name__}.")
-        require_same_features(self, other)
         # In one order for all threads, so that two models can be merged into each other at once
         first, second = (self, other) if id(self) < id(other) else (other, self)
         with first._counted(), second._counted():
@@ -277,13 +276,105 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for state in (mine, theirs):
                 state.model.ridge.flush()
                 state.require_sums_of_samples()
-            mine.require_same_expansion(theirs)
-            mine.require_as_exact(theirs)
+            origin_of(self, mine).require_same(origin_of(other, theirs))
             check_same_kind(theirs.classes, mine.classes)
             mine.require_enough(theirs.classes, theirs.model.head.counts.numpy(), self.min_class_samples)
             merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
-            self._state = replace(merged, release=both_ledgers(mine.release, theirs.release))
+            ledger = both_ledgers(mine.release, theirs.release)
+            self._state = replace(merged, release=ledger, clipped=mine.clipped and theirs.clipped)
         return self
+
+    def sums(self, projection: bool = True) -> ModelSums:
+        """Return the sums over all samples learnt, as arrays, without solving.
+
+        For whoever computes, stores or sends parts of a model by other means: sums of different samples
+        add up, and `from_sums` and `add_sums` take them back. ``solver="gram"`` only.
+
+        Parameters
+        ----------
+        projection : bool, default=True
+            Whether to add the random expansion. Without it, whoever takes the sums draws it again from
+            the seed, or has a model with it (``like``), and its hash is compared.
+        """
+        with self._counted() as state:
+            names = getattr(self, "feature_names_in_", None)
+            network = getattr(self, "backbone_", None)
+            return state.sums(check_parameters(self), network, names, projection)
+
+    def add_sums(self, sums: ModelSums) -> Self:
+        """Add sums over other samples, as if this model had seen these samples too.
+
+        They are checked like any input: their shapes, their numbers, whether they are of the same
+        features and expansion, and whether any samples can have them. A model that has learnt nothing
+        takes the expansion and scale of the sums. Sums of private releases are refused by all others.
+
+        Parameters
+        ----------
+        sums : ModelSums
+            Made by `sums`, or elsewhere. γ and settings of this model stay.
+        """
+        settings = check_parameters(self)
+        if not isinstance(sums, ModelSums):
+            raise InputError(
+                f"add_sums needs ModelSums, as sums() makes them, got {type(sums).__name__}."
+            )
+        with self._lock, plain_torch():
+            if self.__sklearn_is_fitted__():
+                state, new = self._require_state(), self
+                state.model.require_whole()
+                state.model.ridge.flush()
+            else:
+                state, new = empty_for(settings, sums), self._alike()
+                new.n_features_in_ = sums.n_features
+                for name, value in (
+                    ("feature_names_in_", sums.feature_names),
+                    ("backbone_", sums.backbone),
+                ):
+                    if value is not None and not hasattr(new, name):
+                        is_names = name == "feature_names_in_"
+                        setattr(new, name, np.array(value, dtype=object) if is_names else value)
+            origin_of(new, state).require_same(sums.origin)
+            if not sums.private:
+                state.require_enough(
+                    sums.classes, np.asarray(sums.counts), settings["min_class_samples"]
+                )
+            new._state = state.with_sums(sums)
+            self.__dict__ = new.__dict__
+        return self
+
+    @classmethod
+    def from_sums(cls, sums: ModelSums, like: ACILClassifier | None = None) -> Self:
+        """Return a model that has learnt the samples of these sums.
+
+        Parameters
+        ----------
+        sums : ModelSums
+            Those of a private release give that release again.
+        like : ACILClassifier, optional
+            Whose settings, expansion and network to use, of sums that were sent without. By default
+            they are those of the sums.
+        """
+        if not isinstance(sums, ModelSums):
+            raise InputError(f"from_sums needs ModelSums, got {type(sums).__name__}.")
+        if like is None:
+            if unknown := sums.parameters.keys() ^ PARAMETERS.keys():
+                raise InputError(f"The sums' parameters lack or have too many: {sorted(unknown)}.")
+            return cls(**sums.parameters).add_sums(sums)
+        new = cls(**like.get_params())
+        if like.__sklearn_is_fitted__():
+            if hasattr(like, "backbone_"):
+                new.backbone_ = like.backbone_
+            known = like._require_state()
+            expansion = known.model.expansion
+            if known.scaling is not None:
+                new.standardize = known.scaling.numpy().copy()
+            new.random_state = known.seed
+            sums = replace(
+                sums,
+                projection=None if expansion.projection is None else expansion.projection.numpy(),
+                bias=None if expansion.bias is None else expansion.bias.numpy(),
+            )
+        return new.add_sums(sums)
 
     def solve(self) -> Self:
         """Solve from the sums alone, with a new choice of γ if ``gamma="auto"``.
@@ -320,8 +411,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The chosen γ, also in ``gamma_``.
         """
         with self._locked() as state:
-            products = state.model.precision.products
-            candidates = None if gammas is None else check_candidates(gammas, products)
+            dtype = state.model.precision.name
+            candidates = None if gammas is None else check_candidates(gammas, dtype)
             return self._set_gamma(state, state.model.ridge.best_gamma(candidates))
 
     def set_gamma(self, gamma: float, relative: bool = False) -> float:
@@ -340,10 +431,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The γ in use, also in ``gamma_``.
         """
         with self._locked() as state:
-            products = state.model.precision.products
-            value = check_gamma(gamma, products)
+            dtype = state.model.precision.name
+            value = check_gamma(gamma, dtype)
             return self._set_gamma(
-                state, check_gamma(value * state.gamma_unit(), products) if relative else value
+                state, check_gamma(value * state.gamma_unit(), dtype) if relative else value
             )
 
     @sized(_work)
@@ -480,7 +571,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = self._require_state().model
         d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
         triangle, matrix = d * (d + 1) // 2 * number, d * c * number
-        kept = {"gram": {"gram": triangle, "moment": matrix}, "recursive": {"rfaum": triangle}}
+        sums = {"gram": triangle, "moment": matrix, "total": d * number}
+        kept = {"gram": sums, "recursive": {"rfaum": triangle}}
         parts = {"coef": matrix, "intercept": c * number, **kept.get(model.head.solver, {})}
         if model.expansion.projection is not None:
             parts["projection"] = model.expansion.in_features * d * 4
@@ -546,7 +638,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @sized(_work)
     @plain_torch()
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
-        check_parameters(self)
+        settings = check_parameters(self)
         with self._lock:
             fresh = fresh or not self.__sklearn_is_fitted__()
             # What scikit-learn notes of the features of X is not this model's before the state is.
@@ -555,16 +647,23 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows, labels, weights = samples
             declared = check_declared(classes, labels)
             if fresh:
-                seed, scaling = self._drawn_with(rows, weights)
-                state = State.new(self, labels[:0], rows.n_features, seed, scaling, rows.names)
+                seed, scaling = self._drawn_with(settings, rows, weights)
+                before: State | None = self.__dict__.get("_state")
+                release = None if before is None else before.release
+                state = State.new(
+                    *(settings, labels[:0], rows.n_features, seed, scaling, rows.names),
+                    release=release,
+                )
                 state.check_scale(samples)
             else:
                 state = self._require_state()
                 state.model.require_whole()
             state.check(samples)
-            if self.min_class_samples > 1:
+            if settings["min_class_samples"] > 1:
                 learnt = labels if weights is None else labels[weights.numpy() > 0]
-                state.require_enough(*np.unique(learnt, return_counts=True), self.min_class_samples)
+                state.require_enough(
+                    *np.unique(learnt, return_counts=True), settings["min_class_samples"]
+                )
             new._state = state.learned(samples, declared)
             self.__dict__ = new.__dict__
             if state.counts_at_once(samples):
@@ -573,18 +672,21 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     self._state = after.counted(samples, before=state)
         return self
 
-    def _drawn_with(self, rows: Rows, weights: Tensor | None) -> tuple[int, Tensor | None]:
+    def _drawn_with(
+        self, settings: dict[str, Any], rows: Rows, weights: Tensor | None
+    ) -> tuple[int, Tensor | None]:
         """Return the seed of a new model, and how it scales its features."""
-        seed, scaling = resolve_seed(self.random_state), given_scaling(self.standardize)
+        seed, scaling = resolve_seed(self.random_state), given_scaling(settings)
         if scaling is not None and scaling.shape[1] != rows.n_features:
             raise InputError(
                 f"standardize has means and deviations of {scaling.shape[1]} features, but X has "
                 f"{rows.n_features}."
             )
-        always = isinstance(self.standardize, bool | np.bool_) and bool(self.standardize)
+        always = settings["standardize"] is True
         # With a clip norm nothing may depend on single samples but their sums; streams begin with one.
-        sums_only = self.clip_norm is not None or rows.names is not None
-        asked = isinstance(self.standardize, str) and scores_of(self) != "ridge" and not sums_only
+        sums_only = settings["clip_norm"] is not None or rows.names is not None
+        automatic = settings["standardize"] == "auto" and not sums_only
+        asked = automatic and scores_of(settings) != "ridge"
         if scaling is None and (always or asked):
             rows.check_finite(math.inf)
             scaling = rows.scaling(weights, always)
@@ -682,20 +784,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return content
 
 
-def require_same_features(mine: ACILClassifier, theirs: ACILClassifier) -> None:
-    """Raise an `InputError` if two models are of features of other networks, or of other names."""
-    networks = [getattr(model, "backbone_", None) for model in (mine, theirs)]
-    if networks[0] != networks[1]:
-        raise InputError(
-            f"The models were fitted on features of different backbones ({networks[0]} and "
-            f"{networks[1]}): their sums cannot be added."
-        )
-    names = [getattr(model, "feature_names_in_", None) for model in (mine, theirs)]
-    if names[0] is not None and names[1] is not None and list(names[0]) != list(names[1]):
-        raise InputError(
-            "The models were fitted on features of different names, or in another order: their sums "
-            "cannot be added."
-        )
+def origin_of(clf: ACILClassifier, state: State | None = None) -> Origin:
+    """Return what sums must have the same to be added to those of a classifier."""
+    state = clf._require_state() if state is None else state
+    return state.origin(getattr(clf, "backbone_", None), getattr(clf, "feature_names_in_", None))
 
 
 def _like(rows: Rows, blocks: Iterable[Tensor]) -> Any:

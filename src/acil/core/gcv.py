@@ -70,7 +70,7 @@ def criterion(sums: Sums, gamma: float, intercept: bool) -> float:
     coef = factor.solve(right_hand_side(sums, intercept))
     rss = float(residual_squares(coef, sums, gamma, intercept).sum())
     left = n - degrees_of_freedom(factor, gamma, overwrite=True)
-    if left < _LEAST_LEFT * n or rss < _LEAST_RESIDUAL * n:
+    if left < _LEAST_LEFT * n or rss < _LEAST_RESIDUAL * float(sums.target_squares.sum()):
         return math.inf
     # Weights may be so large that their square overflows.
     return n / left * (rss / left)
@@ -86,10 +86,10 @@ def right_hand_side(sums: Sums, intercept: bool) -> Tensor:
     """Return the right-hand side of the normal equations, of shape (d, k) or (d + 1, k)."""
     if not intercept:
         return sums.moment
-    return torch.cat([sums.weights.to(sums.moment).unsqueeze(0), sums.moment])
+    return torch.cat([sums.target_total.to(sums.moment).unsqueeze(0), sums.moment])
 
 
 def residual_squares(coef: Tensor, sums: Sums, gamma: float, intercept: bool) -> Tensor:
     """Return Σ w (y_c − x w_c)² of each class: Σ y_c² − w_cᵀ right_c − γ ‖w_c‖²."""
     W, right = coef[int(intercept) :], right_hand_side(sums, intercept)
-    return sums.weights.to(W) - (coef * right).sum(dim=0) - gamma * W.square().sum(dim=0)
+    return sums.target_squares.to(W) - (coef * right).sum(dim=0) - gamma * W.square().sum(dim=0)

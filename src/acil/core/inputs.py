@@ -1,11 +1,11 @@
-"""Checks of what users give: arrays, which become tensors; labels, which become columns; arguments."""
+"""Checks of what users give: arrays, which become tensors; and labels, which become columns."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,10 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from acil.core.expansion import ACTIVATIONS
+from acil.core.parameters import MAX_GAMMA, invalid, is_number, number
 from acil.core.sums import PRECISIONS
-from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
+from acil.errors import ACILError, InputError, InputTypeError
 
-#: Largest γ, by the type of products: it is added to the diagonal of a matrix. Files take no larger one.
-MAX_GAMMA = {torch.float64: 1e305, torch.float32: 1e35}
 Labels = npt.NDArray[Any]
 #: Features whose largest root mean square is more than this many times the median are in several units.
 MIXED_UNITS = 10.0
@@ -343,91 +341,29 @@ def _typed(y: Labels) -> Labels:
     )
 
 
-def check_parameters(estimator: Any) -> None:
-    """Raise an `InputError` that names the first argument that is not valid."""
-    _one_of("activation", estimator.activation, ACTIVATIONS)
-    _one_of("solver", estimator.solver, ("gram", "recursive"))
-    _one_of("dtype", estimator.dtype, PRECISIONS)
-    _one_of("scores", estimator.scores, ("auto", "ridge", "discriminant"))
-    size = estimator.expansion_size
-    if size is not None and not (is_number(size, Integral) and size >= 1):
-        raise _invalid("expansion_size", "a positive int or None", size)
-    gamma = estimator.gamma
-    automatic = isinstance(gamma, str) and gamma == "auto"
-    products = PRECISIONS[estimator.dtype].products
-    if not automatic and not _is_gamma(gamma, products):
-        raise _invalid("gamma", f"a number from 0 to {MAX_GAMMA[products]:g}, or 'auto'", gamma)
-    norm, least = estimator.clip_norm, estimator.min_class_samples
-    if norm is not None and not (is_number(norm, Real) and 1e-30 <= norm <= 1e30):
-        raise _invalid("clip_norm", "a number from 1e-30 to 1e30, or None", norm)
-    if not (is_number(least, Integral) and least >= 1):
-        raise _invalid("min_class_samples", "a positive int", least)
-    if not isinstance(estimator.fit_intercept, bool | np.bool_):
-        raise _invalid("fit_intercept", "a bool", estimator.fit_intercept)
-    balance, bias = estimator.class_balance, estimator.expansion_bias
-    if not isinstance(balance, bool | np.bool_) and not (is_number(balance, Real) and 0 <= balance <= 1):
-        raise _invalid("class_balance", "a number from 0 to 1, or a bool", balance)
-    if not (isinstance(bias, str) and bias == "auto") and not (
-        is_number(bias, Real) and 0 <= bias <= 1e6
-    ):
-        raise _invalid("expansion_bias", "a number from 0 to 1e6, or 'auto'", bias)
-    given_scaling(estimator.standardize)
-    discriminant = estimator.scores == "discriminant"
-    needs_sums = automatic or estimator.fit_intercept or estimator.dtype == "mixed" or discriminant
-    if estimator.solver == "recursive" and (needs_sums or balance):
-        raise UnsupportedError(
-            'gamma="auto", fit_intercept=True, class_balance, dtype="mixed" and scores="discriminant" '
-            'need the sums, which solver="recursive" does not keep. Use solver="gram", or give gamma a '
-            "number."
-        )
-    if discriminant and (estimator.fit_intercept or balance):
-        raise InputError(
-            'scores="discriminant" has intercepts and balances classes by itself. Leave out '
-            "fit_intercept and class_balance."
-        )
-
-
-def scores_of(estimator: Any) -> str:
-    """Return which scores the (checked) arguments ask for, where it is left to them."""
-    if estimator.scores != "auto":
-        return str(estimator.scores)
-    for_ridge = estimator.solver == "recursive" or estimator.fit_intercept or estimator.class_balance
-    return "ridge" if for_ridge else "discriminant"
-
-
-def given_scaling(standardize: Any) -> Tensor | None:
+def given_scaling(settings: Mapping[str, Any]) -> Tensor | None:
     """Return means and deviations that are given, of shape (2, n_features), if they are."""
-    if isinstance(standardize, bool | np.bool_) or (
-        isinstance(standardize, str) and standardize == "auto"
-    ):
-        return None
-    expected = "a bool, 'auto', or means and positive deviations of shape (2, n_features)"
-    try:
-        scaling = torch.from_numpy(np.array(standardize, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise _invalid("standardize", expected, standardize) from None
-    finite = bool(torch.isfinite(scaling).all())
-    if scaling.ndim != 2 or len(scaling) != 2 or not finite or not bool((scaling[1] > 0).all()):
-        raise _invalid("standardize", expected, standardize)
-    return scaling
+    given = settings["standardize"]
+    return None if isinstance(given, bool | str) else torch.tensor(given, dtype=torch.float64)
 
 
-def check_gamma(gamma: Any, products: torch.dtype) -> float:
+def check_gamma(gamma: Any, dtype: str) -> float:
     """Return a γ that is given after learning, or raise an `InputError`."""
-    if not _is_gamma(gamma, products):
-        raise InputError(f"gamma must be a number from 0 to {MAX_GAMMA[products]:g}. Got {gamma!r}.")
+    valid = number(0, MAX_GAMMA[dtype])
+    if not valid.accepts(gamma):
+        raise InputError(f"gamma must be {valid.words}. Got {gamma!r}.")
     return float(gamma)
 
 
-def check_candidates(gammas: Any, products: torch.dtype) -> Tensor:
+def check_candidates(gammas: Any, dtype: str) -> Tensor:
     """Return candidates for γ as float64 of shape (k,), or raise an `InputError`."""
     with input_errors():
         if isinstance(gammas, Tensor):
             gammas = gammas.detach().cpu().numpy()
         candidates = torch.from_numpy(np.array(gammas, dtype=np.float64).reshape(-1))
-    valid = (candidates >= 0) & (candidates <= MAX_GAMMA[products])
+    valid = (candidates >= 0) & (candidates <= MAX_GAMMA[dtype])
     if not len(valid) or not bool(valid.all()):
-        raise InputError(f"gammas must be numbers from 0 to {MAX_GAMMA[products]:g}, at least one.")
+        raise InputError(f"gammas must be numbers from 0 to {MAX_GAMMA[dtype]:g}, at least one.")
     return candidates
 
 
@@ -436,7 +372,7 @@ def resolve_seed(random_state: Any) -> int:
     with input_errors():
         if is_number(random_state, Integral):
             if not 0 <= int(random_state) < 2**63:
-                raise _invalid("random_state", "an int from 0 to 2**63 - 1", random_state)
+                raise invalid("random_state", "an int from 0 to 2**63 - 1", random_state)
             return int(random_state)
         return int(check_random_state(random_state).randint(2**31 - 1))
 
@@ -456,26 +392,3 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
             f'dtype="{dtype}": {reason}. Use device="auto" or device="cpu", also to load a model.'
         ) from error
     return device
-
-
-def _is_gamma(value: Any, products: torch.dtype) -> bool:
-    try:
-        return is_number(value, Real) and 0 <= float(value) <= MAX_GAMMA[products]
-    except OverflowError:  # an int beyond all floats
-        return False
-
-
-def is_number(value: Any, kind: type) -> bool:
-    """Say whether a value is a number of a kind; True and False are none."""
-    return isinstance(value, kind) and not isinstance(value, bool | np.bool_)
-
-
-def _one_of(name: str, value: Any, options: Iterable[str]) -> None:
-    if not isinstance(value, str) or value not in options:
-        raise _invalid(name, "one of " + ", ".join(repr(option) for option in options), value)
-
-
-def _invalid(name: str, expected: str, value: Any) -> InputError:
-    return InputError(
-        f"The '{name}' parameter of ACILClassifier must be {expected}. Got {value!r} instead."
-    )

@@ -71,6 +71,26 @@ def lower_panels(matrix: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         yield slice(start * (start + 1) // 2, stop * (stop + 1) // 2), panel, below
 
 
+def pack_lower(matrix: Tensor) -> Tensor:
+    """Return the lower triangle of a matrix row by row, of shape (d (d + 1) / 2,), on the CPU.
+
+    >>> pack_lower(torch.tensor([[1.0, torch.nan], [2.0, 3.0]]))
+    tensor([1., 2., 3.])
+    """
+    d = len(matrix)
+    packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
+    for place, panel, below in lower_panels(matrix):
+        packed[place] = panel[below].cpu()
+    return packed
+
+
+def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
+    """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
+    for place, panel, below in lower_panels(matrix):
+        panel[below] = packed[place].to(panel)
+    return matrix
+
+
 def _uses_scipy(matrix: Tensor) -> bool:
     fits = SCIPY_FROM <= len(matrix) <= SCIPY_UP_TO
     return fits and matrix.device.type == "cpu" and matrix.is_contiguous()

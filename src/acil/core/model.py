@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from acil.core.analytic import AnalyticModel
 from acil.core.cholesky import cholesky_
+from acil.core.exchange import ModelSums, Origin, both_ledgers, require_not_private
+from acil.core.exchange import joined as joined_calibration
 from acil.core.expansion import Expansion
 from acil.core.gcv import GRID
 from acil.core.inputs import (
     Labels,
     Rows,
+    check_labels,
     check_same_kind,
     columns_of,
+    given_scaling,
     resolve_device,
-    scores_of,
+    resolve_seed,
     union,
 )
-from acil.core.linalg import solve_lower
+from acil.core.linalg import pack_lower, solve_lower
+from acil.core.parameters import scores_of
 from acil.core.recursion import Recursion
 from acil.core.ridge import Ridge
-from acil.core.scores import Calibration, Discriminant, estimated_temperature, log_novelty, mixer_of
+from acil.core.scores import (
+    Calibration,
+    Discriminant,
+    discriminant,
+    estimated_temperature,
+    log_novelty,
+    mixer_of,
+    released,
+)
 from acil.core.sums import PRECISIONS, Block, Matrix, Sums, joined
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
 
@@ -65,55 +79,65 @@ class State:
     uncounted: tuple[Block, ...] = ()
     n_uncounted: int = 0
     release: dict[str, Any] | None = None  # releases made of these samples, see `acil.privacy`
+    #: Whether acil itself has clipped all rows in the sums, if there is a clip norm
+    clipped: bool = True
     #: Samples learnt or forgotten since the model was last saved or loaded; −inf before that
     changes: float = -math.inf
 
     @classmethod
     def new(
         cls,
-        estimator: Any,
+        settings: Mapping[str, Any],
         classes: Labels,
         n_features: int,
         seed: int,
         scaling: Tensor | None = None,
         names: Sequence[str] | None = None,
+        release: dict[str, Any] | None = None,
+        expansion: Expansion | None = None,
     ) -> State:
-        """Return the state that has learnt nothing yet, as the (checked) arguments describe it.
+        """Return the state that has learnt nothing yet, as settings that were checked describe it.
 
-        With names of features, more of them may be added later: see `widened`.
+        With names of features, more of them may be added later: see `widened`. ``release`` is that of
+        what was learnt before, which may be the same samples. An expansion that is given is not drawn.
         """
-        precision = PRECISIONS[estimator.dtype]
-        device = resolve_device(estimator.device, estimator.dtype)
-        norm = None if estimator.clip_norm is None else float(estimator.clip_norm)
-        scores, bias = scores_of(estimator), estimator.expansion_bias
+        precision = PRECISIONS[settings["dtype"]]
+        device = resolve_device(settings["device"], settings["dtype"])
+        norm, gamma = settings["clip_norm"], settings["gamma"]
+        scores, bias = scores_of(settings), settings["expansion_bias"]
         if bias == "auto":
             # Where features have no scale of ours, and scores are the paper's, there is none.
             bias = 0.0 if scaling is None and scores == "ridge" else _BIAS
             bias *= 1.0 if scaling is None else math.sqrt(n_features)
-        n_drawn = n_features if names is None else 0
-        expansion = Expansion.draw(
-            n_drawn, estimator.expansion_size, estimator.activation, seed, norm, float(bias)
-        )
-        if names is not None:
-            expansion = expansion.widened(names, seed)
+        if expansion is None:
+            expansion = Expansion.draw(
+                n_features if names is None else 0,
+                settings["expansion_size"],
+                settings["activation"],
+                seed,
+                None if norm is None else float(norm),
+                float(bias),
+            )
+            if names is not None:
+                expansion = expansion.widened(names, seed)
         head: Ridge | Recursion
-        if estimator.solver == "recursive":
-            head = Recursion(expansion.size, precision, device, float(estimator.gamma))
+        if settings["solver"] == "recursive":
+            head = Recursion(expansion.size, precision, device, float(gamma))
         else:
-            gamma = None if estimator.gamma == "auto" else float(estimator.gamma)
             sums = Sums(expansion.size, 0, precision.sums, device)
             # Discriminants are the same without, but for rounding of what all samples have in common.
-            head = Ridge(
-                sums, precision, gamma, bool(estimator.fit_intercept) or scores == "discriminant"
-            )
-        mixer = mixer_of(scores, estimator.class_balance)
+            intercept = settings["fit_intercept"] or scores == "discriminant"
+            head = Ridge(sums, precision, None if gamma == "auto" else float(gamma), intercept)
+        mixer = mixer_of(scores, settings["class_balance"])
         calibration = Calibration.empty() if scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)
-        # What it has learnt before may be the same samples.
-        before = estimator.__dict__.get("_state")
-        released = before and before.release
-        release = released and {**released, "private": False, "epsilon": None, "delta": None}
+        release = release and {**release, "private": False, "epsilon": None, "delta": None}
         return cls(classes, model, seed, scaling, calibration, release=release)
+
+    @property
+    def is_discriminant(self) -> bool:
+        """Whether scores are discriminants; only they are calibrated."""
+        return self.model.mixer in (discriminant, released)
 
     def widened(self, names: Sequence[str]) -> State:
         """Return the state for samples with more features, of which those learnt have 0."""
@@ -240,7 +264,7 @@ class State:
         head = self.model.ridge.merge(sums, positions, places, len(classes))
         theirs = calibration and calibration.among(sums.counts, head.counts)
         mine = self.calibration and self.calibration.among(self.model.head.counts, head.counts)
-        both = mine and mine.merged(theirs)
+        both = joined_calibration(mine, theirs) if self.is_discriminant else None
         model, changes = self.model.with_head(head), self.changes + sums.n_samples
         return replace(self, classes=classes, model=model, calibration=both, changes=changes)
 
@@ -336,51 +360,115 @@ class State:
 
     def require_sums_of_samples(self) -> None:
         """Raise if the sums are those of a private release, which must not mix with others."""
-        if self.release is not None and self.release["private"]:
-            raise UnsupportedError(
-                "This model is a private release: its sums have noise, and its ε would no longer hold "
-                "for what is added or removed. Change the model it was made from and release that "
-                "again; releases are added up by acil.privacy.combine."
-            )
+        require_not_private(self.release)
 
-    def require_as_exact(self, other: State) -> None:
-        """Raise if with the sums of another model a sample could change ours by more than clip_norm."""
-        mine, theirs = self.model.precision.name, other.model.precision.name
-        if self.model.expansion.clip_norm is not None and mine != theirs:
-            raise UnsupportedError(
-                f'With clip_norm, models of dtype="{mine}" and dtype="{theirs}" cannot be merged: a '
-                "sample must not change sums by more than that, and in float32 it does, by the rounding "
-                "of all others. Fit both with the same dtype."
-            )
+    def origin(self, backbone: dict[str, Any] | None = None, names: Any = None) -> Origin:
+        """Return what other sums must have the same to be added to these."""
+        expansion = self.model.expansion
+        scaling = None if self.scaling is None else self.scaling.tolist()
+        features = expansion.in_features, expansion.fingerprint(), scaling
+        return Origin(
+            *(*features, self.model.precision.name, expansion.clip_norm, backbone),
+            None if names is None else [str(name) for name in names],
+        )
 
-    def require_same_expansion(self, other: State) -> None:
-        """Raise an `InputError` if the sums of another model are not of the same expanded features."""
-        mine, theirs = self.model.expansion, other.model.expansion
-        if mine.in_features != theirs.in_features:
-            raise InputError(
-                f"The models were fitted on {mine.in_features} and {theirs.in_features} features: they "
-                "cannot be merged."
-            )
-        scales = [None if s.scaling is None else s.scaling.tolist() for s in (self, other)]
-        if scales[0] != scales[1]:
-            raise InputError(
-                "The models scale their features differently, so their sums cannot be added: each took "
-                "the scale of its first samples. Give all models to be merged the same one, such as "
-                "standardize=first.scaling_, or scale the features before and give standardize=False."
-            )
-        if mine.fingerprint() != theirs.fingerprint():
-            raise InputError(
-                "The models have different expansions, so their sums cannot be added. Fit both with the "
-                "same expansion_size, activation, random_state and clip_norm."
-            )
+    def in_force(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings of a classifier, with those that were in force when it learnt."""
+        expansion, ridge = self.model.expansion, self.model.ridge
+        mixer, balance = self.model.mixer, 0.0
+        if not self.is_discriminant and mixer is not None:
+            balance = getattr(mixer, "exponent", 1.0)
+        return {
+            **settings,
+            "random_state": self.seed,
+            "expansion_size": None if expansion.projection is None else expansion.size,
+            "activation": expansion.activation,
+            "clip_norm": expansion.clip_norm,
+            "dtype": self.model.precision.name,
+            "solver": "gram",
+            "gamma": "auto" if ridge.gamma is None else ridge.gamma,
+            "scores": "discriminant" if self.is_discriminant else "ridge",
+            "fit_intercept": ridge.intercept and not self.is_discriminant,
+            "class_balance": balance,
+            "standardize": False if self.scaling is None else self.scaling.tolist(),
+        }
+
+    def sums(
+        self, settings: Mapping[str, Any], backbone: dict[str, Any] | None, names: Any, projection: bool
+    ) -> ModelSums:
+        """Return the sums as arrays, with what is needed to use them."""
+        ridge, expansion = self.model.ridge, self.model.expansion
+        ridge.flush()
+        sums = ridge.sums
+
+        def array(part: Tensor | None) -> Any:
+            return None if part is None else part.cpu().numpy().copy()
+
+        origin = self.origin(backbone, names)
+        return ModelSums(
+            classes=self.classes.copy(),
+            counts=array(sums.counts),
+            class_weight=array(sums.target_total),
+            gram=pack_lower(sums.gram).numpy(),
+            moment=array(sums.moment),
+            total=array(sums.total),
+            total_weight=sums.total_weight,
+            n_features=origin.n_features,
+            fingerprint=origin.fingerprint,
+            parameters=self.in_force(settings),
+            projection=array(expansion.projection) if projection else None,
+            bias=array(expansion.bias) if projection else None,
+            feature_names=origin.feature_names,
+            backbone=backbone,
+            clipped=self.clipped and expansion.clip_norm is not None,
+            release=self.release,
+            calibration=None if self.calibration is None else self.calibration.to_dict(summary=False),
+        )
+
+    def with_sums(self, given: ModelSums) -> State:
+        """Return the state after adding sums that somebody gives; raise if they cannot be of samples."""
+        sums, ridge = given.tensors(), self.model.ridge
+        check_same_kind(given.classes, self.classes)
+        if given.private:
+            if len(self.classes):
+                require_not_private(given.release)
+            intercept = ridge.intercept and not self.is_discriminant  # as `privatize` makes them
+            head = Ridge(sums.moved_to(self.model.device), ridge.precision, ridge.gamma, intercept)
+            mixer = released if self.is_discriminant else self.model.mixer
+            model = AnalyticModel(self.model.expansion, head, self.model.device, mixer)
+            calibration = self.calibration and self.calibration.merged(None)
+            new = replace(self, classes=given.classes, model=model, release=given.release)
+            return replace(new, calibration=calibration, clipped=False)
+        self.require_sums_of_samples()
+        fault = impossible(Ridge(sums, ridge.precision, ridge.gamma, ridge.intercept))
+        if fault:
+            raise InputError(f"These cannot be sums over samples: {fault}.")
+        calibration = given.calibrated(sums.counts)
+        mine = self if calibration or self.model.head.counts.any() else replace(self, calibration=None)
+        merged = mine.merged(sums, given.classes, calibration)
+        ledger = both_ledgers(self.release, given.release)
+        return replace(merged, release=ledger, clipped=self.clipped and given.clipped)
 
 
-def both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return all releases of two sets of samples, which may have samples in common."""
-    if mine is None or theirs is None:
-        return mine or theirs
-    known = {release["id"]: release for release in (*mine["releases"], *theirs["releases"])}
-    return {**mine, "releases": list(known.values())}
+def empty_for(settings: Mapping[str, Any], sums: ModelSums) -> State:
+    """Return the state that has learnt nothing yet, for sums that somebody gives."""
+    if settings["solver"] != "gram":
+        raise UnsupportedError('Sums need a classifier that keeps them: use solver="gram".')
+    given, bias, expansion = sums.projection, sums.bias, None
+    if given is not None:
+        parts = [None if part is None else torch.from_numpy(np.array(part)) for part in (given, bias)]
+        right = np.shape(given)[:1] == (sums.n_features,) and len(np.shape(given)) == 2
+        same = bias is None or np.shape(bias) == np.shape(given)[1:]
+        if not (right and same and all(p is None or p.dtype == torch.float32 for p in parts)):
+            raise InputError("The sums' projection and bias must be float32 and fit each other.")
+        activation, norm = settings["activation"], settings["clip_norm"]
+        expansion = Expansion(parts[0], activation, sums.n_features, norm, parts[1])
+    scaling = given_scaling(settings)
+    if scaling is None and settings["standardize"] is not False:
+        scaling = given_scaling(sums.parameters)
+    seed = resolve_seed(settings["random_state"])
+    classes = check_labels(sums.classes)[:0]
+    return State.new(settings, classes, sums.n_features, seed, scaling, expansion=expansion)
 
 
 def require_forgettable(ridge: Ridge, blocks: Iterable[Block]) -> None:
@@ -399,17 +487,18 @@ def impossible(ridge: Ridge, gone: Iterable[Block] = ()) -> str:
 
     Notes
     -----
-    With z = (x, y), sums over samples make up Σ w z zᵀ = [G, M; Mᵀ, N], where N is the diagonal matrix
-    of the class weights. So no eigenvalue is negative: not of G, and not of N − Mᵀ (G + νI)⁻¹ M. As ν
-    bounds the rounding in G, only that in M can make one negative, by ``slack`` at most.
+    With z = (x, y), sums over samples make up Σ w z zᵀ = [G, M; Mᵀ, N]. N is Σ w y yᵀ: of classes, the
+    diagonal matrix of their weights. So no eigenvalue is negative: not of G, and not of
+    N − Mᵀ (G + νI)⁻¹ M. As ν bounds the rounding in G, only that in M can make one negative, by
+    ``slack`` at most.
     """
     sums, d, eps = ridge.sums, len(ridge.sums.gram), torch.finfo(ridge.precision.products).eps
     diagonal = sums.gram.diagonal()
     least = GRID[0] * float(diagonal.mean()) if ridge.gamma is None else ridge.gamma
     # What rounding of larger sums, forgotten since, has left may be more; beside γ it is nothing.
     noise = max(100 * d**0.5 * eps * float(diagonal.max()), 1e-3 * least)
-    slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.weights.max())
-    rest = sums.draft(torch.arange(len(sums.counts)), len(sums.counts))
+    slack = 20 * (d**0.5 * eps) ** 0.5 * float(sums.target_squares.max())
+    rest = sums.draft()
     # A copy, in memory that is there already
     rest.matrix, rest.version = Matrix(sums.matrix.scratch(d, sums.gram.dtype).copy_(sums.gram)), 0
     rest.add(gone, sign=-1)
@@ -422,21 +511,22 @@ def impossible(ridge: Ridge, gone: Iterable[Block] = ()) -> str:
         cholesky_(gram, noise)
     except SingularMatrixError:
         return "gram is not positive definite"
-    if ridge.gamma != 0 and least_left(gram, rest.moment, rest.weights) < -slack:
+    if ridge.gamma != 0 and least_left(gram, rest.moment, rest.target_products) < -slack:
         return "moment and the weights of the classes do not belong to gram"
     return ""
 
 
-def least_left(lower: Tensor, moment: Tensor, weights: Tensor) -> float:
+def least_left(lower: Tensor, moment: Tensor, products: Tensor) -> float:
     """Return the least eigenvalue of N − Mᵀ (L Lᵀ)⁻¹ M: what a regression leaves of the targets.
 
-    ``lower`` is L, ``moment`` M of shape (d, n_classes) and ``weights`` the diagonal of N. Of more
-    classes than d, where the matrix would be larger than the sums, the least diagonal entry.
+    ``lower`` is L, ``moment`` M of shape (d, n_targets) and ``products`` N, or its diagonal. Of more
+    targets than d, where the matrix would be larger than the sums, the least diagonal entry.
     """
     whitened = solve_lower(lower, moment)
-    heavy, squares = weights.to(moment), whitened.square().sum(dim=0)
+    whole = torch.diag(products) if products.ndim == 1 else products
+    squares = whitened.square().sum(dim=0)
     if not bool(squares.isfinite().all()):
         return -math.inf
-    if len(weights) > len(lower):
-        return float((heavy - squares).min())
-    return float(torch.linalg.eigvalsh(torch.diag(heavy) - whitened.mT @ whitened)[0])
+    if len(squares) > len(lower):
+        return float((whole.diagonal().to(squares) - squares).min())
+    return float(torch.linalg.eigvalsh(whole.to(whitened) - whitened.mT @ whitened)[0])

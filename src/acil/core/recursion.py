@@ -132,7 +132,7 @@ class Recursion:
         self.coef = solve_lower(R, solve_lower(R, W), transposed=True)
         # Eq. (8): R_0 = (X_0ᵀX_0 + γI)⁻¹
         self.matrix, self.version = Matrix(linalg.cholesky_inverse_(R)), 0
-        self.counts, self.weights = sums.counts, sums.weights
+        self.counts, self.weights = sums.counts, sums.target_total
 
     def _step(self, R: Tensor, rows: Tensor, columns: Tensor, weights: Tensor | None, sign: int) -> None:
         X, Y, heavy = weighted(rows, columns, weights, len(self.counts))

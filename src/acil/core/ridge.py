@@ -44,7 +44,7 @@ class Solution:
 
 
 class Ridge:
-    """W = argmin Σ w ‖y − Wᵀx − b‖² + γ‖W‖² for one-hot y, from sums.
+    """W = argmin Σ w ‖y − Wᵀx − b‖² + γ‖W‖², from sums.
 
     Learning, forgetting and merging return another object, which has taken over the matrix of the sums:
     the former one then has nothing but the weights it was solved for. What an object does to itself is
@@ -61,10 +61,8 @@ class Ridge:
         self._waiting: tuple[Block, ...] = ()
         #: A solution, MᵀW and WᵀW, once they were asked for.
         self._products: tuple[Solution, Tensor, Tensor] | None = None
-        #: The moment and the weights of the classes with them.
-        self._late: tuple[Tensor, Tensor] | None = None
-        #: Number of samples of each class, with those that wait.
-        self.counts = sums.counts
+        #: The sums with them, but for the matrix.
+        self._late: Sums | None = None
         #: A lower bound of the least eigenvalue of gram + γI, which more samples can only raise.
         self._least = 0.0
 
@@ -73,23 +71,32 @@ class Ridge:
         return self.__dict__
 
     @property
+    def latest(self) -> Sums:
+        """The sums with samples that wait, but for the matrix; not to be written."""
+        return self.sums if self._late is None else self._late
+
+    @property
+    def counts(self) -> Tensor:
+        """Number of samples of each class."""
+        return self.latest.counts
+
+    @property
     def weights(self) -> Tensor:
         """Sum of the sample weights of each class."""
         self.flush()
-        return self.sums.weights
+        return self.sums.target_total
 
     def moment_and_weights(self) -> tuple[Tensor, Tensor]:
         """Return Σ w x yᵀ and the weights of the classes, with samples that wait; not to be written."""
-        return (self.sums.moment, self.sums.weights) if self._late is None else self._late
+        return self.latest.moment, self.latest.target_total
 
     def centred_moment(self) -> tuple[Tensor, Tensor]:
         """Return M = Σ w (x − μ) yᵀ and μ: the mean of all samples with an intercept, else zeros."""
-        moment, weights = self.moment_and_weights()
+        sums = self.latest
         if not self.intercept:
-            return moment, moment.new_zeros(len(moment))
-        weights = weights.to(moment)
-        mean = moment.sum(dim=1) / weights.sum()
-        return torch.addr(moment, mean, weights, alpha=-1), mean
+            return sums.moment, torch.zeros_like(sums.total)
+        mean = sums.total / sums.total_weight
+        return torch.addr(sums.moment, mean, sums.target_total.to(mean), alpha=-1), mean
 
     def products(self) -> tuple[Tensor, Tensor]:
         """Return MᵀW and WᵀW in float64 on the CPU, with M of `centred_moment`."""
@@ -111,7 +118,7 @@ class Ridge:
         new = self._grown(places, n_classes)
         if not new._can_correct(n_rows):
             new.solution = None
-        waiting = int(self.counts.sum()) - self.sums.n_samples
+        waiting = self.latest.n_samples - self.sums.n_samples
         if n_rows + waiting <= min(_MAX_WAITING, len(self.sums.moment) * _WAITING_SHARE):
             for rows, columns, weights in blocks:
                 # Copies: without an expansion, rows may be memory of the caller.
@@ -131,7 +138,6 @@ class Ridge:
         new._write(lambda sums: sums.add(blocks, sign=-1))
         kept = (new.counts > 0) | declared
         new.sums.keep(torch.nonzero(kept).flatten())
-        new.counts = new.sums.counts
         return new, kept
 
     def merge(self, other: Sums, positions: Tensor, places: Tensor, n_classes: int) -> Ridge:
@@ -151,10 +157,8 @@ class Ridge:
     def widened(self, size: int) -> Ridge:
         """Return the regression on rows of another width, of which all so far have 0 at the end."""
         self.flush()
-        old, d = self.sums, len(self.sums.moment)
-        new = self._copy(Sums(size, len(old.counts), old.moment.dtype, old.moment.device))
-        new.sums.gram[:d, :d], new.sums.moment[:d] = old.gram, old.moment
-        new.sums.counts, new.sums.weights = old.counts, old.weights
+        old = self.sums
+        new = self._copy(old.widened(size))
         new.solution, new._least = None, 0.0
         return new
 
@@ -314,19 +318,19 @@ class Ridge:
         if solution is None or solution.factor is None:
             return False
         # A γ that was chosen for half of the samples is due for another choice.
-        due = self.gamma is None and int(self.counts.sum()) + n_rows > 2 * solution.n_samples
+        due = self.gamma is None and self.latest.n_samples + n_rows > 2 * solution.n_samples
         return not due and solution.factor.worth_correcting(n_rows, len(self.sums.counts))
 
     def _correcting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield blocks after correcting factor and weights for them, as long as that is possible."""
         for block in blocks:
             if self.solution is not None:
-                self._correct(*self._weighted(block)[:2])
+                self._correct(*self._weighted(block))
             yield block
 
-    def _weighted(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        rows, columns, weights = block
-        return weighted(self._with_one(rows), columns, weights, len(self.sums.counts))
+    def _weighted(self, block: Block) -> tuple[Tensor, Tensor]:
+        rows, targets, weights = block
+        return weighted(self._with_one(rows), targets, weights, len(self.sums.counts))[:2]
 
     def _correct(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor] | None:
         """Correct factor and weights; return two matrices whose product is the change of the weights."""
@@ -345,13 +349,11 @@ class Ridge:
 
     def _wait(self, block: Block) -> None:
         """Learn a block that waits to be added to the sums."""
-        before, (X, Y, heavy), n_classes = self.solution, self._weighted(block), len(self.sums.counts)
+        before, (X, Y) = self.solution, self._weighted(block)
         change = self._correct(X, Y)
-        moment, totals = self.moment_and_weights()
-        late = (X[:, int(self.intercept) :].T @ Y).to(moment) + moment
-        self._late = late, totals.index_add(0, block[1], heavy)
-        self.counts = self.counts + torch.bincount(block[1], minlength=n_classes)
-        self._waiting += (block,)
+        late = self.latest.draft()
+        late.count(block)
+        self._late, self._waiting = late, (*self._waiting, block)
         if before is not None and change is not None:
             self._correct_products(before, X, Y, *change)
 
@@ -364,13 +366,13 @@ class Ridge:
             return
         k, W, (_, K, squares) = int(self.intercept), before.coef[int(self.intercept) :], self._products
         P, inner, change = P[k:].to(W), inner.to(W), inner.cpu().double()
-        (moment, mean), totals = self.centred_moment(), self.moment_and_weights()[1]
+        (moment, mean), late = self.centred_moment(), self.latest
         rows, Y = X[:, k:].to(W), Y.to(W)
         if k:
             # M grows by Σ w (x − μ) yᵀ with the new mean μ, less its change for each sample before.
             roots = X[:, 0].to(W)
-            rows, old = rows - torch.outer(roots, mean), totals.to(W) - roots @ Y
-            Y = Y - torch.outer(roots, old / old.sum())
+            rows, old = rows - torch.outer(roots, mean), late.target_total.to(W) - roots @ Y
+            Y = Y - torch.outer(roots, old / (late.total_weight - roots @ roots))
         K = K + (moment.T @ P).cpu().double() @ change + (Y.T @ (rows @ W)).cpu().double()
         cross = (W.T @ P).cpu().double() @ change
         squares = squares + cross + cross.T + change.T @ (P.T @ P).cpu().double() @ change
@@ -381,10 +383,9 @@ class Ridge:
 
     def _write(self, write: Callable[[Sums], None]) -> None:
         """Write over the sums; samples that wait have to be among what is written."""
-        n_classes = len(self.sums.counts)
-        sums = self.sums.draft(torch.arange(n_classes), n_classes)
+        sums = self.sums.draft()
         write(sums)
-        self.sums, self.counts, self._waiting, self._late = sums, sums.counts, (), None
+        self.sums, self._waiting, self._late = sums, (), None
 
     def _copy(self, sums: Sums) -> Ridge:
         new = Ridge.__new__(Ridge)
@@ -396,10 +397,9 @@ class Ridge:
         if n_classes == len(places):
             return self._copy(self.sums)
         new = self._copy(self.sums.draft(places, n_classes))
-        new.counts = spread(self.counts, places, n_classes)
         new._waiting = tuple((rows, places[c], weights) for rows, c, weights in self._waiting)
         if self._late is not None:
-            new._late = tuple(spread(part, places, n_classes) for part in self._late)  # type: ignore[assignment]
+            new._late = self._late.draft(places, n_classes)
         if self.solution is not None:
             # A class without samples has the weights 0.
             coef = spread(self.solution.coef, places, n_classes)

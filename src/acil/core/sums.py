@@ -14,7 +14,7 @@ from torch import Tensor
 from acil.core.linalg import add_gram_, spread
 from acil.errors import InterruptedModelError
 
-#: One block of samples: expanded rows, their class columns, their weights.
+#: One block of samples: expanded rows; their class columns, or targets of any numbers; their weights.
 Block = tuple[Tensor, Tensor, Tensor | None]
 
 
@@ -85,20 +85,32 @@ class Matrix:
 class Sums:
     """Sums over all samples so far; their order and grouping do not matter beyond rounding.
 
-    ``gram`` is the lower triangle of Σ w x xᵀ, of shape (d, d); its upper triangle is unspecified.
-    ``moment`` is Σ w x yᵀ of shape (d, n_classes): with one-hot targets y, column c is the weighted sum
-    of the rows of class c. ``counts`` and ``weights`` are the number of samples of each class, and the
-    sum of their weights.
+    Of rows x, targets y and weights w: ``gram`` is the lower triangle of Σ w x xᵀ, of shape (d, d); its
+    upper triangle is unspecified. ``moment`` is Σ w x yᵀ of shape (d, n_targets), ``total`` Σ w x,
+    ``total_weight`` Σ w, and ``target_total`` Σ w y. ``counts`` is the number of samples with a target
+    that is not zero, and ``n_samples`` that of all.
+
+    Targets are classes (each y is one-hot) unless ``one_hot`` is false: then they are any numbers. Of
+    classes, column c of ``moment`` is the weighted sum of the rows of class c, and ``target_total`` has
+    the weights of the classes, which are the diagonal of Σ w y yᵀ, too: the rest of it is zero.
     """
 
     def __init__(
-        self, size: int, n_classes: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        size: int,
+        n_targets: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        one_hot: bool = True,
     ) -> None:
         self.matrix = Matrix(torch.zeros(size, size, dtype=dtype, device=device))
         self.version = 0
-        self.moment = torch.zeros(size, n_classes, dtype=dtype, device=device)
-        self.counts = torch.zeros(n_classes, dtype=torch.int64)
-        self.weights = torch.zeros(n_classes, dtype=torch.float64)
+        self.moment = torch.zeros(size, n_targets, dtype=dtype, device=device)
+        self.total = torch.zeros(size, dtype=dtype, device=device)
+        self.total_weight, self.n_samples = 0.0, 0
+        self.counts = torch.zeros(n_targets, dtype=torch.int64)
+        self.target_total = torch.zeros(n_targets, dtype=torch.float64)
+        self._products = None if one_hot else torch.zeros(n_targets, n_targets, dtype=torch.float64)
 
     @property
     def gram(self) -> Tensor:
@@ -106,25 +118,26 @@ class Sums:
         return self.matrix.require(self.version)
 
     @property
-    def n_samples(self) -> int:
-        """Number of samples in the sums."""
-        return int(self.counts.sum())
+    def target_products(self) -> Tensor:
+        """Σ w y yᵀ of shape (n_targets, n_targets), or of one-hot targets its diagonal."""
+        return self.target_total if self._products is None else self._products
 
     @property
-    def total_weight(self) -> float:
-        """Sum of all sample weights; also Σ w ‖y‖², because targets are one-hot."""
-        return float(self.weights.sum())
+    def target_squares(self) -> Tensor:
+        """Σ w y² of shape (n_targets,)."""
+        return self.target_total if self._products is None else self._products.diagonal()
 
-    @property
-    def total(self) -> Tensor:
-        """Σ w x of shape (d,): each target sums to one, so the columns of ``moment`` do."""
-        return self.moment.sum(dim=1)
-
-    def draft(self, places: Tensor, n_classes: int) -> Sums:
+    def draft(self, places: Tensor | None = None, n_targets: int = 0) -> Sums:
         """Return sums to be changed, which share the matrix; column i has moved to ``places[i]``."""
         new = copy(self)
-        parts = self.moment, self.counts, self.weights
-        new.moment, new.counts, new.weights = (spread(part, places, n_classes) for part in parts)
+
+        def moved(part: Tensor) -> Tensor:
+            return part.clone() if places is None else spread(part, places, n_targets)
+
+        new.total = self.total.clone()
+        new.moment, new.counts = moved(self.moment), moved(self.counts)
+        new.target_total = moved(self.target_total)
+        new._products = None if self._products is None else moved(moved(self._products).mT).mT
         return new
 
     def add(self, blocks: Iterable[Block], sign: int = 1) -> None:
@@ -133,21 +146,44 @@ class Sums:
         Rows of shape (n, d) may be float32 with float64 sums: products are then computed in float32.
         """
         with self.matrix.changing(self.version) as gram:
-            for rows, columns, weights in blocks:
-                present, local = torch.unique(columns, return_inverse=True)
-                X, Y, heavy = weighted(rows, local, weights, len(present))
-                # gram += Xᵀ X and moment += Xᵀ Y, the sums of Eq. (7)
+            for block in blocks:
+                X = self.count(block, sign)
+                # gram += Xᵀ X, the sum of Eq. (7)
                 add_gram_(gram, X, sign)
-                moment = (X.T @ Y).to(self.moment.dtype)
-                self.moment.index_add_(1, present.to(moment.device), moment, alpha=sign)
-                self.counts.index_add_(0, columns, torch.full_like(columns, sign))
-                self.weights.index_add_(0, columns, sign * heavy)
-                del rows, X  # or two blocks would be alive while the next one is made
+                del block, X  # or two blocks would be alive while the next one is made
             if self.n_samples == 0:
                 # What is left of sums over no samples is rounding.
-                for part in (gram, self.moment, self.weights):
+                self.total_weight = 0.0
+                for part in (gram, self.moment, self.total, self.target_total, self.target_products):
                     part.zero_()
         self.version = self.matrix.version
+
+    def count(self, block: Block, sign: int = 1) -> Tensor:
+        """Add samples to all sums but ``gram``; return X such that they add XᵀX to that."""
+        rows, targets, weights = block
+        if self._products is None:
+            present, local = torch.unique(targets, return_inverse=True)
+            X, Y, heavy = weighted(rows, local, weights, len(present))
+        else:
+            X, Y, heavy = weighted(rows, targets, weights, len(self.counts))
+        # moment += Xᵀ Y, the sum of Eq. (7)
+        change = (X.T @ Y).to(self.moment)
+        if self._products is None:
+            self.moment.index_add_(1, present.to(change.device), change, alpha=sign)
+            self.counts.index_add_(0, targets, torch.full_like(targets, sign))
+            self.target_total.index_add_(0, targets, sign * heavy)
+            total = change.sum(dim=1)  # each target sums to one
+        else:
+            y = targets.cpu().double()
+            self.moment += sign * change
+            self.counts += sign * (y != 0).sum(dim=0)
+            self.target_total += sign * (heavy @ y)
+            self._products += sign * (y.T @ (heavy.unsqueeze(1) * y))
+            total = X.T @ heavy.sqrt().to(X)
+        self.total.add_(total.to(self.total), alpha=sign)
+        self.total_weight += sign * float(heavy.sum())
+        self.n_samples += sign * len(heavy)
+        return X
 
     def merge(self, other: Sums, positions: Tensor) -> None:
         """Add the sums of other samples; their column i is our column ``positions[i]``."""
@@ -156,33 +192,62 @@ class Sums:
             # One triangle would do, but adding both is a single pass over memory.
             gram += theirs
             self.moment[:, positions.to(self.moment.device)] += moment
+            self.total += other.total.to(self.total)
             self.counts[positions] += other.counts
-            self.weights[positions] += other.weights
+            self.target_total[positions] += other.target_total
+            if self._products is not None:
+                self._products[positions.unsqueeze(1), positions] += other.target_products
+            self.total_weight += other.total_weight
+            self.n_samples += other.n_samples
         self.version = self.matrix.version
 
     def keep(self, columns: Tensor) -> None:
-        """Keep only these columns; the rows of the other classes must have been removed before."""
+        """Keep only these targets; the rows of the other classes must have been removed before."""
         self.moment = self.moment[:, columns.to(self.moment.device)].contiguous()
-        self.counts, self.weights = self.counts[columns], self.weights[columns]
+        self.counts, self.target_total = self.counts[columns], self.target_total[columns]
+        if self._products is not None:
+            self._products = self._products[columns][:, columns]
+
+    def widened(self, size: int) -> Sums:
+        """Return the sums of rows of another width, which are 0 at the end."""
+        new, d = self.draft(), len(self.total)
+        new.matrix, new.version = Matrix(self.moment.new_zeros(size, size)), 0
+        new.moment = self.moment.new_zeros(size, self.moment.shape[1])
+        new.total = self.total.new_zeros(size)
+        new.gram[:d, :d], new.moment[:d], new.total[:d] = self.gram, self.moment, self.total
+        return new
+
+    def moved_to(self, device: torch.device) -> Sums:
+        """Return the sums on a device."""
+        new = self.draft()
+        new.matrix, new.version = Matrix(self.gram.to(device)), 0
+        new.moment, new.total = self.moment.to(device), self.total.to(device)
+        return new
 
     def clone(self) -> Sums:
         """Return sums that share no memory with these."""
-        new = self.draft(torch.arange(len(self.counts)), len(self.counts))
+        new = self.draft()
         new.matrix, new.version = Matrix(self.gram.clone()), 0
         return new
 
 
 def weighted(
-    rows: Tensor, columns: Tensor, weights: Tensor | None, n_classes: int
+    rows: Tensor, targets: Tensor, weights: Tensor | None, n_targets: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return X and Y such that samples add XᵀX and XᵀY to the sums, and their weights on the CPU."""
-    targets = rows.new_zeros(len(rows), n_classes)
-    targets.scatter_(1, columns.to(rows.device).unsqueeze(1), 1.0)
+    """Return X and Y such that samples add XᵀX and XᵀY to the sums, and their weights on the CPU.
+
+    Targets are columns of classes, of shape (n,), or numbers of shape (n, n_targets).
+    """
+    if targets.is_floating_point():
+        Y = targets.to(rows)
+    else:
+        Y = rows.new_zeros(len(rows), n_targets)
+        Y.scatter_(1, targets.to(rows.device).unsqueeze(1), 1.0)
     if weights is None:
-        return rows, targets, torch.ones(len(rows), dtype=torch.float64)
+        return rows, Y, torch.ones(len(rows), dtype=torch.float64)
     # √w on rows and targets gives w in both products
     root = weights.to(rows).sqrt().unsqueeze(1)
-    return rows * root, targets * root, weights.cpu().double()
+    return rows * root, Y * root, weights.cpu().double()
 
 
 def joined(blocks: Sequence[Block]) -> list[Block]:

@@ -218,8 +218,10 @@ class Snapshot:
 
     @property
     def knows_novelty(self) -> bool:
-        """Whether it can say what is unknown, which needs exact sums."""
-        return self.can_learn and isinstance(self.head._require_state().model.head, Ridge)
+        """Whether it can say what is unknown, which needs exact sums, and their calibration."""
+        state = self.head._require_state()
+        calibrated = state.calibration is not None or not state.is_discriminant
+        return self.can_learn and isinstance(state.model.head, Ridge) and calibrated
 
     @property
     def identity(self) -> dict[str, Any] | None:

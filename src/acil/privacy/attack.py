@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from acil.core.analytic import Frozen
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import ACILClassifier, origin_of
 from acil.core.expansion import Expansion
 from acil.core.inputs import Rows
 from acil.core.linalg import mirror_
@@ -137,7 +137,7 @@ def audit(
     (3, 3, True)
     """
     if previous is not None:
-        model._require_state().require_same_expansion(previous._require_state())
+        origin_of(model).require_same(origin_of(previous))
     given, unseen = (None if X is None else model._check_query(X) for X in (features, others))
     known = _Known.of(model)
     base = None if previous is None else _Known.of(previous)

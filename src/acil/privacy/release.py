@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from acil.core.analytic import AnalyticModel, Frozen
-from acil.core.classifier import ACILClassifier, require_same_features
+from acil.core.classifier import ACILClassifier, origin_of
 from acil.core.expansion import Expansion
 from acil.core.inputs import (
     Labels,
@@ -24,11 +24,11 @@ from acil.core.inputs import (
     check_labels,
     check_same_kind,
     columns_of,
-    is_number,
     union,
 )
 from acil.core.linalg import mirror_
 from acil.core.model import State
+from acil.core.parameters import is_number
 from acil.core.ridge import Ridge
 from acil.core.scores import Calibration, discriminant, released
 from acil.core.sums import Sums
@@ -109,7 +109,7 @@ def privatize(
     4.0
     """
     epsilon, delta, noise = check_budget(epsilon, delta)
-    gamma = None if gamma is None else check_gamma(gamma, torch.float64)
+    gamma = None if gamma is None else check_gamma(gamma, "float64")
     with model._locked() as state:
         expansion = require_releasable(model, state)
         labels = label_set(state, classes)
@@ -155,8 +155,7 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
     total = states[0].model.ridge.clone()
     merged = replace(states[0], model=states[0].model.with_head(total))
     for release, state in zip(releases[1:], states[1:], strict=True):
-        merged.require_same_expansion(state)
-        require_same_features(releases[0], release)
+        origin_of(releases[0]).require_same(origin_of(release))
         check_same_kind(state.classes, merged.classes)
         merged = merged.merged(state.model.ridge.sums, state.classes, None)
     delta = min(ledger["delta"] for ledger in ledgers if ledger)
@@ -228,6 +227,11 @@ def require_releasable(model: ACILClassifier, state: State) -> Expansion:
             "A release needs rows of bounded length. Learn the model with clip_norm, chosen without the "
             "samples."
         )
+    if not state.clipped:
+        raise UnsupportedError(
+            "A release needs rows that acil itself has clipped. This model has sums that were made "
+            "elsewhere: nobody can tell how long their rows were."
+        )
     if state.scaling is not None:
         raise UnsupportedError(
             "A release needs features whose scale says nothing of the samples. This model has "
@@ -258,7 +262,7 @@ def noisy_sums(
     share_gram, share_moment, share_counts = _SHARES[with_gram]
     sums = Sums(d, len(labels), torch.float64)
     moment, counts = sums.moment.clone(), torch.zeros(len(labels), dtype=torch.float64)
-    moment[:, places], counts[places] = exact.moment.cpu(), exact.weights
+    moment[:, places], counts[places] = exact.moment.cpu(), exact.target_total
     noise_moment, noise_counts = noise * norm / math.sqrt(share_moment), noise / math.sqrt(share_counts)
     moment = on_grid(moment + noise_moment * gaussian(d, len(labels)), noise_moment)
     counts = on_grid(counts + noise_counts * gaussian(len(labels)), noise_counts)
@@ -282,7 +286,9 @@ def noisy_sums(
     with sums.matrix.changing(sums.version) as matrix:
         matrix.copy_(within + between)
     sums.version = sums.matrix.version
-    sums.moment, sums.weights, sums.counts = moment, counts, counts.round().long()
+    sums.moment, sums.target_total, sums.counts = moment, counts, counts.round().long()
+    sums.total, sums.total_weight = moment.sum(dim=1), float(counts.sum())
+    sums.n_samples = int(sums.counts.sum())
     return sums, spread
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from acil.core.analytic import Frozen
 from acil.core.classifier import ACILClassifier
-from acil.core.inputs import check_same_kind, columns_of, is_number
+from acil.core.inputs import check_same_kind, columns_of
 from acil.core.model import State
+from acil.core.parameters import is_number
 from acil.core.sums import Block
 from acil.errors import InputError
 from acil.privacy.release import (
@@ -132,9 +133,9 @@ def private_softmax(
         releases = enter_release(model, state, noise)
         norm = float(expansion.clip_norm or 0) * ROUNDING
         rest = noise / math.sqrt(1 - _FIRST_SHARE)
-        if float(sums.weights.mean()) * epsilon < _FEW:
+        if float(sums.target_total.mean()) * epsilon < _FEW:
             rest = max(rest, _HIDING)
-        W = _descended(blocks, sums.moment, sums.weights, norm, rest, steps, longest_error)
+        W = _descended(blocks, sums.moment, sums.target_total, norm, rest, steps, longest_error)
     head = Frozen((W, torch.zeros(len(labels)).to(W)), sums.counts, state.model.precision, None, 1.0)
     return model_of(model, state, labels, head, ledger_of(releases, delta, epsilon))
 
@@ -146,7 +147,7 @@ def _require_samples(state: State, labels: Any, blocks: Iterator[Block]) -> None
     left = torch.zeros(sums.gram.shape[0], len(labels), dtype=torch.float64)
     left[:, places] = sums.moment.cpu()
     counts = torch.zeros(len(labels), dtype=torch.float64)
-    counts[places] = sums.weights
+    counts[places] = sums.target_total
     for block, columns, _ in blocks:
         left.index_add_(1, columns, block.T.cpu(), alpha=-1)
         counts -= torch.bincount(columns, minlength=len(labels))

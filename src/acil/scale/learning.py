@@ -11,13 +11,13 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import torch
 
 from acil.core.classifier import ACILClassifier
 from acil.core.inputs import (
     Labels,
     check_declared,
     check_labels,
-    check_parameters,
     check_same_kind,
     given_scaling,
     resolve_seed,
@@ -25,13 +25,12 @@ from acil.core.inputs import (
 )
 from acil.core.linalg import lower_panels, plain_torch
 from acil.core.model import Samples, State
+from acil.core.parameters import PARAMETERS, check_parameters
 from acil.core.scores import Calibration
 from acil.core.sums import Sums
 from acil.errors import InputError, ProcessLostError, UnsupportedError
 from acil.scale.group import Group, all_reduce_, share
 
-#: Parameters that may differ between processes: where each computes, and the seed, which is rank 0's.
-_OWN = ("device", "random_state")
 #: What processes must have the same to learn together, as far as they know it.
 _AGREED = {
     "parameters": "the parameters of the model",
@@ -85,8 +84,12 @@ def partial_fit(
         agreed = _agreed(facts)
         declared: Labels = agreed["classes"]
         if state is None:
-            scaling = given_scaling(classifier.standardize)
-            state = State.new(classifier, declared[:0], agreed["features"], facts[0]["seed"], scaling)
+            settings, before = check_parameters(classifier), classifier.__dict__.get("_state")
+            state = State.new(
+                *(settings, declared[:0], agreed["features"], facts[0]["seed"]),
+                *(given_scaling(settings),),
+                release=before and before.release,
+            )
             expansion = state.model.expansion
             # Not drawn from the seed on each: generators may differ between versions of torch.
             drawn = {"projection": expansion.projection, "bias": expansion.bias}
@@ -148,7 +151,9 @@ def _facts(
     """Return what the other processes have to know, or must have the same."""
     names = getattr(classifier, "feature_names_in_", None)
     return {
-        "parameters": {k: str(v) for k, v in classifier.get_params().items() if k not in _OWN},
+        "parameters": {
+            name: str(getattr(classifier, name)) for name, p in PARAMETERS.items() if p.common
+        },
         "backbone": json.dumps(getattr(classifier, "backbone_", None), sort_keys=True, default=str),
         "model": "None" if known is None else _digest(classifier, known),
         "seed": resolve_seed(classifier.random_state) if known is None else None,
@@ -191,8 +196,10 @@ def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Gr
     group.exchange()
     for _, panel, below in lower_panels(sums.gram):
         panel[below] = all_reduce_(panel[below], group)
-    for part in (sums.moment, sums.weights, sums.counts):
+    whole = torch.tensor([sums.total_weight, sums.n_samples], dtype=torch.float64)
+    for part in (sums.moment, sums.total, sums.target_total, sums.counts, whole):
         all_reduce_(part, group)
+    sums.total_weight, sums.n_samples = float(whole[0]), int(sums.counts.sum())
     return sums
 
 
@@ -204,6 +211,6 @@ def _digest(classifier: ACILClassifier, state: State) -> str:
     # γ is None if it is still to be selected.
     digest = hashlib.sha256(f"{state.classes.tolist()} {state.model.ridge.gamma}".encode())
     digest.update(state.model.expansion.fingerprint().encode())
-    for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.weights):
+    for part in (sums.gram.diagonal(), sums.moment, sums.counts, sums.target_total):
         digest.update(part.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

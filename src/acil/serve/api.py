@@ -171,6 +171,7 @@ class Model(BaseModel):
     images: int
     network: str
     can_learn: bool
+    tells_unknown: bool = Field(description="Whether it can say that an image is unknown.")
     protected: bool = Field(description="Whether teaching and forgetting need a token.")
     undo_left: int = Field(description="How many of the last changes can be taken back.")
     limits: Limits

@@ -142,6 +142,7 @@ class Service:
             "images": sum(totals.values()),
             "network": self.store.embedder.name,
             "can_learn": published is None or published.snapshot.can_learn,
+            "tells_unknown": published is None or published.snapshot.knows_novelty,
             "undo_left": self.store.undo_left,
             "protected": settings.token is not None,
             "limits": {

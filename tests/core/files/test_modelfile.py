@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 
 from acil import ACILClassifier, load, save
 from acil.core.files import describe
-from acil.core.files.header import HEADER, MAX_LABELS, PARAMETERS, InvalidFileError, parse_header
+from acil.core.files.header import HEADER, MAX_LABELS, InvalidFileError, parse_header
+from acil.core.parameters import PARAMETERS
 from acil.errors import InputError, ModelFileError
 from support.modelfiles import X, header_of, rewrite, write_model
 
@@ -170,8 +171,16 @@ def nested(depth):
         ({"parameters": {}}, "'parameters.expansion_size'"),
         ({"kind": "inference"}, "weights"),
         ({"kind": "inference", "weights": None}, "gamma"),
-        ({"kind": "inference", "weights": None, "gamma": None}, "'gram' must be 'none'"),
+        (
+            {"kind": "inference", "weights": None, "gamma": None, "total_weight": None},
+            "'gram' must be 'none'",
+        ),
         ({"solver": "recursive"}, "'gram' must be 'none'"),
+        ({"task": "numbers"}, "'task' must be 'classes', found 'numbers'"),
+        ({"encoder": "images"}, "'images' belongs to models of images"),
+        ({"total_weight": 31.0}, "'total_weight' must be the sum of 'weights'"),
+        ({"total_weight": None}, "'total_weight' belongs to full models"),
+        ({"clipped": 1}, "'clipped' must be true or false"),
         ({"solver": "recursive", "fit_intercept": True}, "no intercept"),
         ({"dtype": "float32"}, "must be .'F32'"),
         ({"dtype": "float32", "gamma": 1e39}, "at most 1e.35"),
@@ -302,7 +311,7 @@ def test_values_that_are_no_numbers(tmp_path, name, bad):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"calibration": None}, "'calibration' belongs to discriminant scores"),
+        ({"scores": "ridge"}, "'calibration' belongs to discriminant scores"),
         ({"class_balance": 0.5}, "discriminant scores need sums, and no class balance"),
         (
             {"calibration": {"samples": 1, "losses": [], "novelties": [], "approximate": False}},

@@ -24,7 +24,7 @@ from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenMethod, FrozenPlanning, own_images
 from acil.core.classifier import ACILClassifier
 from acil.core.files import pack, unpack
-from acil.core.inputs import check_parameters
+from acil.core.parameters import check_parameters
 from acil.encoders.images.imageset import ImageSet
 from acil.scale import Group, partial_fit
 

@@ -27,8 +27,7 @@ from torch.nn import functional
 
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenMethod, blocks
-from acil.core.files.saving import pack_lower, unpack_lower_
-from acil.core.linalg import add_gram_, mirror_
+from acil.core.linalg import add_gram_, mirror_, pack_lower, unpack_lower_
 from acil.errors import NotFittedError
 
 

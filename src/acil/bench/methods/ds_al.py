@@ -41,9 +41,8 @@ from acil.bench.training.settings import Settings
 from acil.core.analytic import AnalyticModel
 from acil.core.cholesky import cholesky_
 from acil.core.files import pack, unpack
-from acil.core.files.saving import pack_lower, unpack_lower_
 from acil.core.inputs import Rows
-from acil.core.linalg import add_gram_, solve_lower, spread
+from acil.core.linalg import add_gram_, pack_lower, solve_lower, spread, unpack_lower_
 
 _PREFIX = "compensation."
 

@@ -27,10 +27,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acil.core.files.writing import cannot_read
+from acil.core.parameters import MAX_GAMMA, PARAMETERS, Values, one_of
 from acil.errors import ModelFileError
 
 #: The version that is written, and those that are read.
 FORMAT_VERSION, READ_VERSIONS = 6, (5, 6)
+#: What is learnt, and what of. Other targets than classes have the sums of targets as tensors, too.
+TASKS, ENCODERS = ("classes",), ("features", "images", "text")
 #: Longest label, and longest text of any other entry, in characters.
 MAX_TEXT = 1024
 #: Text without NUL and lone surrogates; and text without controls and ends of lines, too.
@@ -38,12 +41,8 @@ _STORABLE = re.compile(f"[^\0\ud800-\udfff]{{0,{MAX_TEXT}}}")
 _PRINTABLE = re.compile(f"[^\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{0,{MAX_TEXT}}}")
 #: Characters of all labels, each padded to the longest, as NumPy keeps them.
 MAX_LABELS = 2**26
-#: Largest γ, and weight of all samples: both go into a matrix in float64, or in float32.
-MAX_GAMMA = {"float64": 1e305, "float32": 1e35, "mixed": 1e35}
 #: How deep `backbone` may be nested.
 MAX_DEPTH = 32
-# These names are repeated here because acil.core imports torch; a test compares them.
-ACTIVATIONS = ("relu", "tanh", "gelu", "identity")
 _DAMAGED = "The file is damaged or was edited: use another copy of it, or save the model again."
 #: Entries of the metadata: the header, and its checksum.
 METADATA_KEY, CHECKSUM_KEY = "acil", "checksum"
@@ -79,8 +78,19 @@ def _rule(valid: Callable[[Any], bool], words: str) -> Rule:
     return check
 
 
+def _values(values: Values) -> Rule:
+    """Return the rule of values as JSON gives them: numbers that torch takes, and lists of them."""
+    return _rule(lambda value: _is_json(value) and values.accepts(value), values.words)
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return value is None or type(value) in (bool, float, str) or _is_integer(value)
+
+
 def _one_of(*options: str) -> Rule:
-    return _rule(lambda value: value in options, "one of " + ", ".join(map(repr, options)))
+    return _values(one_of(*options))
 
 
 def _is_integer(value: Any) -> bool:
@@ -185,30 +195,9 @@ NETWORK = _rule(
     "the name of a network, or of a file without its folder",
 )
 
-SHARE = _number(0, 1)
-#: Settings of the computation: in the header as learnt with, among the parameters as set now.
-_OPTIONS: dict[str, Rule] = {
-    "activation": _one_of(*ACTIVATIONS),
-    "solver": _one_of("gram", "recursive"),
-    "dtype": _one_of(*MAX_GAMMA),
-    "fit_intercept": TRUTH,
-    "class_balance": lambda value, name: None if isinstance(value, bool) else SHARE(value, name),
-    "clip_norm": _or_none(_number(1e-30, 1e30)),
-}
-#: The constructor arguments of `ACILClassifier`.
-PARAMETERS: dict[str, Rule] = {
-    "expansion_size": _or_none(WIDTH),
-    "gamma": lambda value, name: None if value == "auto" else AMOUNT(value, name),
-    "random_state": COUNT,
-    "min_class_samples": WIDTH,
-    "device": _text("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?", "'auto', 'cpu', 'cuda', 'mps' or 'xpu'"),
-    **_OPTIONS,
-    "scores": _one_of("auto", "ridge", "discriminant"),
-    "standardize": lambda value, name: (
-        None if value == "auto" or isinstance(value, bool) else _list_of(_list_of(NUMBER))(value, name)
-    ),
-    "expansion_bias": lambda value, name: None if value == "auto" else AMOUNT(value, name),
-}
+#: The parameters of `ACILClassifier`, as set now; and those in force when its sums were made.
+SET = {name: _values(parameter.stored or parameter.values) for name, parameter in PARAMETERS.items()}
+LEARNT = {name: SET[name] for name, parameter in PARAMETERS.items() if parameter.learnt}
 #: How samples learnt score when left out: `acil.core.scores`. An inference file has empty lists.
 CALIBRATION: dict[str, Rule] = {
     "samples": AMOUNT,
@@ -236,17 +225,21 @@ check_identity = _object(
 HEADER: dict[str, Rule] = {
     "format_version": WIDTH,
     "kind": _one_of("full", "inference"),
-    "parameters": _object(PARAMETERS),
+    "task": _one_of(*TASKS),
+    "encoder": _one_of(*ENCODERS),
+    "parameters": _object(SET),
     "n_features": WIDTH,
     "feature_names": _or_none(_list_of(LABEL)),
     "size": WIDTH,
-    **_OPTIONS,
+    **LEARNT,
     "scores": _one_of("ridge", "discriminant"),
     "standardize": TRUTH,
     "classes": _list_of(LABEL, least=1),
     "classes_dtype": TEXT,
     "counts": _list_of(COUNT),
     "weights": _or_none(_list_of(AMOUNT)),
+    "total_weight": _or_none(AMOUNT),
+    "clipped": TRUTH,
     "gamma": _or_none(AMOUNT),
     "gamma_chosen": TRUTH,
     "gamma_relative": _or_none(AMOUNT),
@@ -363,6 +356,12 @@ def parse_header(text: str) -> dict[str, Any]:
 
 def _bring_up_to_date(header: dict[str, Any]) -> None:
     """Add to a header of format 5 what format 6 has; it may be damaged."""
+    weights = header.get("weights")
+    numbers = isinstance(weights, list) and all(type(w) in (int, float) for w in weights)
+    header.setdefault("total_weight", math.fsum(weights or []) if numbers else None)
+    header.setdefault("task", "classes")
+    header.setdefault("encoder", "features" if header.get("images") is None else "images")
+    header.setdefault("clipped", True)
     parameters = header.get("parameters")
     if isinstance(parameters, dict):
         parameters.setdefault("expansion_bias", 0)
@@ -396,7 +395,7 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
     recursive, discriminant = header["solver"] == "recursive", header["scores"] == "discriminant"
     if len(counts) != n_classes or not 0 < sum(counts) < 2**63:
         yield f"'counts' must be one for each of {n_classes} classes, not all zero"
-    for key in ("weights", "gamma"):
+    for key in ("weights", "gamma", "total_weight"):
         if (header[key] is not None) != full:
             yield f"{key!r} belongs to full models, and only to them"
     largest = MAX_GAMMA[header["dtype"]]
@@ -411,8 +410,12 @@ def _misfits(header: dict[str, Any]) -> Iterator[str]:
         yield "solver 'recursive' has no intercept and no mixed precision"
     if recursive and header["class_balance"] not in (False, True, 0):
         yield "solver 'recursive' has no class balance"
-    if (header["calibration"] is not None) != discriminant:
+    if header["calibration"] is not None and not discriminant:
         yield "'calibration' belongs to discriminant scores, and only to them"
+    if weights is not None and abs(header["total_weight"] - math.fsum(weights)) > 1e-8 * sum(weights):
+        yield "'total_weight' must be the sum of 'weights'"
+    if (header["images"] is None) != (header["encoder"] == "features"):
+        yield "'images' belongs to models of images or texts, and only to them"
     if discriminant and (recursive or header["class_balance"]):
         yield "discriminant scores need sums, and no class balance"
 
@@ -465,6 +468,8 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
     if header["kind"] == "full":
         triangle = (sums, (d * (d + 1) // 2,))
         gram = {"gram": triangle, "moment": (sums, (d, classes))}
+        if header["format_version"] > 5:
+            gram["total"] = (sums, (d,))
         expected |= gram if header["solver"] == "gram" else {"rfaum": triangle}
         # Not in memory: see `acil.core.files.pack`
         mixed = header["scores"] == "discriminant" or is_balanced(header["class_balance"])

@@ -35,9 +35,10 @@ from acil.core.files.header import (
     parse_header,
 )
 from acil.core.files.writing import write_tensors
-from acil.core.inputs import check_parameters, resolve_device
-from acil.core.linalg import lower_panels, mirror_, plain_torch
+from acil.core.inputs import resolve_device
+from acil.core.linalg import mirror_, pack_lower, plain_torch, unpack_lower_
 from acil.core.model import State, impossible, least_left
+from acil.core.parameters import check_parameters
 from acil.core.recursion import Recursion
 from acil.core.ridge import Ridge, Solution
 from acil.core.scores import (
@@ -60,7 +61,7 @@ _PACKAGES = {"acil": acil, "torch": torch, "numpy": np, "scikit-learn": sklearn}
 #: Returns a tensor as a NumPy array, by its name.
 Get = Callable[[str], Any]
 #: Tensors that prediction does not need.
-_SUMS = ("gram", "moment", "rfaum")
+_SUMS = ("gram", "moment", "total", "rfaum")
 #: Scores that the header calls discriminant.
 _DISCRIMINANT = (discriminant, released)
 _TYPE_NAMES = {torch.float32: "F32", torch.float64: "F64"}
@@ -161,31 +162,11 @@ def unpack(content: Mapping[str, Any], device: str | None = None) -> ACILClassif
         raise ModelFileError(f"This is not the content of a model: {error}.") from None
 
 
-def pack_lower(matrix: Tensor) -> Tensor:
-    """Return the lower triangle of a matrix row by row, of shape (d (d + 1) / 2,), on the CPU.
-
-    >>> pack_lower(torch.tensor([[1.0, torch.nan], [2.0, 3.0]]))
-    tensor([1., 2., 3.])
-    """
-    d = len(matrix)
-    packed = torch.empty(d * (d + 1) // 2, dtype=matrix.dtype)
-    for place, panel, below in lower_panels(matrix):
-        packed[place] = panel[below].cpu()
-    return packed
-
-
-def unpack_lower_(packed: Tensor, matrix: Tensor) -> Tensor:
-    """Fill the lower triangle of a matrix with what `pack_lower` has returned, in place."""
-    for place, panel, below in lower_panels(matrix):
-        panel[below] = packed[place].to(panel)
-    return matrix
-
-
 def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, dict[str, Tensor]]:
     """Return the header as text and the tensors of a model, solved and checked."""
     if not isinstance(clf, ACILClassifier):
         raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
-    check_parameters(clf)
+    settings = check_parameters(clf)
     with clf._counted() as state:
         if isinstance(state.model.head, Frozen) and not inference:
             raise UnsupportedError(
@@ -193,7 +174,7 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
             )
         state.model.solve_again()
         tensors = _tensors(state, inference, packed)
-        header = _header(clf, state, inference, packed)
+        header = _header(clf, settings, state, inference, packed)
     header["checksums"] = {} if packed else {n: zlib.crc32(t.numpy().data) for n, t in tensors.items()}
     try:
         # A file that could not be loaded again must not replace one that can.
@@ -211,7 +192,9 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
     return text, tensors
 
 
-def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) -> dict[str, Any]:
+def _header(
+    clf: ACILClassifier, settings: dict[str, Any], state: State, inference: bool, packed: bool
+) -> dict[str, Any]:
     """Return all entries but the checksums."""
     model, head = state.model, state.model.head
     ridge = head if isinstance(head, Ridge) and not inference else None
@@ -219,17 +202,10 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
     if inference and images is not None:
         # Hashes are for those who learn and forget.
         images = {**images, "tracked": []}
-    # All are valid, but some may be NumPy's.
-    given = clf.get_params()
-    parameters = {n: v.item() if isinstance(v, np.generic) else v for n, v in given.items()}
-    parameters |= {"random_state": state.seed, "device": str(clf.device)}
-    if not isinstance(clf.standardize, bool | np.bool_ | str):
-        parameters["standardize"] = np.asarray(clf.standardize, dtype=np.float64).tolist()
+    parameters = settings | {"random_state": state.seed, "device": str(clf.device)}
     if inference:
         # The recursion takes no "auto".
         parameters |= {"gamma": "auto", "solver": "gram"}
-    elif clf.gamma != "auto":
-        parameters["gamma"] = float(clf.gamma)
     classes = state.classes
     if classes.dtype.kind == "U":
         # As wide as the longest; it may be as wide as one that has been forgotten.
@@ -243,6 +219,8 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
     return {
         "format_version": FORMAT_VERSION,
         "kind": "inference" if inference else "full",
+        "task": "classes",
+        "encoder": "features" if images is None else "images",
         "parameters": parameters,
         "n_features": model.expansion.in_features,
         "feature_names": None if names is None else [str(name) for name in names],
@@ -261,6 +239,8 @@ def _header(clf: ACILClassifier, state: State, inference: bool, packed: bool) ->
         "classes_dtype": classes.dtype.str if classes.dtype.kind == "U" else classes.dtype.name,
         "counts": head.counts.tolist(),
         "weights": None if inference else model.learner.weights.tolist(),
+        "total_weight": None if inference else _total_weight(model.learner),
+        "clipped": state.clipped,
         "gamma": None if inference else float(model.gamma()),
         "gamma_chosen": ridge is not None and ridge.gamma is None,
         "gamma_relative": None if ridge is None else _finite(clf.gamma_relative_),
@@ -292,7 +272,8 @@ def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
         if isinstance(head, Recursion):
             tensors = {"rfaum": pack_lower(head.R)}
         else:
-            tensors = {"gram": pack_lower(head.sums.gram), "moment": head.sums.moment}
+            sums = head.sums
+            tensors = {"gram": pack_lower(sums.gram), "moment": sums.moment, "total": sums.total}
         if model.mixer not in (None, heights) and not packed:
             # Else whoever reads the file had to factorize before the first prediction.
             tensors["mixing"] = _mixing(model)
@@ -356,7 +337,12 @@ def _assembled(
     if header["calibration"] is not None and calibration is None:
         raise InvalidFileError("'calibration' does not have the numbers that it must have")
     seed = header["parameters"]["random_state"]
-    clf._state = State(classes, model, seed, scaling, calibration, release=header["release"], changes=0)
+    clf._state = State(
+        *(classes, model, seed, scaling, calibration),
+        release=header["release"],
+        clipped=header["clipped"],
+        changes=0,
+    )
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
@@ -386,7 +372,11 @@ def _head(
     sums = Sums(d, len(counts), precision.sums, device)
     unpack_lower_(parts["gram"], sums.gram)
     sums.moment.copy_(parts["moment"])
-    sums.counts, sums.weights = counts, weights
+    sums.counts, sums.target_total = counts, weights
+    # Files of format 5 have no total.
+    sums.total.copy_(parts["total"] if "total" in parts else sums.moment.sum(dim=1))
+    sums.total_weight = float(header["total_weight"])
+    sums.n_samples = int(counts.sum())
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
@@ -470,7 +460,7 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
     if header["release"] is None or not header["release"]["private"]:
         fits = bool(((head.counts > 0) == (head.weights > 0)).all())
         yield Check("counts", fits, "every class with samples has weight, no other has")
-        fault = impossible(head)
+        fault = impossible(head) or _wrong_total(head.sums)
         words = "gram is positive definite; moment and counts belong to it"
         yield Check("sums", not fault, fault or words)
     else:
@@ -478,6 +468,18 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
     yield _of_weights(head)
     if model.known_mixing is not None:
         yield _of_mixing(model)
+
+
+def _total_weight(head: Ridge | Recursion) -> float:
+    return head.sums.total_weight if isinstance(head, Ridge) else float(head.weights.sum())
+
+
+def _wrong_total(sums: Sums) -> str:
+    """Say whether Σ w x is not that of the classes; "" if it is."""
+    off = float((sums.total - sums.moment.sum(dim=1)).norm())
+    size = float(sums.gram.diagonal().sum() * sums.total_weight) ** 0.5
+    wrong = off > 1e3 * torch.finfo(sums.total.dtype).eps ** 0.75 * size
+    return "total is not that of the classes" if wrong else ""
 
 
 def _of_weights(ridge: Ridge) -> Check:

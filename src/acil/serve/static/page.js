@@ -242,7 +242,8 @@ async function refresh() {
   $("model-name").textContent = model.name;
   document.title = `acil · ${model.name}`;
   $("model-facts").textContent = `${counted(model.classes.length, "class", "classes")}, `
-    + `${counted(model.images, "image", "images")} learnt, network ${model.network}`;
+    + `${counted(model.images, "image", "images")} learnt, network ${model.network}`
+    + (model.tells_unknown ? "" : ". It cannot tell what is unknown");
   $("token-section").hidden = !model.protected;
   $("undo").hidden = !model.undo_left;
   $("teach-button").disabled = !model.can_learn;
