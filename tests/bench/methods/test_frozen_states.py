@@ -108,7 +108,7 @@ SIZES = {
     "fecam": (MEANS + COUNTS + 6 * TRIANGLE, 0),
     "fetril": (MEANS + COUNTS, MEANS + 6),
     # Both streams; the projection, of float32, once.
-    "ds-al": (2 * (WIDE + 6 * 24), 2 * 6 * 24 + 6 + 8 * 24 // 2),
+    "ds-al": (2 * (WIDE + 6 * 24) + 24, 2 * 6 * 24 + 6 + 8 * 24 // 2),
 }
 
 
