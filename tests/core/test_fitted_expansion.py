@@ -43,7 +43,7 @@ def test_kernels_are_those_around_a_random_part_of_the_first_samples():
     assert set(y[order][places]) == {0, 1, 2}, "not the first rows, which are of one class"
     queries = samples(seed=1)[0]
     width = np.median(pdist(X))
-    expected = np.exp(-cdist(queries, centres.astype(float)) ** 2 / (2 * width**2))
+    expected = np.exp(-(cdist(queries, centres.astype(float)) ** 2) / (2 * width**2))
     np.testing.assert_allclose(expansion(torch.from_numpy(queries)).numpy(), expected, rtol=SINGLE)
 
 
@@ -51,7 +51,7 @@ def test_products_of_fourier_features_approach_the_kernel():
     X, _ = samples()
     size = 20_000
     rows = Expansion.fitted(torch.from_numpy(X), size, "fourier", 0)(torch.from_numpy(X)).numpy()
-    kernel = np.exp(-cdist(X, X) ** 2 / (2 * np.median(pdist(X)) ** 2))
+    kernel = np.exp(-(cdist(X, X) ** 2) / (2 * np.median(pdist(X)) ** 2))
     # Five standard errors of a mean of products of cosines, of variance below 1 / 2 each
     assert np.abs(2 / size * rows @ rows.T - kernel).max() < 5 * 2 * (0.5 / size) ** 0.5
 
