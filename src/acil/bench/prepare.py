@@ -18,6 +18,7 @@ from torch import Tensor
 from acil.bench.config import METHOD_SETTINGS, RunConfig, data_options
 from acil.bench.datasets import DATASETS, WITH_PLACE, Dataset, load, restrict
 from acil.bench.methods import Context, available, resolve
+from acil.bench.methods.base import Planning
 from acil.bench.methods.base_network import NO_BASE, stored_classifier
 from acil.bench.orders import canonical_order, class_order
 from acil.bench.plan import Job, families, has_column, phases, variants
@@ -117,7 +118,7 @@ class PreparedRun:
             for seed in config.seeds
             for name in methods
             for settings in own[name]
-            for covers in (together if resolve(name).grouping_free else each)
+            for covers in (together if self._serves_all(resolve(name)) else each)
             if any(has_column(config.suite, name, k, config.dataset) for k in covers)
         ]
         if not jobs:
@@ -129,6 +130,11 @@ class PreparedRun:
             # What cannot be set is refused before hours of training.
             resolve(job.method).check(self.context(job, None))
         return jobs
+
+    def _serves_all(self, planning: Planning) -> bool:
+        """Say whether one run of a method gives the results of every grouping."""
+        same_beginning = self.base > 0 or not planning.first_phase_matters
+        return planning.grouping_free and same_beginning
 
     @property
     def left_out(self) -> dict[str, str]:
