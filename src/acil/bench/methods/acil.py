@@ -7,7 +7,8 @@ Base agenda: train the network on the base classes by back-propagation, drop its
 re-align: W = (XᵀX + γI)⁻¹ XᵀY with X = relu(X_cnn W_fe) (Eq. 2 and 4). Incremental agenda: update W from
 the present phase alone (Eq. 9 and 10), or solve again from the sums, which is the same.
 
-Settings, beyond the recipe's: ``expansion_size`` (None: no expansion), ``gamma``, ``solver``, ``dtype``.
+Settings, beyond the recipe's: ``expansion_size`` (None: no expansion), ``gamma``, ``solver``, ``dtype``,
+and ``class_balance`` (0: the paper's; 1: all classes count the same, their scatter pooled).
 Departures from the paper are numbered in docs/differences.md.
 """
 
@@ -15,13 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenMethod, FrozenPlanning, own_images
+from acil.bench.training.settings import Settings
 from acil.core.classifier import ACILClassifier
 from acil.core.files import pack, unpack
 from acil.core.parameters import check_parameters
@@ -73,16 +76,24 @@ class ACILPlanning(FrozenPlanning):
         return report
 
 
+@dataclass(frozen=True)
+class ACILSettings(Settings):
+    """What can be set beside width, γ, solver and precision."""
+
+    class_balance: Annotated[float, "from 0 to 1"] = 0.0
+
+
 class ACIL(FrozenMethod):
     """The paper's method, end to end."""
 
     planning = ACILPlanning
     grouping_free = True
     analytic_heads = 1
+    settings_type = ACILSettings
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.classifier = new_classifier(context)
+        self.classifier = new_classifier(context, class_balance=self.settings.class_balance)
 
     def _state(self) -> dict[str, Any]:
         """Return sums, weights and expansion; the network is in the shared checkpoint folder."""
@@ -110,8 +121,8 @@ class ACIL(FrozenMethod):
         return classifier_memory(self.classifier)
 
 
-def new_classifier(context: Context) -> ACILClassifier:
-    """Return the untrained head that recipe and settings ask for."""
+def new_classifier(context: Context, **parameters: Any) -> ACILClassifier:
+    """Return the untrained head that recipe and settings ask for, with more parameters if given."""
     recipe, settings = context.recipe, context.settings
     made = ACILClassifier(
         expansion_size=settings.get("expansion_size", recipe.expansion_size),
@@ -121,6 +132,7 @@ def new_classifier(context: Context) -> ACILClassifier:
         scores="ridge",
         random_state=context.seed,
         device=str(context.device),
+        **parameters,
     )
     check_parameters(made)
     return made
