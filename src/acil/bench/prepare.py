@@ -18,6 +18,7 @@ from torch import Tensor
 from acil.bench.config import METHOD_SETTINGS, RunConfig, data_options
 from acil.bench.datasets import DATASETS, WITH_PLACE, Dataset, load, restrict
 from acil.bench.methods import Context, available, resolve
+from acil.bench.methods.base import Planning
 from acil.bench.methods.base_network import NO_BASE, stored_classifier
 from acil.bench.orders import canonical_order, class_order
 from acil.bench.plan import Grouping, Job, families, has_column, phases, variants
@@ -124,7 +125,7 @@ class PreparedRun:
             for seed in config.seeds
             for name in methods
             for settings in own[name]
-            for covers in self._groupings(seed, resolve(name).grouping_free)
+            for covers in self._groupings(seed, self._serves_all(resolve(name)))
             if any(has_column(config.suite, name, k, config.dataset) for k in covers)
         ]
         if not jobs:
@@ -136,6 +137,11 @@ class PreparedRun:
             # What cannot be set is refused before hours of training.
             resolve(job.method).check(self.context(job, None))
         return jobs
+
+    def _serves_all(self, planning: Planning) -> bool:
+        """Say whether one run of a method gives the results of every grouping."""
+        same_beginning = self.base > 0 or not planning.first_phase_matters
+        return planning.grouping_free and same_beginning
 
     def _groupings(self, seed: int, together: bool) -> list[dict[int, Grouping]]:
         """Return what the jobs of a method cover with a seed: each K alone, or several in one pass."""

@@ -63,7 +63,8 @@ class Origin:
         if self.fingerprint != other.fingerprint:
             raise InputError(
                 "The models have different expansions, so their sums cannot be added. Fit both with the "
-                "same expansion_size, activation, random_state and clip_norm."
+                "same expansion_size, activation, random_state and clip_norm; of the activations "
+                "'fourier' and 'gaussian', which look at samples, make one model from the other."
             )
         if self.clip_norm is not None and self.dtype != other.dtype:
             raise UnsupportedError(

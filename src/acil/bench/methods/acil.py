@@ -7,8 +7,7 @@ Base agenda: train the network on the base classes by back-propagation, drop its
 re-align: W = (XᵀX + γI)⁻¹ XᵀY with X = relu(X_cnn W_fe) (Eq. 2 and 4). Incremental agenda: update W from
 the present phase alone (Eq. 9 and 10), or solve again from the sums, which is the same.
 
-Settings, beyond the recipe's: ``expansion_size`` (None: no expansion), ``gamma``, ``solver``, ``dtype``,
-and ``class_balance`` (0: the paper's; 1: all classes count the same, their scatter pooled).
+Settings, beyond the recipe's: ``expansion_size`` (None: no expansion), ``gamma``, ``solver``, ``dtype``.
 Departures from the paper are numbered in docs/differences.md.
 """
 
@@ -16,15 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenMethod, FrozenPlanning, own_images
-from acil.bench.training.settings import Settings
 from acil.core.classifier import ACILClassifier
 from acil.core.files import pack, unpack
 from acil.core.parameters import check_parameters
@@ -76,24 +73,16 @@ class ACILPlanning(FrozenPlanning):
         return report
 
 
-@dataclass(frozen=True)
-class ACILSettings(Settings):
-    """What can be set beside width, γ, solver and precision."""
-
-    class_balance: Annotated[float, "from 0 to 1"] = 0.0
-
-
 class ACIL(FrozenMethod):
     """The paper's method, end to end."""
 
     planning = ACILPlanning
     grouping_free = True
     analytic_heads = 1
-    settings_type = ACILSettings
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.classifier = new_classifier(context, class_balance=self.settings.class_balance)
+        self.classifier = new_classifier(context)
 
     def _state(self) -> dict[str, Any]:
         """Return sums, weights and expansion; the network is in the shared checkpoint folder."""
@@ -114,6 +103,8 @@ class ACIL(FrozenMethod):
         learn_phase(self.classifier, features, phase, self.context.group)
 
     def _predict(self, features: Tensor) -> Tensor:
+        if len(features) == 0:
+            return torch.zeros(0, dtype=torch.int64)
         labels: Tensor = self.classifier.predict(features)
         return labels.cpu()
 
@@ -121,38 +112,48 @@ class ACIL(FrozenMethod):
         return classifier_memory(self.classifier)
 
 
-def new_classifier(context: Context, **parameters: Any) -> ACILClassifier:
-    """Return the untrained head that recipe and settings ask for, with more parameters if given."""
+def new_classifier(context: Context, **own: Any) -> ACILClassifier:
+    """Return the untrained head that recipe, settings and the method itself ask for."""
     recipe, settings = context.recipe, context.settings
-    made = ACILClassifier(
-        expansion_size=settings.get("expansion_size", recipe.expansion_size),
-        gamma=settings.get("gamma", recipe.gamma),
-        solver=settings.get("solver", "gram"),
-        dtype=settings.get("dtype", recipe.dtype),
-        scores="ridge",
-        random_state=context.seed,
-        device=str(context.device),
-        **parameters,
-    )
+    asked = {
+        "expansion_size": settings.get("expansion_size", recipe.expansion_size),
+        "gamma": settings.get("gamma", recipe.gamma),
+        "solver": settings.get("solver", "gram"),
+        "dtype": settings.get("dtype", recipe.dtype),
+        "scores": "ridge",
+        "random_state": context.seed,
+        "device": str(context.device),
+    }
+    made = ACILClassifier(**asked | own)
     check_parameters(made)
     return made
 
 
 def learn_phase(
-    classifier: ACILClassifier, features: Tensor, phase: Phase, group: Group | None = None
+    classifier: ACILClassifier,
+    features: Tensor,
+    phase: Phase,
+    group: Group | None = None,
+    weights: Tensor | None = None,
 ) -> None:
     """Add a phase to a head, so that a resumed run goes on with the same bits."""
     # Solve from the sums alone: a resumed run has no factor to correct.
     classifier.compact(memory=False)
-    learn(classifier, features, phase.labels, group)
+    learn(classifier, features, phase.labels, group, weights)
 
 
-def learn(classifier: ACILClassifier, features: Tensor, labels: Tensor, group: Group | None) -> None:
+def learn(
+    classifier: ACILClassifier,
+    features: Tensor,
+    labels: Tensor,
+    group: Group | None,
+    weights: Tensor | None = None,
+) -> None:
     """Add samples to a head; in a group, those of all processes."""
     if group is None:
-        classifier.partial_fit(features, labels)
+        classifier.partial_fit(features, labels, sample_weight=weights)
     else:
-        partial_fit(classifier, features, labels, group=group)
+        partial_fit(classifier, features, labels, sample_weight=weights, group=group)
 
 
 def classifier_memory(classifier: ACILClassifier) -> MemoryUse:

@@ -142,6 +142,14 @@ class Planning:
         return bool(getattr(self.method, "classes_return", self.grouping_free))
 
     @property
+    def first_phase_matters(self) -> bool:
+        """Whether its state depends on which samples come first: attribute of the method's class.
+
+        Then one run serves several groupings only if they begin with the same base phase.
+        """
+        return bool(getattr(self.method, "first_phase_matters", False))
+
+    @property
     def trains_network(self) -> bool:
         """Whether it trains a network on images, not features: attribute of the method's class."""
         return bool(getattr(self.method, "trains_network", False))

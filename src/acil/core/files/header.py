@@ -27,7 +27,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acil.core.files.writing import cannot_read
-from acil.core.parameters import MAX_GAMMA, PARAMETERS, Values, one_of
+from acil.core.parameters import FITTED, MAX_GAMMA, PARAMETERS, Values, one_of
 from acil.errors import ModelFileError
 
 #: The version that is written, and those that are read.
@@ -461,7 +461,7 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
     expected: dict[str, Layout] = {"coef": (sums, (classes, d)), "intercept": (sums, (classes,))}
     if "projection" in layouts:
         expected["projection"] = ("F32", (header["n_features"], d))
-        if "bias" in layouts:
+        if "bias" in layouts or header["activation"] in FITTED:
             expected["bias"] = ("F32", (d,))
     if header["standardize"]:
         expected["scaling"] = ("F64", (2, header["n_features"]))
