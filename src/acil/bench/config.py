@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from acil.bench.orders import canonical_order
 from acil.bench.plan import defaults
@@ -26,6 +26,8 @@ class RunConfig:
 
     #: Registered name, or ``imagefolder:DIR`` or ``features:FILE``.
     dataset: str = "digits"
+    #: Which samples come when, see `acil.bench.protocols`.
+    protocol: Literal["class-incremental", "long-tailed", "si-blurry"] = "class-incremental"
     #: In the suite ``compare`` by default all that are registered.
     methods: tuple[str, ...] = ("acil",)
     #: Numbers K of incremental phases.

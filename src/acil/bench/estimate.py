@@ -135,7 +135,8 @@ def head_seconds(prepared: PreparedRun, job: Job) -> float:
         n *= len(features.views)
     # One triangle of XᵀX of all samples: n d² / 2; a Cholesky factor in each phase: d³ / 6; both once
     # more for joint learning
-    phases = len(job.grouping) + prepared.config.joint_check
+    within = len(prepared.protocol.stops(0, n)) - 2  # tests on the way
+    phases = len(job.grouping) + within + prepared.config.joint_check
     work = n * width**2 / 2 * (1 + prepared.config.joint_check) + phases * width**3 / 6
     return resolve(job.method).analytic_heads * work / _flops(prepared.device)
 
@@ -385,7 +386,8 @@ def plan_of(
     times = [f"{_duration(seconds)} for {what}" for what, seconds in spent.items() if seconds]
     lines = [
         f"{prepared.dataset}: {prepared.n_classes} classes, {len(prepared.data.train)} training and "
-        f"{len(prepared.data.test)} test images, order {config.order}, base of {prepared.base} classes",
+        f"{len(prepared.data.test)} test images, order {config.order}, base of {prepared.base} classes"
+        + (f", protocol {config.protocol}" if config.protocol != RunConfig.protocol else ""),
         *prepared.data.notes,
         f"recipe {prepared.recipe.name}, device {prepared.device}",
         f"memory: at most {needed / 2**30:.2f} GiB for heads of width up to {widest}; there are "

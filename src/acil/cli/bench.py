@@ -29,6 +29,10 @@ def run(
             "compare: all without wrappers)."
         ),
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="class-incremental (default), long-tailed or si-blurry (K tasks)."),
+    ] = None,
     phases: Annotated[
         str | None, typer.Option(help="Numbers K of phases, comma-separated (default: 5).")
     ] = None,
@@ -87,10 +91,10 @@ def run(
     _import_from_here()
     values: dict[str, Any] = {} if config is None else read_config(config)
     flags = {
-        "dataset": dataset, "methods": method, "phases": phases, "seeds": seeds, "recipe": recipe,
-        "order": order, "suite": suite, "backbone": backbone, "base": base, "classes": classes,
-        "expansion_size": expansion_size, "gamma": gamma, "solver": solver, "dtype": dtype,
-        "device": device, "root": root, "skip_bad": skip_bad or None, "jobs": jobs,
+        "dataset": dataset, "methods": method, "protocol": protocol, "phases": phases, "seeds": seeds,
+        "recipe": recipe, "order": order, "suite": suite, "backbone": backbone, "base": base,
+        "classes": classes, "expansion_size": expansion_size, "gamma": gamma, "solver": solver,
+        "dtype": dtype, "device": device, "root": root, "skip_bad": skip_bad or None, "jobs": jobs,
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
     values |= dict(assignment(text) for text in set_ or [])

@@ -50,6 +50,7 @@ class AIR(ACIL):
     # Not ACIL's: joint learning would have to know the weights, and a process the sizes of classes.
     planning = FrozenPlanning
     first_phase_matters = True
+    classes_return = False
     #: n̄, once a phase was learnt
     mean = 0.0
 

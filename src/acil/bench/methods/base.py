@@ -134,6 +134,14 @@ class Planning:
         return bool(getattr(self.method, "grouping_free", False))
 
     @property
+    def classes_return(self) -> bool:
+        """Whether classes may come again in a later phase: attribute of the method's class.
+
+        By default if the grouping into phases does not matter.
+        """
+        return bool(getattr(self.method, "classes_return", self.grouping_free))
+
+    @property
     def first_phase_matters(self) -> bool:
         """Whether its state depends on which samples come first: attribute of the method's class.
 
