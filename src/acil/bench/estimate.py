@@ -220,17 +220,21 @@ def _timed(action: Callable[[], object]) -> float:
     return best
 
 
-@cache
-def decode_seconds(size: int) -> float:
-    """Return how long one core takes to decode a photograph and cut out a part of it for training."""
-    rng = np.random.default_rng(0)
-    # Large and small structures, as photographs have: some 100 kB as JPEG.
+def photograph(seed: int = 0) -> bytes:
+    """Return a JPEG of some 110 kB, with large and small structures as photographs of ImageNet have."""
+    rng = np.random.default_rng(seed)
     small = Image.fromarray(rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)).resize(_PHOTOGRAPH)
     pixels = np.asarray(small, dtype=np.int16) + rng.integers(-24, 25, (*_PHOTOGRAPH[::-1], 3))
     held = io.BytesIO()
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(held, "JPEG", quality=92)
-    choose = random_part(random.Random(0))
-    return _timed(lambda: decode_box(held.getvalue(), size, choose))
+    return held.getvalue()
+
+
+@cache
+def decode_seconds(size: int) -> float:
+    """Return how long one core takes to decode a photograph and cut out a part of it for training."""
+    held, choose = photograph(), random_part(random.Random(0))
+    return _timed(lambda: decode_box(held, size, choose))
 
 
 def read_images(prepared: PreparedRun, jobs: Sequence[Job], folder: Path | None = None) -> int:
