@@ -118,6 +118,8 @@ class IncrementalNetwork(Method):
         #: Number of classes seen after each phase.
         self.history: list[int] = []
         self.exemplars = ExemplarMemory(self.memory_rule(self.settings), context.n_classes)
+        if self.exemplars.rule.strict and not context.phase_sizes:
+            raise InputError("A strict memory_rule plans ahead: it must be told the sizes of all phases.")
         self.wrappers = [make(self) for make in wrappers]
         #: With its wrappers, for messages and the names of checkpoints.
         self.full_name = "+".join([self.name, *(wrapper.name for wrapper in wrappers)])
@@ -184,14 +186,20 @@ class IncrementalNetwork(Method):
 
     def kept_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many exemplars there are after a phase."""
-        learnt, quota = sum(sizes[: index + 1]), self.exemplars.rule.quota(seen[index])
+        learnt, quota = sum(sizes[: index + 1]), self.rule_after(index).quota(seen[index])
         for wrapper in self.wrappers:
             quota = wrapper.quota(quota, index, seen[index])
         return learnt if quota is None else min(learnt, quota * seen[index])
 
+    def rule_after(self, index: int) -> MemoryRule:
+        """Return how many exemplars are kept after a phase."""
+        context = self.context
+        return self.memory_rule(self.settings).after(index, context.phase_sizes, context.n_classes)
+
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its own data, and from the exemplars."""
         self._check(phase)
+        self.exemplars.rule = self.rule_after(len(self.history))
         for wrapper in self.wrappers:
             phase = wrapper.before(phase)
         before = self.network
