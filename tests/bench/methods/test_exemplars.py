@@ -145,5 +145,5 @@ def test_state_restores_pixels_and_labels():
     again = ExemplarMemory(memory.rule, 4)
     again.load_state_dict(memory.state_dict())
     assert same_state(again, memory)
-    new = memory.pixels[:2], torch.tensor([2, 2])
+    new = ImageSet(memory.pixels[:2]), torch.tensor([2, 2])
     assert again.with_new(*new)[1].tolist() == [2, 2, 0, 0, 1, 1]

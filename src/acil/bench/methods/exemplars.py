@@ -102,11 +102,9 @@ class ExemplarMemory:
         """Bytes of pixels and labels."""
         return self.labels.nbytes + self.pixels.nbytes
 
-    def with_new(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the data of a phase and the exemplars of old classes, together."""
-        if len(self) == 0:
-            return pixels, labels
-        return torch.cat([pixels, self.pixels]), torch.cat([labels, self.labels])
+    def with_new(self, images: ImageSet, labels: Tensor) -> tuple[Tensor | ImageSet, Tensor]:
+        """Return the data of a phase and the exemplars of old classes, together, to train on."""
+        return images.to_train_with(self.pixels), torch.cat([labels, self.labels])
 
     def update(
         self,
