@@ -655,12 +655,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 seed, scaling = self._drawn_with(settings, rows, weights)
                 state = Learnt.new(
                     *(settings, labels[:0], rows.n_features, seed, scaling, rows.names),
-<<<<<<< HEAD
                     release=ledger_before(self),
-=======
-                    release=release,
                     first=samples,
->>>>>>> family
                 )
                 state.check_scale(samples)
             else:

@@ -95,12 +95,8 @@ class Learnt:
         names: Sequence[str] | None = None,
         release: dict[str, Any] | None = None,
         expansion: Expansion | None = None,
-<<<<<<< HEAD
-    ) -> Learnt:
-=======
         first: Samples | None = None,
-    ) -> State:
->>>>>>> family
+    ) -> Learnt:
         """Return the state that has learnt nothing yet, as settings that were checked describe it.
 
         With names of features, more of them may be added later: see `widened`. ``release`` is that of

@@ -27,13 +27,8 @@ from acil.core.inputs import (
     union,
 )
 from acil.core.linalg import mirror_
-<<<<<<< HEAD
 from acil.core.model import Learnt
-from acil.core.parameters import is_number
-=======
-from acil.core.model import State
 from acil.core.parameters import FITTED, is_number
->>>>>>> family
 from acil.core.ridge import Ridge
 from acil.core.scores import Calibration, discriminant, released
 from acil.core.sums import Sums
