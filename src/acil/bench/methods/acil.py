@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ class ACILPlanning(FrozenPlanning):
 class ACIL(FrozenMethod):
     """The paper's method, end to end."""
 
-    planning: ClassVar[type[FrozenPlanning]] = ACILPlanning
+    planning: type[FrozenPlanning] = ACILPlanning
     grouping_free = True
     analytic_heads = 1
 

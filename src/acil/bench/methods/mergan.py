@@ -150,7 +150,8 @@ def critic_loss(gan: GAN, x: Tensor, y: Tensor, z: Tensor, mix: Tensor) -> Tenso
     (slope,) = torch.autograd.grad(gan.judged(between)[0].sum(), between, create_graph=True)
     penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
     wrong = functional.cross_entropy(classes, y)
-    return gan.judged(made)[0].mean() - real.mean() + _PENALTY * penalty + wrong
+    loss: Tensor = gan.judged(made)[0].mean() - real.mean() + _PENALTY * penalty + wrong
+    return loss
 
 
 def generator_loss(gan: GAN, z: Tensor, y: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ class MeRGAN(DGR):
 
         def step(which: int, loss: Tensor) -> None:
             optimizers[which].zero_grad(set_to_none=True)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizers[which].step()
 
         taken = 0

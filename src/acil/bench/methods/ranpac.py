@@ -3,11 +3,11 @@
 Paper: McDonnell et al., *RanPAC: Random Projections and Pre-trained Models for Continual Learning*,
 NeurIPS 2023. The head is ACIL's, X = relu(X_cnn W_fe) with W_fe ~ N(0, 1), 10,000 wide. In each phase γ
 is chosen from 10^-8 … 10^8: the one with the least squared error on a fifth of the phase's samples, when
-the other four fifths of them alone are learnt. The weights follow from the sums of all phases with that γ.
+the other four fifths of them alone are learnt. The weights follow from the sums of all phases.
 
 The choice knows the present phase alone, so the result depends on the grouping into phases, and a last
-phase of few classes decides for all. ``acil`` with ``gamma="auto"`` is the same head with a choice from the
-sums of all samples.
+phase of few classes decides for all. ``acil`` with ``gamma="auto"`` is the same head with a choice from
+the sums of all samples.
 
 Settings: ``expansion_size`` (10,000, whatever the recipe has), ``dtype``.
 
