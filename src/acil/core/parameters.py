@@ -244,7 +244,7 @@ def _conflicts(settings: Mapping[str, Any]) -> list[ACILError]:
     if fitted and settings["expansion_bias"] != "auto":
         found.append(
             InputError(
-                f"activation={settings['activation']!r} has biases of its own: leave out expansion_bias."
+                f"activation={settings['activation']!r} has biases of its own. Leave out expansion_bias."
             )
         )
     if fitted and settings["clip_norm"] is not None:

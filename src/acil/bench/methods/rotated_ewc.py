@@ -5,8 +5,8 @@ Consolidation and Less Catastrophic Forgetting*, ICPR 2018.
 
 A layer y = W x is y = U₂ W′ U₁ x with W′ = U₂ᵀ W U₁ᵀ, for rotations U₁ and U₂: the function is the same.
 The rows of U₁ are the eigenvectors of E[x xᵀ] of the layer's inputs, the columns of U₂ those of E[δ δᵀ]
-of the gradients at its outputs; of a convolution, x and δ are the channels at all positions, and each place of
-the kernel is rotated alike. F is taken, and weights are held, in W′:
+of the gradients at its outputs. Of a convolution, x and δ are the channels at all positions, and each
+place of the kernel is rotated alike. F is taken, and weights are held, in W′:
 
     L = CE(z[n:], y) + (λ/2) Σ_i F′_i (W′_i − W′*_i)².
 
