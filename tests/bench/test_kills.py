@@ -21,6 +21,7 @@ SHORT = [
         "podnet_balanced_epochs",
         "eeil_balanced_epochs",
         "dgr_generator_epochs",
+        "mergan_generator_epochs",
     )
     for part in ("--set", f"settings.{setting}=1")
 ]

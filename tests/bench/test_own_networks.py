@@ -28,6 +28,8 @@ SHORT = {
     "settings.memory_rule": "2 per class",
     "settings.dgr_generator_epochs": 1,
     "settings.dgr_drawn": 2,
+    "settings.mergan_generator_epochs": 1,
+    "settings.mergan_drawn": 2,
 }
 
 

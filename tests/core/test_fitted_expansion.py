@@ -106,7 +106,7 @@ def test_of_many_samples_some_are_measured_and_equal_ones_have_a_width():
 def test_too_few_samples_for_the_centres_change_nothing():
     X, y = samples(30)
     model = ACILClassifier(40, activation="gaussian")
-    with pytest.raises(InputError, match="its 40 centres .* which are 30"):
+    with pytest.raises(InputError, match=r"its 40 centres .* which are 30"):
         model.fit(X, y)
     assert not model.__sklearn_is_fitted__()
 

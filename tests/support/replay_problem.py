@@ -23,6 +23,7 @@ REPLAY_METHODS = (
     "icarl",
     "icarl-bce",
     "ewc",
+    "rotated-ewc",
     "bic",
     "lucir",
     "podnet",
@@ -31,6 +32,7 @@ REPLAY_METHODS = (
     "eeil",
     "lfl",
     "dgr",
+    "mergan",
 )
 
 
@@ -52,6 +54,8 @@ def make_context(checkpoint=None, *, training=TRAINING, seed=0, **options):
         "eeil_balanced_epochs": 2,
         "dgr_generator_epochs": 2,
         "dgr_drawn": 8,
+        "mergan_generator_epochs": 2,
+        "mergan_drawn": 8,
         **options.pop("settings", {}),
     }
     return Context(

@@ -472,8 +472,8 @@ def empty_for(settings: Mapping[str, Any], sums: ModelSums) -> Learnt:
     if given is not None:
         parts = [None if part is None else torch.from_numpy(np.array(part)) for part in (given, bias)]
         right = np.shape(given)[:1] == (sums.n_features,) and len(np.shape(given)) == 2
-        same = np.shape(bias) == np.shape(given)[1:]
-        same |= bias is None and settings["activation"] not in FITTED
+        without = bias is None and settings["activation"] not in FITTED
+        same = without or (bias is not None and np.shape(bias) == np.shape(given)[1:])
         if not (right and same and all(p is None or p.dtype == torch.float32 for p in parts)):
             raise InputError("The sums' projection and bias must be float32 and fit each other.")
         activation, norm = settings["activation"], settings["clip_norm"]

@@ -98,7 +98,8 @@ class _Head(nn.Module):
         projection, self._activation = model.expansion.projection, model.expansion.activation
         if projection is not None and self._activation == "gaussian":
             raise UnsupportedError(
-                'A model with activation="gaussian" holds samples, and is not exported. Learn with another.'
+                'A model with activation="gaussian" holds samples, and is not exported. Learn with '
+                "another."
             )
         self.projection = None if projection is None else _constant(projection)
         self.bias = None if model.expansion.bias is None else _constant(model.expansion.bias)

@@ -142,8 +142,8 @@ def audit(
     known = _Known.of(model)
     if known.expansion.projection is not None and known.expansion.activation == "gaussian":
         raise UnsupportedError(
-            f"There is nothing to attack: the model holds {known.expansion.size} samples as they are, the "
-            'centres of activation="gaussian". Whoever has its file has them.'
+            f"There is nothing to attack: the model holds {known.expansion.size} samples as they are, "
+            'the centres of activation="gaussian". Whoever has its file has them.'
         )
     base = None if previous is None else _Known.of(previous)
     if base is not None and base.n_samples > known.n_samples:

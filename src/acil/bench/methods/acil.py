@@ -76,7 +76,7 @@ class ACILPlanning(FrozenPlanning):
 class ACIL(FrozenMethod):
     """The paper's method, end to end."""
 
-    planning = ACILPlanning
+    planning: type[FrozenPlanning] = ACILPlanning
     grouping_free = True
     analytic_heads = 1
 

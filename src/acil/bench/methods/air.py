@@ -21,10 +21,10 @@ Settings, beyond the recipe's: those of ``acil``.
 
 Differences from the original:
 
-1. Its π_k have the mean 1 over all classes of the run, also those that are still to come; here n̄ is fixed
-   in the first phase. The two are the same for another γ.
-2. ``g-air`` pools the scatter of classes. The published code does the same for AIR and G-AIR, with a matrix
-   for each class.
+1. Its π_k have the mean 1 over all classes of the run, also those that are still to come; here n̄ is
+   fixed in the first phase. The two are the same for another γ.
+2. ``g-air`` pools the scatter of classes. The published code does the same for AIR and G-AIR, with a
+   matrix for each class.
 3. Sums and one factorization, as ``acil``; no bias of the regression, which fails in the published code.
 """
 

@@ -23,8 +23,10 @@ Differences from the original:
    finite.
 2. T ends with S^-½, as published; the inverse of the whitening would be S^½.
 3. Draws and W_2 follow from the run's seed and the class alone: predicting twice gives the same.
-4. One first regression; the published code can take the mean of several.
-5. Defaults of the published code were not found: width and γ are the recipe's, 100 draws a class.
+4. Centred means have an empty direction if there are no more classes than features. Nothing is added
+   there, where rounding would decide what it is.
+5. One first regression; the published code can take the mean of several.
+6. Defaults of the published code were not found: width and γ are the recipe's, 100 draws a class.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ from acil.core.inputs import Rows
 from acil.errors import NotFittedError
 
 _PREFIX = "means."
+#: Singular values below this share of the largest are rounding.
+_LEAST = 1e-9
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ def spread_targets(means: Tensor, covariance: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
     whitening = (vectors * values.rsqrt()) @ vectors.mT
     U, s, Vh = torch.linalg.svd((means - means.mean(dim=0)) @ whitening, full_matrices=False)
-    return functional.normalize((U * (s + 1)) @ Vh @ whitening)
+    kept = s > _LEAST * s.max()
+    return functional.normalize((U * (s + kept.to(s)) * kept) @ Vh @ whitening)
 
 
 class AnaCP(FrozenMethod):

@@ -21,7 +21,7 @@ Differences from the original:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -84,10 +84,12 @@ def fisher_information(
     batch_size: int,
     clip: float,
     device: torch.device,
+    turned: Callable[[list[Tensor]], list[Tensor]] = list,
 ) -> list[Tensor]:
     """Return the mean over batches of the squared gradient of the cross entropy, at most ``clip``.
 
-    The network is on the device; neither its weights nor its running statistics change.
+    The network is on the device; neither its weights nor its running statistics change. Gradients are
+    squared in the coordinates that ``turned`` brings them to.
     """
     parameters = list(network.parameters())
     sums = [torch.zeros_like(parameter) for parameter in parameters]
@@ -97,7 +99,8 @@ def fisher_information(
             part = slice(start, start + batch_size)
             x = normalise(centre(pixels[part].to(device), preprocessing.size), preprocessing)
             loss = functional.cross_entropy(network(x), labels[part].to(device))
-            for total, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
+            gradients = turned(list(torch.autograd.grad(loss, parameters)))
+            for total, gradient in zip(sums, gradients, strict=True):
                 total += gradient.square()
     return [(total / len(starts)).clamp(max=clip) for total in sums]
 
@@ -127,7 +130,12 @@ class EWC(IncrementalNetwork):
         """Learn one phase, then measure what mattered to it."""
         n_old = self.n_seen
         super().learn(phase)
-        found = fisher_information(
+        found = self.measured(phase)
+        self.fisher = merged(self.fisher, found, n_old / phase.n_seen) if n_old else found
+
+    def measured(self, phase: Phase, **options: Any) -> list[Tensor]:
+        """Return the Fisher information of the network on the images of a phase."""
+        return fisher_information(
             self.network,
             phase.images.pixels(),
             phase.labels,
@@ -135,15 +143,17 @@ class EWC(IncrementalNetwork):
             self.training.batch_size,
             self.settings.clip,
             self.context.device,
+            **options,
         )
-        self.fisher = merged(self.fisher, found, n_old / phase.n_seen) if n_old else found
 
     def increment(self, phase: Phase) -> Any:
-        student = self.grown_student(phase)
+        return self.fit(self.grown_student(phase), self.data(phase), phase, self.objective())
+
+    def objective(self) -> Anchored:
+        """Return what holds the weights of the network before the phase."""
         anchors = [parameter.detach() for parameter in self.network.parameters()]
         first = self.n_seen if self.settings.new_only else 0
-        objective = Anchored(self.fisher, anchors, first, self.settings.penalty)
-        return self.fit(student, self.data(phase), phase, objective)
+        return Anchored(self.fisher, anchors, first, self.settings.penalty)
 
     def memory(self) -> MemoryUse:
         """Count the network and F; θ* is the network itself."""

@@ -128,7 +128,7 @@ class FrozenFeatures:
 class FrozenMethod(Method):
     """A method that learns a head on frozen features."""
 
-    planning = FrozenPlanning
+    planning: type[FrozenPlanning] = FrozenPlanning
     #: A frozen dataclass of the method's own settings.
     settings_type: ClassVar[type[Any]] = Settings
 

@@ -1,13 +1,13 @@
 """RanPAC: ridge regression on a random projection, with a strength that each phase chooses anew.
 
 Paper: McDonnell et al., *RanPAC: Random Projections and Pre-trained Models for Continual Learning*,
-NeurIPS 2023. The head is ACIL's, X = relu(X_cnn W_fe) with W_fe ~ N(0, 1), 10,000 wide. In each phase γ is
-chosen from 10^-8 … 10^8: the one with the least squared error on a fifth of the phase's samples, when the
-other four fifths of them alone are learnt. The weights follow from the sums of all phases with that γ.
+NeurIPS 2023. The head is ACIL's, X = relu(X_cnn W_fe) with W_fe ~ N(0, 1), 10,000 wide. In each phase γ
+is chosen from 10^-8 … 10^8: the one with the least squared error on a fifth of the phase's samples, when
+the other four fifths of them alone are learnt. The weights follow from the sums of all phases.
 
 The choice knows the present phase alone, so the result depends on the grouping into phases, and a last
-phase of few classes decides for all. ``acil`` with ``gamma="auto"`` is the same head with a choice from the
-sums of all samples.
+phase of few classes decides for all. ``acil`` with ``gamma="auto"`` is the same head with a choice from
+the sums of all samples.
 
 Settings: ``expansion_size`` (10,000, whatever the recipe has), ``dtype``.
 
@@ -80,10 +80,11 @@ class RanPAC(ACIL):
             right = Q.mT @ Y.to(Q)
         else:
             # x_q (XᵀX + γI)⁻¹ XᵀY
-            gram, moment = torch.zeros(d, d, dtype=torch.float64, device=self.context.device), 0.0
+            gram = torch.zeros(d, d, dtype=torch.float64, device=self.context.device)
+            moment = gram.new_zeros(d, Y.shape[1])
             for rows, own in zip(self._expanded(X), self._split(Y), strict=True):
                 add_gram_(gram, rows)
-                moment = moment + rows.mT @ own.to(rows)
+                moment += rows.mT @ own.to(rows)
             values, Q = torch.linalg.eigh(mirror_(gram))
             right = Q.mT @ moment
         values, errors = values.clamp(min=0), torch.zeros(len(ridges), dtype=torch.float64)

@@ -35,12 +35,14 @@ _BUILT_IN = {
     "icarl": "acil.bench.methods.icarl:ICaRL",
     "icarl-bce": "acil.bench.methods.icarl:ICaRLBCE",
     "ewc": "acil.bench.methods.ewc:EWC",
+    "rotated-ewc": "acil.bench.methods.rotated_ewc:RotatedEWC",
     "bic": "acil.bench.methods.bic:BiC",
     "lucir": "acil.bench.methods.lucir:LUCIR",
     "podnet": "acil.bench.methods.podnet:PODNet",
     "eeil": "acil.bench.methods.eeil:EEIL",
     "lfl": "acil.bench.methods.lfl:LFL",
     "dgr": "acil.bench.methods.dgr:DGR",
+    "mergan": "acil.bench.methods.mergan:MeRGAN",
 }
 #: What can be wrapped by others, and by what, in the order in which wrappers are named.
 HOSTS = ("lucir", "podnet")
