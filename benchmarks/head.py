@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from acil import ACILClassifier
+from acil.core.classifier import learnt_of
 from acil.core.expansion import Expansion
 
 # Run as a script, Python looks for modules in this folder, not in the one above.
@@ -96,7 +97,7 @@ def single_sample(problem: Problem, clf: ACILClassifier, repeats: int = 20) -> d
 
 def anew_seconds(clf: ACILClassifier) -> float:
     """Return the median time of factorizing the sums of a model and solving for all weights."""
-    ridge = clf._state.model.ridge
+    ridge = learnt_of(clf).model.ridge
     ridge.flush()
     return sorted(seconds(ridge.solve) for _ in range(5))[2]
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from acil import ACILClassifier
 from acil.core import blocked
 from acil.core.blocked import BlockInverses
+from acil.core.classifier import learnt_of
 from acil.core.linalg import add_gram_, cholesky_in_place_, solve_lower
 
 # Run as a script, Python looks for modules in this folder, not in the one above.
@@ -113,7 +114,7 @@ def run_head(
 
         row = {"rows": len(labels), "head": seconds(learn, device)}
         if bare:
-            limit = limit or Bare(width, clf._state.model.block_rows, device)
+            limit = limit or Bare(width, learnt_of(clf).model.block_rows, device)
             row["gram"], row["factor"] = limit.phase(len(labels))
         rows.append(row)
     total = {name: sum(row[name] for row in rows) for name in rows[0]}
@@ -131,7 +132,7 @@ def run_published(
     """Time the published recursion, at the batch size that is fastest here."""
     clf = ACILClassifier(scores="ridge", expansion_size=width, gamma=gamma, device=str(device))
     clf.fit(*(part[:2] for part in next(iter(stream))))
-    expansion = clf._state.model.expansion
+    expansion = learnt_of(clf).model.expansion
     if whole:
         taken = {}
         for batch in BATCHES:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from acil import ACILClassifier, save
+from acil.core.classifier import learnt_of
 from acil.encoders.images import FeatureExtractor, ImageSet, build, content_identity
 from benchmarks.costmodel import Size, sum_bytes
 from benchmarks.head import extra_memory
@@ -38,8 +39,8 @@ class Steps:
         # Without a factor: a correction of low rank is another way, which few rows would go.
         clf.compact(memory=False)
         # Few rows would wait for others before they are added.
-        learn = seconds(lambda: clf.partial_fit(X, y)._state.model.ridge.flush(), self.device)
-        solve = seconds(clf._state.model.ridge.solve, self.device)
+        learn = seconds(lambda: learnt_of(clf.partial_fit(X, y)).model.ridge.flush(), self.device)
+        solve = seconds(learnt_of(clf).model.ridge.solve, self.device)
         return learn, solve, first
 
     def run(self, rows: int, classes: int, phases: int, f: int, d: int) -> float:
@@ -91,7 +92,7 @@ class Steps:
 
     @staticmethod
     def _weights(clf: ACILClassifier) -> None:
-        clf._state.model.head.coefficients()
+        learnt_of(clf).model.head.coefficients()
 
 
 def travelling(processes: int, widths: tuple[int, ...]) -> list[tuple[Size, float]]:

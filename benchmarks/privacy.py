@@ -39,6 +39,7 @@ from acil.bench.choice import make_split
 from acil.bench.datasets import Dataset
 from acil.bench.datasets import load as load_data
 from acil.bench.training.recipes import RECIPES
+from acil.core.classifier import learnt_of
 from acil.encoders.images.backbones import load_backbone
 from acil.encoders.images.extract import FeatureExtractor
 from acil.privacy import audit, combine, guarantee, private_softmax, privatize
@@ -238,7 +239,7 @@ def picture(train: Split, path: Path) -> None:
     truth = rest.x[:: len(rest.y) // 10][:10].double()
     after = before.copy().partial_fit(truth.numpy(), rest.y[:: len(rest.y) // 10][:10].numpy())
     found = audit(after, before)
-    z = backbone_features(torch.from_numpy(found.rows), after._require_state().model.expansion)
+    z = backbone_features(torch.from_numpy(found.rows), learnt_of(after).model.expansion)
     normalize = torch.nn.functional.normalize
     nearest = (normalize(truth) @ normalize(z).T).argmax(dim=1)
     figure = Figure(figsize=(8, 2.6), layout="constrained")
@@ -300,7 +301,7 @@ def spaces(name: str, public: Split, sets: list[Split]) -> Iterator[tuple[str, l
 
 def discriminants(clf: ACILClassifier) -> tuple[Tensor, Tensor]:
     """Return weights and intercepts of linear discriminants, from the sums of a model."""
-    sums = clf._require_state().model.ridge.sums
+    sums = learnt_of(clf).model.ridge.sums
     gram = sums.gram.tril() + sums.gram.tril(-1).T
     means = sums.moment / sums.target_total
     within = gram - means @ sums.moment.T
@@ -513,7 +514,7 @@ def private_weights(rows: Split, clf: ACILClassifier, epsilon: float, **given: A
     # Without privacy: so little noise that it does not count. Copies do not remember releases.
     budget = 1e6 if epsilon == math.inf else epsilon
     made = private_softmax(clf.copy(), rows.x.numpy(), rows.y.numpy(), budget, DELTA, **given)
-    return made._require_state().model.weights().coef
+    return learnt_of(made).model.weights().coef
 
 
 def rivals(

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from acil import ACILClassifier
+from acil.core.classifier import learnt_of
 
 # Run as a script, Python looks for modules in this folder, not in the one above.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -48,7 +49,7 @@ def run(width: int, size: int, drops: int, device: torch.device) -> dict[str, fl
     probe = features[:1]
     clf = ACILClassifier(scores="ridge", expansion_size=width, gamma=GAMMA, device=str(device))
     clf.fit(features[:known], labels[:known]).predict(probe)
-    rival = PublishedRecursion(clf._state.model.expansion, GAMMA, size, device)
+    rival = PublishedRecursion(learnt_of(clf).model.expansion, GAMMA, size, device)
     rival.grow(CLASSES)
     taken = {"ours": 0.0, "published": 0.0}
     # The recursion costs the same at every step: a few of them tell.

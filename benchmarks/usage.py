@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from acil import ACILClassifier, ImageClassifier
+from acil.core.classifier import learnt_of
 from acil.encoders.images import FeatureExtractor, ImageSet, build, content_identity
 from acil.encoders.images.decode import normalise
 from acil.encoders.images.embedder import TorchEmbedder
@@ -53,7 +54,7 @@ def measure_latency(quick: bool) -> list[dict[str, Any]]:
         clf = ACILClassifier(scores="ridge", expansion_size=width, gamma=GAMMA, random_state=0).fit(
             features, labels
         )
-        projection = clf._state.model.expansion.projection.double()
+        projection = learnt_of(clf).model.expansion.projection.double()
         weights = torch.from_numpy(clf.coef_.T.copy())
         for n in (1, 100) if quick else (1, 1000):
             rows = features[torch.arange(n) % len(features)].double()

@@ -18,6 +18,8 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 ENTRY = {"", "__main__", "moved"}
 #: They run code that a file contains, or write such files.
 UNSAFE = {"pickle", "cloudpickle", "dill", "shelve", "joblib", "torch.load", "torch.save"}
+#: What named tuples and torch call so, and document or offer no other way to.
+FOREIGN = {"_replace", "_asdict", "_conv_forward", "_compiled_call_impl", "_scale", "_growth_tracker"}
 
 
 @cache
@@ -113,6 +115,63 @@ def defined_names(tree: ast.AST, prefix: str = "") -> Iterator[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 yield from (child.id for child in ast.walk(target) if isinstance(child, ast.Name))
+
+
+def private_members(tree: ast.AST) -> set[str]:
+    """Return names with one underscore that classes of a file define: methods and attributes."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found |= {n.name for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+            found |= set(defined_names(node))
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found |= {node.attr} if ast.unparse(node.value) == "self" else set()
+    return {name for name in found if is_private(name)}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def reads_of_private_names(tree: ast.AST) -> Iterator[str]:
+    """Yield names with an underscore that a file takes from what another file defines.
+
+    Its own are those of its classes, in whatever variable the object is, and what it inherits (``self``,
+    ``cls``, ``super()``). A module of another package, such as torch, is not ours.
+    """
+    allowed, itself = private_members(tree) | FOREIGN, {"self", "cls", "super()"}
+    packages: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            packages |= {alias.asname or alias.name.partition(".")[0] for alias in node.names} - {"acil"}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "acil":
+            yield from (f"{node.module}.{a.name}" for a in node.names if is_private(a.name))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in allowed:
+            holder = ast.unparse(node.value)
+            if holder not in itself and holder.partition(".")[0] not in packages:
+                yield ast.unparse(node)
+
+
+def test_no_file_reads_an_underscore_name_of_another():
+    found = {module: [*reads_of_private_names(tree)] for module, _, tree in package_files()}
+    assert not {module: names for module, names in found.items() if names}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("clf._state.model", ["clf._state"]),
+        ("from acil.core.model import _BIAS", ["acil.core.model._BIAS"]),
+        ("import acil\nacil.core._x", ["acil.core._x"]),
+        ("class A:\n    def f(self, other):\n        self._x = other._x + super()._y + self._z", []),
+        ("class A:\n    _x: int\ndef f(a):\n    return a._x", []),
+        ("def f(a):\n    a._x = 1", ["a._x"]),
+        ("import torch\ntorch._foreach_add_(a)\nself._y", []),
+    ],
+)
+def test_reads_of_underscore_names_are_noticed(text, names):
+    assert [*reads_of_private_names(ast.parse(text))] == names
 
 
 def test_the_files_of_the_core_are_all_explained():

@@ -7,8 +7,9 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 
 from acil import ACILClassifier, load, save
+from acil.core.classifier import learnt_of
 from acil.core.inputs import Rows
-from acil.core.model import State
+from acil.core.model import Learnt
 from acil.core.scores import FALSE_ALARMS, Calibration, Discriminant
 from acil.errors import InputError, SingularMatrixError, UnsupportedError
 from support.strategies import blobs, relative
@@ -47,7 +48,7 @@ def reference(rows, y, gamma, query, weights=None, drawn=None):
 
 
 def rows_of(model, values):
-    return model._state.model.expansion(torch.from_numpy(values)).numpy()
+    return learnt_of(model).model.expansion(torch.from_numpy(values)).numpy()
 
 
 @pytest.mark.parametrize("size", [None, 24, 200])
@@ -76,7 +77,7 @@ def test_phases_merging_and_forgetting_give_the_scores_of_joint_learning():
 def test_left_out_scores_are_those_of_models_that_never_saw_the_sample():
     weights = np.linspace(0.5, 2, len(Y))
     model = discriminant().fit(X, Y, sample_weight=weights)
-    head, rows = model._state.model, rows_of(model, X)
+    head, rows = learnt_of(model).model, rows_of(model, X)
     coef, offsets = head.ridge.coefficients()
     ridge_scores = torch.from_numpy(rows) @ coef + offsets
     leverages = head.ridge.leverage(torch.from_numpy(rows))
@@ -151,7 +152,7 @@ def test_probabilities_are_calibrated_also_when_learnt_in_several_calls(calls):
     assert model.score(digits[held_out], labels[held_out]) < 0.99, "else there is little to calibrate"
     assert calibration_error(model, digits[held_out], labels[held_out]) <= 0.03
     # Those of small classes count for less.
-    assert 450 < model._state.calibration.samples < 600
+    assert 450 < learnt_of(model).calibration.samples < 600
 
 
 @pytest.mark.parametrize("later", [0, 200])
@@ -198,15 +199,15 @@ def test_five_percent_of_known_classes_and_most_of_a_foreign_one_are_novel():
 
 def test_calibrations_add_up_and_say_when_they_are_approximate():
     halves = [discriminant().fit(X[i::2], Y[i::2]) for i in (0, 1)]
-    parts = [half._state.calibration for half in halves]
+    parts = [learnt_of(half).calibration for half in halves]
     halves[0].merge(halves[1])
-    both = halves[0]._state.calibration
+    both = learnt_of(halves[0]).calibration
     assert both.samples == pytest.approx(sum(part.samples for part in parts))
     assert 0.5 * len(Y) < both.samples < len(Y) == pytest.approx(float(both.novelties.sum()))
     torch.testing.assert_close(both.losses, parts[0].losses + parts[1].losses)
     assert not both.approximate
-    assert halves[0].forget(X[:3], Y[:3])._state.calibration.approximate
-    assert halves[1].merge(halves[0])._state.calibration.approximate
+    assert learnt_of(halves[0].forget(X[:3], Y[:3])).calibration.approximate
+    assert learnt_of(halves[1].merge(halves[0])).calibration.approximate
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +299,7 @@ def test_saved_models_score_as_before(dtype, tmp_path):
         assert relative(found, expected) <= tolerance
         # An inference file has two digits of it.
         assert other.temperature_ == pytest.approx(model.temperature_, rel=0.05)
-        assert other._state.calibration.approximate
+        assert learnt_of(other).calibration.approximate
     np.testing.assert_allclose(full.relative_novelty(HELD_OUT), model.relative_novelty(HELD_OUT), 1e-3)
     both = [m.partial_fit(HELD_OUT[:9], [7] * 9).decision_function(HELD_OUT) for m in (full, model)]
     assert relative(*both) <= tolerance
@@ -318,7 +319,7 @@ def test_degenerate_data_has_scores():
     assert np.isfinite(single.relative_novelty(HELD_OUT)).all()
     one_each = discriminant().fit(X[:3], ["a", "b", "c"])
     assert one_each.predict(X[:3]).tolist() == ["a", "b", "c"]
-    assert one_each._state.calibration.samples == 0
+    assert learnt_of(one_each).calibration.samples == 0
     declared = discriminant().partial_fit(X[:9], np.arange(9) % 2, classes=[0, 1, 2])
     assert (declared.decision_function(HELD_OUT)[:, 2] == -np.inf).all()
     assert np.isfinite(declared.predict_proba(HELD_OUT)).all()
@@ -446,13 +447,13 @@ def test_samples_that_could_not_be_counted_make_the_calibration_approximate(monk
         raise failure
 
     with monkeypatch.context() as patch:
-        patch.setattr(State, "measured", fail)
+        patch.setattr(Learnt, "measured", fail)
         with pytest.raises(failure):
             clf.partial_fit(X[80:], Y[80:])
     assert clf.n_samples_ == len(X)
-    assert clf._state.calibration.approximate
-    before = discriminant().fit(X[:80], Y[:80])._state.calibration
-    assert clf._state.calibration.samples == before.samples
+    assert learnt_of(clf).calibration.approximate
+    before = learnt_of(discriminant().fit(X[:80], Y[:80])).calibration
+    assert learnt_of(clf).calibration.samples == before.samples
 
 
 def test_data_without_any_spread_can_be_learnt():

@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from acil import ACILClassifier
 from acil.core.analytic import AnalyticModel
+from acil.core.classifier import learnt_of
 from acil.errors import NotFittedError
 from support.strategies import Unchanged, blobs, correction_rank, relative, sums_of
 
@@ -62,7 +63,7 @@ def streamed():
 
 
 def holds_recent_rows(model):
-    head = model._state.model.head
+    head = learnt_of(model).model.head
     factor = head.solution.factor
     return bool(head._waiting) or factor is not None or head.sums.matrix.spare is not None
 

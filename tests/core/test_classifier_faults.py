@@ -13,7 +13,8 @@ from sklearn.base import clone
 
 import acil
 from acil import ACILClassifier, save
-from acil.core.model import State
+from acil.core.classifier import lock_of
+from acil.core.model import Learnt
 from acil.errors import InterruptedModelError
 from support.strategies import blobs, relative
 
@@ -292,7 +293,7 @@ def started(action):
 
 def test_fit_is_not_undone_by_a_forget_that_began_before(monkeypatch):
     model, forgetting, fitted = small(), threading.Event(), threading.Event()
-    forgotten = State.forgotten
+    forgotten = Learnt.forgotten
 
     def slowly(state, samples):
         rest = forgotten(state, samples)
@@ -300,7 +301,7 @@ def test_fit_is_not_undone_by_a_forget_that_began_before(monkeypatch):
         fitted.wait(0.5)
         return rest
 
-    monkeypatch.setattr(State, "forgotten", slowly)
+    monkeypatch.setattr(Learnt, "forgotten", slowly)
     thread = started(lambda: model.forget(X[:5], np.where(Y[:5] == 3, 2, Y[:5])))
     assert forgetting.wait(30)
     model.fit(X, np.full(90, 7))
@@ -314,7 +315,7 @@ def test_fit_is_not_undone_by_a_forget_that_began_before(monkeypatch):
 def test_first_fits_of_two_models_do_not_wait_for_each_other(monkeypatch):
     slow, quick = ACILClassifier(expansion_size=8), ACILClassifier(expansion_size=9)
     learning, done = threading.Event(), threading.Event()
-    learned = State.learned
+    learned = Learnt.learned
 
     def slowly(state, *arguments):
         if state.model.expansion.size == 8:
@@ -322,7 +323,7 @@ def test_first_fits_of_two_models_do_not_wait_for_each_other(monkeypatch):
             done.wait(30)
         return learned(state, *arguments)
 
-    monkeypatch.setattr(State, "learned", slowly)
+    monkeypatch.setattr(Learnt, "learned", slowly)
     threads = [started(lambda: slow.partial_fit(X, Y))]
     assert learning.wait(30)
     threads.append(started(lambda: quick.partial_fit(X, Y)))
@@ -343,9 +344,9 @@ def test_each_model_has_one_lock_that_is_none_of_its_content(again):
     first = small()
     content = {*vars(first)}
     model = again(first)
-    assert model._lock is model._lock
-    assert (model._lock is first._lock) == (model is first)
-    before = model.n_samples_ if hasattr(model, "_state") else 0
+    assert lock_of(model) is lock_of(model)
+    assert (lock_of(model) is lock_of(first)) == (model is first)
+    before = model.n_samples_ if model.__sklearn_is_fitted__() else 0
     at_once(4, lambda i: [model.partial_fit(X[i : i + 1], [0]) for _ in range(5)])
     assert model.n_samples_ == before + 20
     assert {*vars(model)} == content

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from acil import ACILClassifier, save
+from acil.core.classifier import learnt_of
 from acil.core.files import verify
 from acil.errors import InputError, NotFittedError
 from support.strategies import (
@@ -233,7 +234,7 @@ def test_forgetting_under_the_wrong_class_is_noticed_while_samples_are_few(dtype
 def test_failed_forgetting_in_the_second_block_changes_nothing(monkeypatch):
     for solver in ("gram", "recursive"):
         model, problem = fitted(solver=solver)
-        monkeypatch.setattr(type(model._state.model), "block_rows", property(lambda _: 16))
+        monkeypatch.setattr(type(learnt_of(model).model), "block_rows", property(lambda _: 16))
         X, y = problem.X[:40].copy(), problem.y[:40]
         X[30] *= 1e3
         with Unchanged(model, problem.held_out), pytest.raises(InputError, match="positive definite"):

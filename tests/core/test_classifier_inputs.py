@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 
 from acil import ACILClassifier, load, save
+from acil.core.classifier import learnt_of
 from acil.core.inputs import Rows
 from acil.errors import ACILError, InputError, InputTypeError, SingularMatrixError, UnsupportedError
 from support.strategies import Unchanged, blobs, relative
@@ -189,7 +190,7 @@ def test_feature_names_are_kept_and_compared():
 
 def test_blocks_do_not_change_the_result(monkeypatch):
     expected = fitted()
-    monkeypatch.setattr(type(expected._state.model), "block_rows", property(lambda _: 16))
+    monkeypatch.setattr(type(learnt_of(expected).model), "block_rows", property(lambda _: 16))
     small = fitted()
     assert relative(small.coef_, expected.coef_) <= 1e-12
     assert np.array_equal(small.predict(PROBLEM.X), expected.predict(PROBLEM.X))

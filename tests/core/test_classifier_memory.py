@@ -15,6 +15,7 @@ import json, os, sys, threading, time
 from pathlib import Path
 import numpy as np
 import torch
+from acil.core.classifier import learnt_of
 from acil import ACILClassifier
 
 def status(name):
@@ -97,7 +98,7 @@ y = np.arange(len(X)) % 10
 warm_up()
 model = ACILClassifier(scores="ridge", expansion_size=d, gamma=values["gamma"], dtype=values["dtype"])
 model.partial_fit(X[:16], y[:16], classes=np.arange(10))  # allocates the sums and the projection
-model._state.model.head.sums.gram.fill_(0.0)
+learnt_of(model).model.head.sums.gram.fill_(0.0)
 model.partial_fit(X[:16], y[:16])
 before = status("VmRSS")
 reset_peak()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from acil import ACILClassifier
 from acil.core import ridge
+from acil.core.classifier import learnt_of
 from acil.errors import ACILError, SingularMatrixError
 from support.strategies import (
     EPS32,
@@ -217,7 +218,7 @@ def test_mixed_precision_falls_back_when_refinement_does_not_converge(monkeypatc
         problem.X, problem.y
     )
     scores = mixed.decision_function(problem.held_out)
-    assert mixed._state.model.head.solution.factor.L.dtype == torch.float64
+    assert learnt_of(mixed).model.head.solution.factor.L.dtype == torch.float64
     joint = ACILClassifier(scores="ridge", expansion_size=60, gamma=gamma).fit(problem.X, problem.y)
     assert relative(scores, joint.decision_function(problem.held_out)) <= MIXED_SCORES
 

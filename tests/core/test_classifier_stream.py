@@ -7,6 +7,7 @@ from safetensors.numpy import load_file
 
 from acil import ACILClassifier, save
 from acil.core import ridge
+from acil.core.classifier import learnt_of
 from support.strategies import (
     blobs,
     condition_number,
@@ -123,14 +124,14 @@ def test_a_file_has_no_trace_of_the_last_rows_beyond_the_sums(tmp_path):
     options = {"expansion_size": 64, "gamma": 1.0}
     stream = stream_of(problem.X, problem.y, (1,), problem.held_out, **options)
     assert correction_rank(stream) > 0
-    assert stream._state.model.head._waiting
+    assert learnt_of(stream).model.head._waiting
     # The same samples, the last ones first: whatever knows which came last would differ.
     turned = stream_of(problem.X[::-1], problem.y[::-1], (1,), problem.held_out, **options)
     contents = []
     for name, model in (("stream", stream), ("turned", turned)):
         save(model, tmp_path / name)
         assert correction_rank(model) == 0
-        assert not model._state.model.head._waiting
+        assert not learnt_of(model).model.head._waiting
         contents.append(load_file(tmp_path / name))
     assert contents[0].keys() == contents[1].keys()
     for name, tensor in contents[0].items():

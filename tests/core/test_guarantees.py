@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from acil import ACILClassifier
 from acil.core import ridge
+from acil.core.classifier import learnt_of
 from support.strategies import EPS64
 
 KINDS = ["discriminant", "ridge", "intercept"]
@@ -105,12 +106,12 @@ def test_discriminants_are_those_of_a_regression_without_intercept():
     X, y, queries = rows(300, 16, 4, 0, 1.0, 0.5)
     options = {"expansion_size": None, "standardize": False, "scores": "discriminant", "gamma": 5.0}
     model, other = (ACILClassifier(**options).fit(X[:9], y[:9]) for _ in range(2))
-    other._state.model.head.intercept = False
-    other._state.model.head.solution = None
+    learnt_of(other).model.head.intercept = False
+    learnt_of(other).model.head.solution = None
     for each in (model, other):
         each.partial_fit(X[9:], y[9:])
-    assert model._state.model.head.intercept
-    assert not other._state.model.head.intercept
+    assert learnt_of(model).model.head.intercept
+    assert not learnt_of(other).model.head.intercept
     expected = other.decision_function(queries)
     assert relative(model.decision_function(queries) - expected, expected) <= 1e-10
 
@@ -122,10 +123,10 @@ def test_products_of_corrected_weights_are_those_of_the_weights(fit_intercept, m
     weights = np.random.default_rng(0).uniform(0.5, 2, len(y))
     options = {"expansion_size": None, "scores": "ridge", "standardize": False, "gamma": 1.0}
     model = ACILClassifier(fit_intercept=fit_intercept, **options)
-    model.fit(X[:295], y[:295], sample_weight=weights[:295])._state.model.ridge.products()
+    learnt_of(model.fit(X[:295], y[:295], sample_weight=weights[:295])).model.ridge.products()
     for i in range(295, 300):
         model.partial_fit(X[i : i + 1], y[i : i + 1], sample_weight=weights[i : i + 1])
-        head = model._state.model.ridge
+        head = learnt_of(model).model.ridge
         assert head._products[0] is head.solution, "corrected, not made anew"
         W, M = head.coefficients()[0], head.centred_moment()[0]
         for product, left in zip(head.products(), (M, W), strict=True):

@@ -9,6 +9,7 @@ import torch
 from safetensors.numpy import load_file
 
 from acil import ACILClassifier, load, save
+from acil.core.classifier import learnt_of
 from acil.core.expansion import Expansion
 from acil.core.files import verify
 from acil.errors import ACILError, InputError
@@ -127,7 +128,7 @@ def test_verify_names_what_is_wrong_with_hostile_values(tmp_path, name):
 
 def test_answers_that_overflow_are_errors_and_classes_without_samples_are_not():
     model = ACILClassifier(expansion_size=None, gamma=1.0, scores="ridge").fit(X, Y)
-    model._state.model.head.sums.moment.fill_(1e300)
+    learnt_of(model).model.head.sums.moment.fill_(1e300)
     model.set_gamma(1e-9)
     for ask in (model.predict, model.predict_proba, model.decision_function):
         with pytest.raises(InputError, match="numbers of this model overflow"):

@@ -14,6 +14,7 @@ from PIL import Image
 
 from acil import ACILClassifier, ImageClassifier
 from acil.core.analytic import Weights
+from acil.core.classifier import learnt_of
 from acil.encoders.images import WrappedBackbone
 from acil.encoders.images.decode import decode
 from acil.encoders.images.embedder import TorchEmbedder, embed_files
@@ -142,7 +143,7 @@ def test_graph_that_differs_is_not_written_though_scores_hardly_do(
     model = ImageClassifier(network, expansion_size=None)
     model.learn(pictures)
     head, constant = model.snapshot.head, export._constant
-    analytic = head._require_state().model
+    analytic = learnt_of(head).model
     before = analytic.weights()
     # Scores that are all wrong, by less than the absolute tolerance
     monkeypatch.setattr(export, "_constant", lambda values: constant(2e-6 * values))

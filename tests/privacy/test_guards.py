@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from acil import ACILClassifier, load, save
+from acil.core.classifier import learnt_of
 from acil.errors import InputError
 from acil.growing.snapshot import Snapshot, Tracker
 from acil.privacy import privatize
@@ -17,11 +18,7 @@ def test_clipped_rows_are_what_scaled_features_would_be(size):
     # ReLU keeps positive factors, so clipping expanded rows is the same as scaling the features.
     clf = ACILClassifier(scores="ridge", expansion_size=size, gamma=1.0, clip_norm=0.5).fit(X, y)
     plain = ACILClassifier(scores="ridge", expansion_size=size, gamma=1.0).fit(X, y)
-    rows = (
-        X
-        if size is None
-        else np.maximum(X @ plain._require_state().model.expansion.projection.numpy(), 0)
-    )
+    rows = X if size is None else np.maximum(X @ learnt_of(plain).model.expansion.projection.numpy(), 0)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     scaled = ACILClassifier(scores="ridge", expansion_size=size, gamma=1.0).fit(
         X * np.minimum(1, 0.5 / norms), y

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from acil import ACILClassifier, ImageClassifier, save
 from acil.cli import app
+from acil.core.classifier import learnt_of
 from acil.core.files import pack
 from support.pictures import draw, network_file
 
@@ -39,7 +40,7 @@ def marked_model(**settings):
     clf.partial_fit(X[40:], y[40:]).predict(X)
     for i in range(6):  # single samples, that wait to be added together
         clf.partial_fit(X[i : i + 1], y[i : i + 1]).predict(X[:1])
-    expanded = clf._require_state().model.expansion(torch.from_numpy(X)).numpy()
+    expanded = learnt_of(clf).model.expansion(torch.from_numpy(X)).numpy()
     return clf, marks(X, expanded)
 
 

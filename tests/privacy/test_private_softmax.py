@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from acil import ACILClassifier, load, save
+from acil.core.classifier import learnt_of
 from acil.errors import InputError, UnsupportedError
 from acil.privacy import combine, guarantee, private_softmax, privatize, release, softmax
 
@@ -165,10 +166,10 @@ def test_samples_in_any_order_and_classes_without_samples():
 )
 def test_other_samples_than_those_learnt_are_refused_and_change_nothing(rows, labels, message):
     clf = plain().fit(X, y)
-    state = clf._state
+    state = learnt_of(clf)
     with pytest.raises(InputError, match=message):
         private_softmax(clf, rows, labels, 1.0, DELTA)
-    assert clf._state is state
+    assert learnt_of(clf) is state
 
 
 def test_weighted_samples_and_label_sets_that_lack_a_class_are_refused():

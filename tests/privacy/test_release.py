@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from sklearn.metrics import roc_auc_score
 
 from acil import ACILClassifier, load, save
+from acil.core.classifier import learnt_of
 from acil.core.files import pack, unpack
 from acil.errors import InputError, UnsupportedError
 from acil.privacy import audit, combine, guarantee, private_softmax, privatize, release
@@ -29,7 +30,7 @@ def plain(**settings):
 
 
 def sums_of(clf):
-    ridge = clf._require_state().model.ridge
+    ridge = learnt_of(clf).model.ridge
     ridge.flush()
     return ridge.sums
 
@@ -248,7 +249,7 @@ def test_nothing_of_the_model_but_public_settings_is_in_a_release():
     assert made.gamma_ != clf.gamma_
     for one in (made, private_softmax(clf, X, y, 1.0, DELTA)):
         assert one.images_ == {"source": "n", "tracked": []}
-        assert one._state.calibration.samples == 0
+        assert learnt_of(one).calibration.samples == 0
         assert set(one.__dict__) <= known
 
 
@@ -260,9 +261,9 @@ def test_the_best_attack_on_a_sample_that_nothing_hides_has_the_stated_area(monk
     clf = plain().fit(np.zeros((2000, 2)), np.repeat(["cat", "dog"], 1000))
     scores = []
     for model in (clf.copy().partial_fit(unit, ["dog"]), clf):
-        expansion = model._require_state().model.expansion
+        expansion = learnt_of(model).model.expansion
         noise = dp_accounting.get_sigma_gaussian(epsilon, DELTA)
-        given = (sums_of(model), model._require_state(), model.classes_, noise, False, expansion)
+        given = (sums_of(model), learnt_of(model), model.classes_, noise, False, expansion)
         made = [release.noisy_sums(*given)[0] for _ in range(5000)]
         # The likelihood ratio of with and without the sample, in the class of the sample
         shares = release._SHARES[False]
@@ -326,7 +327,7 @@ def test_attacks_on_a_release_of_small_epsilon_are_no_better_than_chance(kind):
 def test_a_release_of_discriminants_keeps_nothing_that_was_measured_on_samples(tmp_path):
     clf = plain(scores="discriminant").fit(X, y)
     made = privatize(clf, 8.0, DELTA)
-    measured, kept = clf._require_state().calibration, made._require_state().calibration
+    measured, kept = learnt_of(clf).calibration, learnt_of(made).calibration
     assert measured.samples > 0
     assert kept.samples == 0
     assert not kept.losses.any()
@@ -379,7 +380,7 @@ def test_numbers_of_numpy_are_numbers_and_bad_ones_spend_nothing(tmp_path):
     ):
         with pytest.raises(InputError):
             privatize(clf, **{"epsilon": 4.0, "delta": 1e-6, **bad})
-        assert clf._state.release is None
+        assert learnt_of(clf).release is None
     release = privatize(clf, np.float64(4.0), np.float64(1e-6), gamma=np.float64(2.0))
     for model in (release, clf):
         save(model, tmp_path / "model.acil")

@@ -12,9 +12,10 @@ import torch
 from torch import distributed as dist
 
 from acil import ACILClassifier
+from acil.core.classifier import learnt_of
 from acil.core.files import pack
 from acil.errors import InputError, InputTypeError, ProcessLostError, RemoteError, UnsupportedError
-from acil.scale import Group, partial_fit, share
+from acil.scale import Group, learning, partial_fit, share
 from acil.scale import group as group_module
 from support.ranks import together
 from support.strategies import blobs, relative
@@ -118,7 +119,7 @@ def probabilities_of(group):
         mine = slice(part.start + group.rank, part.stop, group.size)
         mine = (part if group.leads else slice(0)) if part.start == 0 else mine
         partial_fit(model, X[mine], y[mine], group=group)
-    calibration = model._state.calibration
+    calibration = learnt_of(model).calibration
     return model.predict_proba(held_out), calibration.samples, calibration.approximate
 
 
@@ -130,7 +131,7 @@ def test_probabilities_are_those_of_one_process():
     for probabilities, samples, approximate in found:
         assert np.array_equal(probabilities, found[0][0])
         assert relative(probabilities, model.predict_proba(held_out)) <= SCORES
-        assert samples == pytest.approx(model._state.calibration.samples)
+        assert samples == pytest.approx(learnt_of(model).calibration.samples)
         assert not approximate
 
 
@@ -174,7 +175,8 @@ def misfits(group, kind):
             before = model.decision_function(held_out)
         model.set_params(**{"gamma": {"gamma": 7.0}, "solver": {"solver": "recursive"}}.get(kind, {}))
         if kind == "bug":
-            model._check_samples = None
+            # In this process alone, which ends with this test
+            learning.check_samples = None
     try:
         partial_fit(model, bad, labels, sample_weight=weights, group=group)
     except Exception as error:
@@ -260,7 +262,7 @@ def guarded(group, least):
     try:
         return partial_fit(model, X, y, group=group).class_count_.tolist()
     except InputError as error:
-        return str(error), "_state" in model.__dict__
+        return str(error), model.__sklearn_is_fitted__()
 
 
 def test_a_class_is_large_enough_if_all_ranks_together_have_enough_of_it():

@@ -10,6 +10,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from acil import ACILClassifier, load, save
+from acil.core.classifier import adopt, learnt_of
 from acil.core.files import verify
 from acil.core.inputs import Rows
 from acil.errors import InputError, MissingExtraError
@@ -231,9 +232,10 @@ def test_features_that_come_later_to_standardized_ones_change_nothing_where_they
         table, labels
     )
     expected = model.predict_proba(table)
-    state = model._state.widened(["colour"])
+    state = learnt_of(model).widened(["colour"])
     assert state.scaling[:, 4].tolist() == [0.0, 1.0]
-    model._state, model.n_features_in_ = state, 5
+    adopt(model, state)
+    model.n_features_in_ = 5
     model.feature_names_in_ = np.array([*NAMES, "colour"], dtype=object)
     found = model.predict_proba(table.assign(colour=0.0))
     np.testing.assert_allclose(found, expected, rtol=1e-6)

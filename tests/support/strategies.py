@@ -7,6 +7,7 @@ import torch
 from hypothesis import strategies as st
 
 from acil import ACILClassifier
+from acil.core.classifier import learnt_of
 
 EPS32 = float(np.finfo(np.float32).eps)
 EPS64 = float(np.finfo(np.float64).eps)
@@ -141,13 +142,13 @@ def learn_phases(model, problem, phases, predicting=False):
 
 def correction_rank(model):
     """Number of rows in the low-rank correction of a model."""
-    solution = getattr(model._state.model.head, "solution", None)
+    solution = getattr(learnt_of(model).model.head, "solution", None)
     return 0 if solution is None or solution.factor is None else solution.factor.rank
 
 
 def sums_of(model):
     """Copies of everything that learning changes, by name."""
-    head = model._state.model.head
+    head = learnt_of(model).model.head
     if head.solver == "gram":
         head.flush()
         gram, moment = head.sums.gram.tril(), head.sums.moment

@@ -40,8 +40,8 @@ def run(
     **flags
         The flags of ``acil bench run``: ``dataset``, ``method``, ``protocol``, ``phases``, ``seeds``,
         ``recipe``, ``order``, ``suite``, ``backbone``, ``base``, ``classes``, ``expansion_size``,
-        ``gamma``, ``solver``, ``dtype``, ``device``, ``root``, ``skip_bad``, ``jobs``. Lists
-        may be Python lists.
+        ``gamma``, ``solver``, ``dtype``, ``device``, ``root``, ``skip_bad``, ``jobs``, ``memory``.
+        Lists may be Python lists.
 
     Returns
     -------

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -35,7 +35,7 @@ from acil.core.inputs import (
     resolve_seed,
 )
 from acil.core.linalg import plain_torch
-from acil.core.model import Samples, State, empty_for
+from acil.core.model import Learnt, Samples, empty_for
 from acil.core.parameters import PARAMETERS, check_parameters, scores_of
 from acil.core.scores import condition, rebalanced
 from acil.core.threads import sized
@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 #: The lock of each model: beside its content, so that no copy has it and no file.
 _LOCKS: WeakKeyDictionary[ACILClassifier, threading.RLock] = WeakKeyDictionary()
+
+
+_Classifier = TypeVar("_Classifier", bound="ACILClassifier")
 
 
 class _UnfittedError(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
@@ -247,8 +250,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y, sample_weight
             As given when they were learnt.
         """
-        with self._counted() as state:
-            samples = self._check_samples(X, y, sample_weight, reset=False)
+        with holding(self, counted=True) as state:
+            samples = check_samples(self, X, y, sample_weight)
             state.check(samples)
             self._state = rest = state.forgotten(samples)
             left = zip(rest.classes.tolist(), rest.model.head.counts.tolist(), strict=True)
@@ -274,8 +277,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"merge needs another ACILClassifier, got {type(other).__name__}.")
         # In one order for all threads, so that two models can be merged into each other at once
         first, second = (self, other) if id(self) < id(other) else (other, self)
-        with first._counted(), second._counted():
-            mine, theirs = self._require_state(), other._require_state()
+        with holding(first, counted=True), holding(second, counted=True):
+            mine, theirs = learnt_of(self), learnt_of(other)
             for state in (mine, theirs):
                 state.model.ridge.flush()
                 state.require_sums_of_samples()
@@ -299,7 +302,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Whether to add the random expansion. Without it, whoever takes the sums draws it again from
             the seed, or has a model with it (``like``), and its hash is compared.
         """
-        with self._counted() as state:
+        with holding(self, counted=True) as state:
             names = getattr(self, "feature_names_in_", None)
             network = getattr(self, "backbone_", None)
             return state.sums(check_parameters(self), network, names, projection)
@@ -321,13 +324,13 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"add_sums needs ModelSums, as sums() makes them, got {type(sums).__name__}."
             )
-        with self._lock, plain_torch():
+        with lock_of(self), plain_torch():
             if self.__sklearn_is_fitted__():
-                state, new = self._require_state(), self
+                state, new = learnt_of(self), self
                 state.model.require_whole()
                 state.model.ridge.flush()
             else:
-                state, new = empty_for(settings, sums), self._alike()
+                state, new = empty_for(settings, sums), draft_of(self)
                 new.n_features_in_ = sums.n_features
                 for name, value in (
                     ("feature_names_in_", sums.feature_names),
@@ -341,8 +344,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 state.require_enough(
                     sums.classes, np.asarray(sums.counts), settings["min_class_samples"]
                 )
-            new._state = state.with_sums(sums)
-            self.__dict__ = new.__dict__
+            adopt(self, state.with_sums(sums), new)
         return self
 
     @classmethod
@@ -367,7 +369,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if like.__sklearn_is_fitted__():
             if hasattr(like, "backbone_"):
                 new.backbone_ = like.backbone_
-            known = like._require_state()
+            known = learnt_of(like)
             expansion = known.model.expansion
             if known.scaling is not None:
                 new.standardize = known.scaling.numpy().copy()
@@ -386,7 +388,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         later correct the weights, with γ as it is, until the next solution. A ``class_balance`` that was
         set since is in force from now on.
         """
-        with self._locked() as state:
+        with holding(self) as state:
             ridge = state.model.ridge
             # Without its factor, whose memory is about to be used again
             ridge.release()
@@ -413,7 +415,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         float
             The chosen γ, also in ``gamma_``.
         """
-        with self._locked() as state:
+        with holding(self) as state:
             dtype = state.model.precision.name
             candidates = None if gammas is None else check_candidates(gammas, dtype)
             return self._set_gamma(state, state.model.ridge.best_gamma(candidates))
@@ -433,7 +435,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         float
             The γ in use, also in ``gamma_``.
         """
-        with self._locked() as state:
+        with holding(self) as state:
             dtype = state.model.precision.name
             value = check_gamma(gamma, dtype)
             return self._set_gamma(
@@ -455,7 +457,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Estimates of the one-hot targets; for two classes the score of the second minus that of
             the first. A class without samples scores −inf. Tensors come back on the device of X.
         """
-        rows = self._check_query(X)
+        rows = check_query(self, X)
         state, weights = self._scoring()
         scores = _like(rows, state.model.scores(state.features(rows), weights))
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
@@ -474,7 +476,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ndarray of shape (n,)
             A Tensor when X is one and the labels are numbers.
         """
-        rows = self._check_query(X)
+        rows = check_query(self, X)
         state, weights = self._scoring()
         scores = state.model.scores(state.features(rows), weights)
         highest, best = map(torch.cat, zip(*(block.max(dim=1) for block in scores), strict=True))
@@ -497,8 +499,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like or Tensor of shape (n, n_features)
         """
-        rows = self._check_query(X)
-        with self._counted() as state:
+        rows = check_query(self, X)
+        with holding(self, counted=True) as state:
             heat, weights = state.temperature(), state.model.weights()
         scores = state.model.scores(state.features(rows), weights)
         return _like(rows, (torch.softmax(block / heat, dim=1) for block in scores))
@@ -511,8 +513,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like or Tensor of shape (n, n_features)
         """
-        rows = self._check_query(X)
-        with self._locked() as state:
+        rows = check_query(self, X)
+        with holding(self) as state:
             blocks = map(state.model.expansion, state.features(rows))
             return state.model.ask(lambda head: _like(rows, map(head.leverage, blocks)))
 
@@ -530,8 +532,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like or Tensor of shape (n, n_features)
         """
-        rows = self._check_query(X)
-        with self._counted() as state:
+        rows = check_query(self, X)
+        with holding(self, counted=True) as state:
             return _like(rows, map(state.novelty, state.features(rows)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -546,8 +548,8 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def copy(self) -> Self:
         """Return an independent copy, in the time it takes to copy the sums."""
-        with self._counted() as state:
-            new, model = self._alike(), copy(state.model)
+        with holding(self, counted=True) as state:
+            new, model = draft_of(self), copy(state.model)
             if not isinstance(model.head, Frozen):
                 model.head = model.head.clone()
             new._state = replace(state, classes=state.classes.copy(), model=model)
@@ -565,13 +567,13 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             With False only the traces are dropped, and the next factor finds its memory in place.
         """
         if self.__sklearn_is_fitted__():
-            with self._counted() as state:
+            with holding(self, counted=True) as state:
                 state.model.release(memory)
         return self
 
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes of each part of the model, as a file has them; one triangle of a matrix."""
-        model = self._require_state().model
+        model = learnt_of(self).model
         d, c, number = model.expansion.size, len(self.classes_), model.precision.sums.itemsize
         triangle, matrix = d * (d + 1) // 2 * number, d * c * number
         sums = {"gram": triangle, "moment": matrix, "total": d * number}
@@ -584,7 +586,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> Labels:
         """Labels seen or declared, sorted, of shape (n_classes,)."""
-        return self._require_state().classes
+        return learnt_of(self).classes
 
     @property
     def coef_(self) -> npt.NDArray[Any]:
@@ -599,7 +601,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def class_count_(self) -> npt.NDArray[np.int64]:
         """Number of samples of each class, of shape (n_classes,)."""
-        with self._locked() as state:
+        with holding(self) as state:
             return state.model.head.counts.numpy().copy()
 
     @property
@@ -610,57 +612,55 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def gamma_(self) -> float:
         """The γ in use."""
-        with self._locked() as state:
+        with holding(self) as state:
             return state.model.gamma()
 
     @property
     def gamma_relative_(self) -> float:
         """γ / (trace(gram) / d), which can be compared between data sets; ``solver="gram"`` only."""
-        with self._locked() as state:
+        with holding(self) as state:
             unit = state.gamma_unit()
             return state.model.gamma() / unit if unit else math.inf
 
     @property
     def condition_(self) -> float:
         """Estimate of the condition number κ of gram + γI."""
-        with self._locked() as state:
+        with holding(self) as state:
             return condition(state.model)
 
     @property
     def scaling_(self) -> npt.NDArray[Any] | None:
         """What is taken from each feature, and what it is divided by then; None if nothing is."""
-        scaling = self._require_state().scaling
+        scaling = learnt_of(self).scaling
         return None if scaling is None else scaling.numpy().copy()
 
     @property
     def temperature_(self) -> float:
         """Temperature of the softmax in ``predict_proba``."""
-        with self._counted() as state:
+        with holding(self, counted=True) as state:
             return state.temperature()
 
     @sized(_work)
     @plain_torch()
     def _learn(self, X: Any, y: Any, classes: Any, sample_weight: Any, fresh: bool) -> Self:
         settings = check_parameters(self)
-        with self._lock:
+        with lock_of(self):
             fresh = fresh or not self.__sklearn_is_fitted__()
             # What scikit-learn notes of the features of X is not this model's before the state is.
-            new = self._alike() if fresh else self
-            samples = new._check_samples(X, y, sample_weight, reset=fresh)
+            new = draft_of(self) if fresh else self
+            samples = check_samples(new, X, y, sample_weight, first=fresh)
             rows, labels, weights = samples
             declared = check_declared(classes, labels)
             if fresh:
                 seed, scaling = self._drawn_with(settings, rows, weights)
-                before: State | None = self.__dict__.get("_state")
-                release = None if before is None else before.release
-                state = State.new(
+                state = Learnt.new(
                     *(settings, labels[:0], rows.n_features, seed, scaling, rows.names),
-                    release=release,
+                    release=ledger_before(self),
                     first=samples,
                 )
                 state.check_scale(samples)
             else:
-                state = self._require_state()
+                state = learnt_of(self)
                 state.model.require_whole()
             state.check(samples)
             if settings["min_class_samples"] > 1:
@@ -668,11 +668,10 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 state.require_enough(
                     *np.unique(learnt, return_counts=True), settings["min_class_samples"]
                 )
-            new._state = state.learned(samples, declared)
-            self.__dict__ = new.__dict__
+            adopt(self, state.learned(samples, declared), new)
             if state.counts_at_once(samples):
                 # Count how these samples score when they are left out.
-                with self._locked() as after:
+                with holding(self) as after:
                     self._state = after.counted(samples, before=state)
         return self
 
@@ -696,89 +695,29 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             scaling = rows.scaling(weights, always)
         return seed, scaling
 
-    def _alike(self) -> Self:
-        """Return another object with the same content."""
-        new = type(self).__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        return new
-
-    def _check_samples(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Samples:
-        rows = self._check_width(X, reset=reset)
-        labels = check_labels(y)
-        if len(rows) != len(labels):
-            raise InputError(
-                f"X has {len(rows)} rows, but y has {len(labels)} labels (inconsistent numbers of "
-                "samples). Give one label for each row."
-            )
-        return Samples(rows, labels, check_weights(sample_weight, rows))
-
-    def _check_query(self, X: Any) -> Rows:
-        state = self._require_state()
-        rows = self._check_width(X, reset=False)
-        state.check_values(rows)
-        return rows
-
-    def _check_width(self, X: Any, reset: bool) -> Rows:
-        try:
-            return check_rows(self, X, reset)
-        except InputError as error:
-            name = getattr(self, "backbone_", {}).get("name")
-            if name is None or "features" not in str(error):
-                raise
-            raise InputError(f"{error} Extract features with the same backbone ({name!r}).") from None
-
-    def _set_gamma(self, state: State, gamma: float) -> float:
+    def _set_gamma(self, state: Learnt, gamma: float) -> float:
         head = state.model.ridge.with_gamma(gamma)
         self._state = replace(state, model=state.model.with_head(head))
         return gamma
 
-    def _require_state(self) -> State:
-        """Return the state; raise if nothing was learnt."""
-        if not self.__sklearn_is_fitted__():
-            raise _UnfittedError(
-                "This ACILClassifier has not learnt anything yet. Call 'fit' or 'partial_fit' first."
-            )
-        return self._state
-
-    @property
-    def _lock(self) -> threading.RLock:
-        """For whoever changes the model, or reads the matrix that is written in place."""
-        return _LOCKS.setdefault(self, threading.RLock())
-
-    @contextmanager
-    def _locked(self) -> Iterator[State]:
-        """Hold the lock of the model and yield its state, after making sure that it is whole."""
-        with self._lock, plain_torch():
-            state = self._require_state()
-            state.model.require_whole()
-            yield state
-
-    @contextmanager
-    def _counted(self) -> Iterator[State]:
-        """Do the same as `_locked`, with all samples in the calibration."""
-        with self._locked() as state:
-            if state.uncounted:
-                self._state = state = state.counted()
-            yield state
-
-    def _scoring(self) -> tuple[State, Weights]:
+    def _scoring(self) -> tuple[Learnt, Weights]:
         """Return state and weights for prediction, which never wait for another thread that learns.
 
         They do wait if the weights have not been solved for yet.
         """
-        state = self._require_state()
-        weights, lock = state.model.ready, self._lock
+        state = learnt_of(self)
+        weights, lock = state.model.ready, lock_of(self)
         if weights is not None:
             if state.model.is_whole or not lock.acquire(blocking=False):
                 # The matrix is just being written: these are the weights from before.
                 return state, weights
             lock.release()
-        with self._locked() as state:
+        with holding(self) as state:
             return state, state.model.weights()
 
     def __sklearn_is_fitted__(self) -> bool:
         """Tell scikit-learn whether there is anything to predict with."""
-        state: State | None = self.__dict__.get("_state")
+        state: Learnt | None = self.__dict__.get("_state")
         return state is not None and bool(state.model.head.counts.any())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -788,9 +727,96 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return content
 
 
-def origin_of(clf: ACILClassifier, state: State | None = None) -> Origin:
+# The door for the rest of acil: nobody else reads or writes a name of a classifier with an underscore.
+
+
+def learnt_of(clf: ACILClassifier) -> Learnt:
+    """Return what a classifier has learnt, without waiting; raise if that is nothing."""
+    if not clf.__sklearn_is_fitted__():
+        raise _UnfittedError(
+            "This ACILClassifier has not learnt anything yet. Call 'fit' or 'partial_fit' first."
+        )
+    return clf._state
+
+
+def lock_of(clf: ACILClassifier) -> threading.RLock:
+    """Return the lock for whoever changes a classifier, or reads the matrix that is written in place."""
+    return _LOCKS.setdefault(clf, threading.RLock())
+
+
+@contextmanager
+def holding(clf: ACILClassifier, counted: bool = False) -> Iterator[Learnt]:
+    """Hold the lock of a classifier and yield what it has learnt, after making sure that it is whole.
+
+    ``counted`` says whether all samples must be in its calibration.
+    """
+    with lock_of(clf), plain_torch():
+        state = learnt_of(clf)
+        state.model.require_whole()
+        if counted and state.uncounted:
+            clf._state = state = state.counted()
+        yield state
+
+
+def draft_of(clf: _Classifier) -> _Classifier:
+    """Return another object with the same content, which may change while the classifier does not."""
+    new = type(clf).__new__(type(clf))
+    new.__dict__.update(clf.__dict__)
+    return new
+
+
+def adopt(clf: ACILClassifier, learnt: Learnt, draft: ACILClassifier | None = None) -> None:
+    """Replace what a classifier has learnt, and what a draft of it knows of its features.
+
+    Other threads see all of it or nothing: the content of an object is one reference.
+    """
+    draft = clf if draft is None else draft
+    with lock_of(clf):
+        draft._state = learnt
+        clf.__dict__ = draft.__dict__
+
+
+def ledger_before(clf: ACILClassifier) -> dict[str, Any] | None:
+    """Return the releases of what a classifier knew before it begins anew: perhaps the same samples."""
+    before: Learnt | None = clf.__dict__.get("_state")
+    return None if before is None else before.release
+
+
+def check_samples(
+    clf: ACILClassifier, X: Any, y: Any, sample_weight: Any = None, first: bool = False
+) -> Samples:
+    """Check samples, except for their values; the first ones set what a classifier knows of features."""
+    rows = _check_width(clf, X, first)
+    labels = check_labels(y)
+    if len(rows) != len(labels):
+        raise InputError(
+            f"X has {len(rows)} rows, but y has {len(labels)} labels (inconsistent numbers of "
+            "samples). Give one label for each row."
+        )
+    return Samples(rows, labels, check_weights(sample_weight, rows))
+
+
+def check_query(clf: ACILClassifier, X: Any) -> Rows:
+    """Check rows that a classifier is asked about."""
+    state = learnt_of(clf)
+    rows = _check_width(clf, X, first=False)
+    state.check_values(rows)
+    return rows
+
+
+def _check_width(clf: ACILClassifier, X: Any, first: bool) -> Rows:
+    try:
+        return check_rows(clf, X, first)
+    except InputError as error:
+        name = getattr(clf, "backbone_", {}).get("name")
+        if name is None or "features" not in str(error):
+            raise
+        raise InputError(f"{error} Extract features with the same backbone ({name!r}).") from None
+
+
+def origin_of(clf: ACILClassifier, state: Learnt | None = None) -> Origin:
     """Return what sums must have the same to be added to those of a classifier."""
-    state = clf._require_state() if state is None else state
+    state = learnt_of(clf) if state is None else state
     return state.origin(getattr(clf, "backbone_", None), getattr(clf, "feature_names_in_", None))
 
 

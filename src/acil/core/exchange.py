@@ -265,7 +265,7 @@ class ModelSums:
         sums.counts.copy_(torch.from_numpy(np.array(self.counts)))
         sums.target_total.copy_(torch.from_numpy(np.array(self.class_weight)))
         sums.total_weight, sums.n_samples = float(self.total_weight), int(sums.counts.sum())
-        scale = float(sums.gram.diagonal().clamp(min=0).sum() * max(sums.total_weight, 0.0)) ** 0.5
+        scale = float(sums.gram.diagonal().abs().sum() * max(sums.total_weight, 0.0)) ** 0.5
         off = float((sums.total - sums.moment.sum(dim=1)).norm())
         heavy = float(sums.target_total.sum())
         if off > _ROUNDING[name] * scale or abs(sums.total_weight - heavy) > 1e-8 * heavy:

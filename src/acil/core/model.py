@@ -66,7 +66,7 @@ class Samples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class Learnt:
     """Everything learnt, in one object that is replaced whole."""
 
     classes: Labels  # sorted; label i is column i of the model
@@ -96,7 +96,7 @@ class State:
         release: dict[str, Any] | None = None,
         expansion: Expansion | None = None,
         first: Samples | None = None,
-    ) -> State:
+    ) -> Learnt:
         """Return the state that has learnt nothing yet, as settings that were checked describe it.
 
         With names of features, more of them may be added later: see `widened`. ``release`` is that of
@@ -153,7 +153,7 @@ class State:
         """Whether scores are discriminants; only they are calibrated."""
         return self.model.mixer in (discriminant, released)
 
-    def widened(self, names: Sequence[str]) -> State:
+    def widened(self, names: Sequence[str]) -> Learnt:
         """Return the state for samples with more features, of which those learnt have 0."""
         # Without a projection, rows that wait would be too short.
         state = self.counted() if self.model.expansion.projection is None else self
@@ -223,7 +223,7 @@ class State:
         columns = columns_of(samples.labels, classes)
         return self.model.blocks(self.features(samples.rows), columns, samples.weights)
 
-    def learned(self, samples: Samples, declared: Labels) -> State:
+    def learned(self, samples: Samples, declared: Labels) -> Learnt:
         """Return the state after learning samples, of declared classes.
 
         Few samples wait to be counted for the calibration. It is approximate if they were many: see
@@ -256,7 +256,7 @@ class State:
         most = min(_MAX_UNCOUNTED, self.model.expansion.size * _UNCOUNTED_SHARE)
         return self.calibration is not None and len(samples.rows) + self.n_uncounted > most
 
-    def counted(self, samples: Samples | None = None, before: State | None = None) -> State:
+    def counted(self, samples: Samples | None = None, before: Learnt | None = None) -> Learnt:
         """Return the state with the samples that wait in the calibration.
 
         With those that were just learnt, too, by the state ``before`` them.
@@ -271,7 +271,7 @@ class State:
             self, calibration=calibration.merged(self.measured(blocks)), uncounted=(), n_uncounted=0
         )
 
-    def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> State:
+    def merged(self, sums: Sums, labels: Labels, calibration: Calibration | None) -> Learnt:
         """Return the state after adding sums over other samples, of classes with these labels."""
         classes = union(self.classes, labels)
         places, positions = columns_of(self.classes, classes), columns_of(labels, classes)
@@ -282,7 +282,7 @@ class State:
         model, changes = self.model.with_head(head), self.changes + sums.n_samples
         return replace(self, classes=classes, model=model, calibration=both, changes=changes)
 
-    def forgotten(self, samples: Samples) -> State:
+    def forgotten(self, samples: Samples) -> Learnt:
         """Return the state that has never learnt samples; raise if they cannot have been learnt."""
         head = self.model.learner
         self._require_learnt(columns_of(samples.labels, self.classes), samples.weights)
@@ -439,7 +439,7 @@ class State:
             calibration=None if self.calibration is None else self.calibration.to_dict(summary=False),
         )
 
-    def with_sums(self, given: ModelSums) -> State:
+    def with_sums(self, given: ModelSums) -> Learnt:
         """Return the state after adding sums that somebody gives; raise if they cannot be of samples."""
         sums, ridge = given.tensors(), self.model.ridge
         check_same_kind(given.classes, self.classes)
@@ -464,7 +464,7 @@ class State:
         return replace(merged, release=ledger, clipped=self.clipped and given.clipped)
 
 
-def empty_for(settings: Mapping[str, Any], sums: ModelSums) -> State:
+def empty_for(settings: Mapping[str, Any], sums: ModelSums) -> Learnt:
     """Return the state that has learnt nothing yet, for sums that somebody gives."""
     if settings["solver"] != "gram":
         raise UnsupportedError('Sums need a classifier that keeps them: use solver="gram".')
@@ -483,7 +483,7 @@ def empty_for(settings: Mapping[str, Any], sums: ModelSums) -> State:
         scaling = given_scaling(sums.parameters)
     seed = resolve_seed(settings["random_state"])
     classes = check_labels(sums.classes)[:0]
-    return State.new(settings, classes, sums.n_features, seed, scaling, expansion=expansion)
+    return Learnt.new(settings, classes, sums.n_features, seed, scaling, expansion=expansion)
 
 
 def require_forgettable(ridge: Ridge, blocks: Iterable[Block]) -> None:

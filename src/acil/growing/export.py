@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import acil
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import ACILClassifier, learnt_of
 from acil.core.expansion import ACTIVATIONS
 from acil.core.files.writing import replacing
 from acil.encoders.images.embedder import Embedder
@@ -94,7 +94,7 @@ class _Head(nn.Module):
 
     def __init__(self, clf: ACILClassifier) -> None:
         super().__init__()
-        model = clf._require_state().model
+        model = learnt_of(clf).model
         projection, self._activation = model.expansion.projection, model.expansion.activation
         if projection is not None and self._activation == "gaussian":
             raise UnsupportedError(
@@ -102,7 +102,7 @@ class _Head(nn.Module):
             )
         self.projection = None if projection is None else _constant(projection)
         self.bias = None if model.expansion.bias is None else _constant(model.expansion.bias)
-        scaling = clf._require_state().scaling
+        scaling = learnt_of(clf).scaling
         self.scaling = None if scaling is None else _constant(scaling)
         self._clip_norm = model.expansion.clip_norm
         self.coef = _constant(torch.from_numpy(clf.coef_).mT)
@@ -211,7 +211,7 @@ def _compare(content: bytes, clf: ACILClassifier, embedder: Embedder, pixels: Te
         scores for image in pixels for scores, _ in [session.run(None, {"pixels": image[None].numpy()})]
     ]
     found = np.concatenate(rows).astype(np.float64)
-    model = clf._require_state().model
+    model = learnt_of(clf).model
     features = embedder.embed(pixels).to(device=model.device, dtype=model.precision.products)
     expected = torch.cat(list(model.scores([features], model.weights()))).cpu().double().numpy()
     # So classes are the same, but for two whose scores are closer than twice the difference.

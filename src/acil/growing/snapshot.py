@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acil.core.analytic import Frozen
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import ACILClassifier, holding, learnt_of
 from acil.core.files.header import in_order
 from acil.core.inputs import Rows
 from acil.core.ridge import Ridge
@@ -212,14 +212,14 @@ class Snapshot:
     @property
     def can_learn(self) -> bool:
         """Whether it can be changed: a private release cannot, although it has sums."""
-        state = self.head._require_state()
+        state = learnt_of(self.head)
         private = state.release is not None and state.release["private"]
         return not isinstance(state.model.head, Frozen) and not private
 
     @property
     def knows_novelty(self) -> bool:
         """Whether it can say what is unknown, which needs exact sums, and their calibration."""
-        state = self.head._require_state()
+        state = learnt_of(self.head)
         calibrated = state.calibration is not None or not state.is_discriminant
         return self.can_learn and isinstance(state.model.head, Ridge) and calibrated
 
@@ -235,12 +235,12 @@ class Snapshot:
 
     def copy_head(self) -> ACILClassifier:
         """Return a copy of the head, for changing; raise if it can only predict."""
-        self.head._require_state().model.learner  # noqa: B018 (raises)
+        learnt_of(self.head).model.learner  # noqa: B018 (raises)
         return self.head.copy()
 
     def solved(self) -> ACILClassifier:
         """Return the head with all that predictions need, which it computes once."""
-        with self.head._counted() as state:
+        with holding(self.head, counted=True) as state:
             state.temperature()
             if self.knows_novelty:
                 Discriminant.of(state.model)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from acil.core.analytic import Frozen
-from acil.core.classifier import ACILClassifier, origin_of
+from acil.core.classifier import ACILClassifier, check_query, holding, origin_of
 from acil.core.expansion import Expansion
 from acil.core.inputs import Rows
 from acil.core.linalg import mirror_
@@ -138,7 +138,7 @@ def audit(
     """
     if previous is not None:
         origin_of(model).require_same(origin_of(previous))
-    given, unseen = (None if X is None else model._check_query(X) for X in (features, others))
+    given, unseen = (None if X is None else check_query(model, X) for X in (features, others))
     known = _Known.of(model)
     if known.expansion.projection is not None and known.expansion.activation == "gaussian":
         raise UnsupportedError(
@@ -197,7 +197,7 @@ class _Known:
     @classmethod
     def of(cls, clf: ACILClassifier) -> _Known:
         counts = clf.class_count_
-        with clf._locked() as state:
+        with holding(clf) as state:
             model, head = state.model, state.model.head
             gram = moment = None
             if isinstance(head, Recursion):

@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from acil.core.analytic import AnalyticModel, Frozen
-from acil.core.classifier import ACILClassifier, origin_of
+from acil.core.classifier import ACILClassifier, adopt, holding, learnt_of, origin_of
 from acil.core.expansion import Expansion
 from acil.core.inputs import (
     Labels,
@@ -27,7 +27,7 @@ from acil.core.inputs import (
     union,
 )
 from acil.core.linalg import mirror_
-from acil.core.model import State
+from acil.core.model import Learnt
 from acil.core.parameters import FITTED, is_number
 from acil.core.ridge import Ridge
 from acil.core.scores import Calibration, discriminant, released
@@ -110,7 +110,7 @@ def privatize(
     """
     epsilon, delta, noise = check_budget(epsilon, delta)
     gamma = None if gamma is None else check_gamma(gamma, "float64")
-    with model._locked() as state:
+    with holding(model) as state:
         expansion = require_releasable(model, state)
         labels = label_set(state, classes)
         ridge = state.model.ridge
@@ -138,7 +138,7 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
     -------
     ACILClassifier
     """
-    states = [release._require_state() for release in releases]
+    states = [learnt_of(release) for release in releases]
     ledgers = [state.release for state in states]
     for ledger in ledgers:
         if ledger is None or not ledger["private"]:
@@ -181,7 +181,7 @@ def guarantee(model: ACILClassifier) -> dict[str, Any] | None:
         ``epsilon``, ``delta`` and their ``unit``; and ``area``, the largest area under the ROC curve
         that any attack on the membership of a sample can have. 0.5 is chance.
     """
-    ledger = model._require_state().release
+    ledger = learnt_of(model).release
     if ledger is None or not ledger["private"]:
         return None
     # With a sample or without: N(1, σ²) or N(0, σ²) at best. A draw of one is above a draw of the other
@@ -218,7 +218,7 @@ def check_budget(epsilon: Any, delta: Any) -> tuple[float, float, float]:
     return float(epsilon), float(delta), noise
 
 
-def require_releasable(model: ACILClassifier, state: State) -> Expansion:
+def require_releasable(model: ACILClassifier, state: Learnt) -> Expansion:
     """Return the expansion of a model, or raise if no private release of it can be made."""
     state.require_sums_of_samples()
     expansion = state.model.expansion
@@ -249,7 +249,7 @@ def require_releasable(model: ACILClassifier, state: State) -> Expansion:
     return expansion
 
 
-def label_set(state: State, classes: Any) -> Labels:
+def label_set(state: Learnt, classes: Any) -> Labels:
     """Return the labels that are released, whether they have samples or not."""
     labels = state.classes if classes is None else np.unique(check_labels(classes))
     check_same_kind(labels, state.classes)
@@ -259,7 +259,7 @@ def label_set(state: State, classes: Any) -> Labels:
 
 
 def noisy_sums(
-    exact: Sums, state: State, labels: Any, noise: float, with_gram: bool, expansion: Expansion
+    exact: Sums, state: Learnt, labels: Any, noise: float, with_gram: bool, expansion: Expansion
 ) -> tuple[Sums, float]:
     """Return sums with noise that could be those of samples, and the spread of the noise in gram."""
     d, norm = expansion.size, float(expansion.clip_norm or 0) * ROUNDING
@@ -339,16 +339,16 @@ def ledger_of(
     return {"private": delta is not None, "releases": entries, "epsilon": epsilon, "delta": delta}
 
 
-def enter_release(model: ACILClassifier, state: State, noise: float) -> list[dict[str, Any]]:
+def enter_release(model: ACILClassifier, state: Learnt, noise: float) -> list[dict[str, Any]]:
     """Enter a release into the ledger of its model, before anybody has it; return all so far."""
     before = [] if state.release is None else state.release["releases"]
     releases = [*before, {"id": secrets.token_hex(16), "noise": noise}]
-    model._state = replace(state, release=ledger_of(releases))
+    adopt(model, replace(state, release=ledger_of(releases)))
     return releases
 
 
 def model_of(
-    origin: ACILClassifier, state: State, labels: Any, head: Ridge | Frozen, ledger: dict[str, Any]
+    origin: ACILClassifier, state: Learnt, labels: Any, head: Ridge | Frozen, ledger: dict[str, Any]
 ) -> ACILClassifier:
     """Return a model with this head, and nothing of its origin but public settings."""
     gamma = "auto" if head.gamma is None else head.gamma
@@ -360,7 +360,7 @@ def model_of(
     # What was measured on samples stays behind; typical values stand for it.
     calibration = state.calibration and Calibration.empty().merged(None)
     classes = union(labels[:0], labels)
-    release._state = State(classes, model, state.seed, calibration=calibration, release=ledger)
+    adopt(release, Learnt(classes, model, state.seed, calibration=calibration, release=ledger))
     release.n_features_in_ = expansion.in_features
     for name in ("feature_names_in_", "backbone_"):
         if hasattr(origin, name):

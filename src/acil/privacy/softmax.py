@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from acil.core.analytic import Frozen
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import ACILClassifier, check_samples, holding
 from acil.core.inputs import check_same_kind, columns_of
-from acil.core.model import State
+from acil.core.model import Learnt
 from acil.core.parameters import is_number
 from acil.core.sums import Block
 from acil.errors import InputError
@@ -116,9 +116,9 @@ def private_softmax(
             "steps must be an int of at least 1, and longest_error positive and at most √2. Got "
             f"{steps} and {longest_error}."
         )
-    with model._locked() as state:
+    with holding(model) as state:
         expansion = require_releasable(model, state)
-        rows, found, _ = model._check_samples(X, y, None, reset=False)
+        rows, found, _ = check_samples(model, X, y)
         state.check_values(rows)
         check_same_kind(found, state.classes)
         labels = label_set(state, classes)
@@ -140,7 +140,7 @@ def private_softmax(
     return model_of(model, state, labels, head, ledger_of(releases, delta, epsilon))
 
 
-def _require_samples(state: State, labels: Any, blocks: Iterator[Block]) -> None:
+def _require_samples(state: Learnt, labels: Any, blocks: Iterator[Block]) -> None:
     """Raise unless these are the samples of the model: else its ledger would not be theirs."""
     state.model.ridge.flush()
     sums, places = state.model.ridge.sums, columns_of(state.classes, labels)

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import (
+    ACILClassifier,
+    adopt,
+    check_samples,
+    draft_of,
+    holding,
+    learnt_of,
+    ledger_before,
+)
 from acil.core.inputs import (
     Labels,
     check_declared,
@@ -24,7 +32,7 @@ from acil.core.inputs import (
     union,
 )
 from acil.core.linalg import lower_panels, plain_torch
-from acil.core.model import Samples, State
+from acil.core.model import Learnt, Samples
 from acil.core.parameters import PARAMETERS, check_parameters
 from acil.core.scores import Calibration
 from acil.core.sums import Sums
@@ -76,19 +84,19 @@ def partial_fit(
     array(['cat', 'dog'], dtype='<U3')
     """
     with group.together():
-        state = classifier._require_state() if classifier.__sklearn_is_fitted__() else None
+        state = learnt_of(classifier) if classifier.__sklearn_is_fitted__() else None
         # What scikit-learn notes of the features of X is not this model's before the state is.
-        new = classifier._alike() if state is None else classifier
+        new = draft_of(classifier) if state is None else classifier
         samples, named = _checked(new, X, y, classes, sample_weight, state)
         facts = group.exchange(_facts(new, samples, named, state))
         agreed = _agreed(facts)
         declared: Labels = agreed["classes"]
         if state is None:
-            settings, before = check_parameters(classifier), classifier.__dict__.get("_state")
-            state = State.new(
+            settings = check_parameters(classifier)
+            state = Learnt.new(
                 *(settings, declared[:0], agreed["features"], facts[0]["seed"]),
                 *(given_scaling(settings),),
-                release=before and before.release,
+                release=ledger_before(classifier),
             )
             expansion = state.model.expansion
             # Not drawn from the seed on each: generators may differ between versions of torch.
@@ -102,25 +110,24 @@ def partial_fit(
         sums = _all_sums(state, samples, declared, group)
         state.require_enough(declared, sums.counts.numpy(), classifier.min_class_samples)
     # Nothing that decides the scores depends on other processes from here on.
-    with classifier._lock:
-        # Approximate until all samples are counted
-        new._state = state.merged(sums, declared, None)
-        classifier.__dict__ = new.__dict__
+    # Approximate until all samples are counted
+    learnt = state.merged(sums, declared, None)
+    adopt(classifier, learnt, new)
     if state.calibration is not None:
         # Count how the samples of all processes score when they are left out, if all can be reached.
         with suppress(ProcessLostError), group.together():
             own = Calibration.empty()
             if samples is not None:
-                own = new._state.measured(new._state.blocks(samples, new._state.classes))
+                own = learnt.measured(learnt.blocks(samples, learnt.classes))
             seen = reduce(Calibration.merged, group.exchange(own))
-            counts = state.model.head.counts, new._state.model.head.counts
+            counts = state.model.head.counts, learnt.model.head.counts
             calibration = state.calibration.among(*counts).merged(seen)
-            classifier._state = replace(new._state, calibration=calibration)
+            adopt(classifier, replace(learnt, calibration=calibration))
     return classifier
 
 
 def _checked(
-    classifier: ACILClassifier, X: Any, y: Any, classes: Any, sample_weight: Any, known: State | None
+    classifier: ACILClassifier, X: Any, y: Any, classes: Any, sample_weight: Any, known: Learnt | None
 ) -> tuple[Samples | None, Labels | None]:
     """Return the samples of this process and the classes it names, sorted; None where it has none."""
     check_parameters(classifier)
@@ -139,14 +146,14 @@ def _checked(
         if y is not None and len(y):
             raise InputError(f"X has no rows, but y has {len(y)} labels. Give one label for each row.")
         return None, None if classes is None else np.unique(check_labels(classes))
-    samples = classifier._check_samples(X, y, sample_weight, reset=known is None)
+    samples = check_samples(classifier, X, y, sample_weight, first=known is None)
     if known is not None:
         check_same_kind(samples.labels, known.classes)
     return samples, check_declared(classes, samples.labels)
 
 
 def _facts(
-    classifier: ACILClassifier, samples: Samples | None, named: Labels | None, known: State | None
+    classifier: ACILClassifier, samples: Samples | None, named: Labels | None, known: Learnt | None
 ) -> dict[str, Any]:
     """Return what the other processes have to know, or must have the same."""
     names = getattr(classifier, "feature_names_in_", None)
@@ -185,7 +192,7 @@ def _agreed(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**agreed, "classes": classes}
 
 
-def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Group) -> Sums:
+def _all_sums(state: Learnt, samples: Samples | None, declared: Labels, group: Group) -> Sums:
     """Return the sums over the samples of all processes."""
     model = state.model
     sums = Sums(model.expansion.size, len(declared), model.precision.sums, model.device)
@@ -203,9 +210,9 @@ def _all_sums(state: State, samples: Samples | None, declared: Labels, group: Gr
     return sums
 
 
-def _digest(classifier: ACILClassifier, state: State) -> str:
+def _digest(classifier: ACILClassifier, state: Learnt) -> str:
     """Return a short hash of a model, which tells two apart without reading the whole matrix."""
-    with classifier._lock:
+    with holding(classifier):
         state.model.ridge.flush()
         sums = state.model.ridge.sums
     # γ is None if it is still to be selected.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import ACILClassifier, adopt, draft_of, learnt_of, lock_of
 from acil.core.inputs import Rows
 from acil.errors import InputError, MissingExtraError
 from acil.extras import install
@@ -77,25 +77,25 @@ class RiverClassifier(Classifier or object):  # type: ignore[misc]
     def learn_one(self, x: dict[Any, float], y: Any) -> None:
         """Learn one sample: the number of each feature, and the label."""
         values, label = _numbers(x), np.array([y])
-        with self.model._lock:
+        with lock_of(self.model):
             known = self._names()
             new = sorted(values.keys() - set(known))
             # Another object, so that nothing has changed if the sample is refused
-            model = self.model._alike()
+            model = draft_of(self.model)
             if not known:
                 model.partial_fit(_rows(values, new), label)
             else:
                 if new:
-                    model._state = model._require_state().widened(new)
+                    adopt(model, learnt_of(model).widened(new))
                     model.feature_names_in_ = np.array([*known, *new], dtype=object)
                     model.n_features_in_ = len(known) + len(new)
                 model.partial_fit(_rows(values, [*known, *new]), label)
-            self.model.__dict__ = model.__dict__
+            adopt(self.model, learnt_of(model), model)
 
     def predict_proba_one(self, x: dict[Any, float], **options: Any) -> dict[Any, float]:
         """Return the probability of each class; nothing before the first sample. Options are ignored."""
         values = _numbers(x)
-        with self.model._lock:
+        with lock_of(self.model):
             known = self._names()
             if not known:
                 return {}

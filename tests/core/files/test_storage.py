@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import acil
 from acil import ACILClassifier, load, save
+from acil.core.classifier import learnt_of
 from acil.core.files import describe, pack, saving, unpack
 from acil.errors import (
     InputError,
@@ -79,7 +80,7 @@ def test_loaded_model_is_the_one_that_was_saved(model, labels, weighted):
     assert loaded.temperature_ == model.temperature_
     assert np.array_equal(loaded.predict(X), model.predict(X))
     np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X), rtol=1e-5)
-    expected = model.get_params() | {"random_state": model._state.seed}
+    expected = model.get_params() | {"random_state": learnt_of(model).seed}
     assert loaded.get_params() == expected
 
 
@@ -228,7 +229,7 @@ def test_tensors_of_a_loaded_model_are_aligned_and_its_own(tmp_path, monkeypatch
         return raw[-1]
 
     monkeypatch.setattr(saving, "_read", record)
-    model = load(tmp_path / "m.acil", inference=inference)._state.model
+    model = learnt_of(load(tmp_path / "m.acil", inference=inference)).model
     tensors = [model.expansion.projection, *model.head.coefficients()]
     if not inference:
         head = model.head
@@ -293,7 +294,7 @@ def test_description_has_the_facts(tmp_path):
     assert report["counts"] == model.class_count_.tolist()
     assert report["gamma_relative"] == model.gamma_relative_
     assert report["condition"] == model.condition_
-    assert report["parameters"]["random_state"] == model._state.seed
+    assert report["parameters"]["random_state"] == learnt_of(model).seed
     assert report["tensors"]["gram"] == {"dtype": "F64", "shape": [36], "bytes": 288}
     assert report["file_bytes"] == path.stat().st_size
     assert report["versions"]["acil"] == acil.__version__
@@ -335,10 +336,10 @@ def test_models_that_cannot_be_saved_are_refused_and_the_file_stays(tmp_path):
         .forget(X, y)
     )
     interrupted = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
-    interrupted._state.model.head.sums.matrix.version = -1
+    learnt_of(interrupted).model.head.sums.matrix.version = -1
     spoilt = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y)
     spoilt.predict(X)
-    spoilt._state.model.head.sums.moment[0, 0] = torch.nan
+    learnt_of(spoilt).model.head.sums.moment[0, 0] = torch.nan
     invalid = ACILClassifier(scores="ridge", expansion_size=8).fit(X, y).set_params(activation="none")
     for model, error, words in [
         (ACILClassifier(scores="ridge"), NotFittedError, "not learnt anything"),

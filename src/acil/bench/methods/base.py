@@ -209,6 +209,13 @@ class Planning:
         """
         return 0
 
+    def held_images(self, context: Context, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        """Return how many images it has in memory at a time, where those of a data set are in files.
+
+        Phases have ``sizes`` images, and ``seen`` classes are known after each.
+        """
+        return 0
+
     def compare_with_joint(
         self, method: Any, images: ImageSet, labels: Tensor, test: ImageSet
     ) -> dict[str, float]:

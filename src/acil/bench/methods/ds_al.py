@@ -40,6 +40,7 @@ from acil.bench.methods.frozen_features import FrozenMethod
 from acil.bench.training.settings import Settings
 from acil.core.analytic import AnalyticModel
 from acil.core.cholesky import cholesky_
+from acil.core.classifier import learnt_of
 from acil.core.files import pack, unpack
 from acil.core.inputs import Rows
 from acil.core.linalg import add_gram_, pack_lower, solve_lower, spread, unpack_lower_
@@ -142,7 +143,7 @@ class DSAL(FrozenMethod):
         return 1.0 if expansion.projection is None else 1 / math.sqrt(3 * expansion.in_features)
 
     def _model(self) -> AnalyticModel:
-        return self.main._require_state().model
+        return learnt_of(self.main).model
 
     def _memory(self) -> MemoryUse:
         """Count both streams: one triangle of each matrix, moments, weights, and the projection once."""

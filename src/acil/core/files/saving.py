@@ -20,7 +20,7 @@ from torch import Tensor
 import acil
 from acil.core.analytic import AnalyticModel, Frozen
 from acil.core.cholesky import cholesky_
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import ACILClassifier, adopt, holding, learnt_of
 from acil.core.expansion import Expansion
 from acil.core.files.header import (
     CHECKSUM_KEY,
@@ -37,7 +37,7 @@ from acil.core.files.header import (
 from acil.core.files.writing import write_tensors
 from acil.core.inputs import resolve_device
 from acil.core.linalg import mirror_, pack_lower, plain_torch, unpack_lower_
-from acil.core.model import State, impossible, least_left
+from acil.core.model import Learnt, impossible, least_left
 from acil.core.parameters import check_parameters
 from acil.core.recursion import Recursion
 from acil.core.ridge import Ridge, Solution
@@ -104,10 +104,10 @@ def save(clf: ACILClassifier, path: str | os.PathLike[str], *, inference: bool =
     """
     text, tensors = _content(clf, inference, packed=False)
     write_tensors(path, tensors, {METADATA_KEY: text, CHECKSUM_KEY: str(zlib.crc32(text.encode()))})
-    with clf._locked() as state:
+    with holding(clf) as state:
         between, d = state.changes, state.model.expansion.size
         private = state.release is not None and state.release["private"]
-        clf._state = replace(state, changes=0)
+        adopt(clf, replace(state, changes=0))
     place = str(Path(path).absolute())
     if 0 < between < d and not private and place not in _advised:
         _advised.add(place)
@@ -167,7 +167,7 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
     if not isinstance(clf, ACILClassifier):
         raise InputError(f"save needs an ACILClassifier, got {type(clf).__name__}.")
     settings = check_parameters(clf)
-    with clf._counted() as state:
+    with holding(clf, counted=True) as state:
         if isinstance(state.model.head, Frozen) and not inference:
             raise UnsupportedError(
                 "This model can only predict and has no sums to save. Save it with inference=True."
@@ -193,7 +193,7 @@ def _content(clf: ACILClassifier, inference: bool, packed: bool) -> tuple[str, d
 
 
 def _header(
-    clf: ACILClassifier, settings: dict[str, Any], state: State, inference: bool, packed: bool
+    clf: ACILClassifier, settings: dict[str, Any], state: Learnt, inference: bool, packed: bool
 ) -> dict[str, Any]:
     """Return all entries but the checksums."""
     model, head = state.model, state.model.head
@@ -260,7 +260,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _tensors(state: State, inference: bool, packed: bool) -> dict[str, Tensor]:
+def _tensors(state: Learnt, inference: bool, packed: bool) -> dict[str, Tensor]:
     model, tensors = state.model, {}
     if inference:
         # As used for scoring
@@ -337,12 +337,13 @@ def _assembled(
     if header["calibration"] is not None and calibration is None:
         raise InvalidFileError("'calibration' does not have the numbers that it must have")
     seed = header["parameters"]["random_state"]
-    clf._state = State(
+    learnt = Learnt(
         *(classes, model, seed, scaling, calibration),
         release=header["release"],
         clipped=header["clipped"],
         changes=0,
     )
+    adopt(clf, learnt)
     clf.n_features_in_ = header["n_features"]
     if header["feature_names"] is not None:
         clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
@@ -446,7 +447,8 @@ def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
             if bad:
                 return
             stage = "values"
-            model = _assembled(file.get_tensor, header, layouts, False, "cpu")._state.model
+            clf = _assembled(file.get_tensor, header, layouts, False, "cpu")
+            model = learnt_of(clf).model
             head = model.head
     except ACILError as error:
         yield Check(stage, False, str(error))
