@@ -6,6 +6,8 @@ import torch
 from safetensors.torch import save_file
 
 from acil.bench.datasets import load
+from acil.encoders.samples import Samples
+from acil.encoders.tables import write_features
 from acil.errors import InputError
 
 GENERATOR = np.random.default_rng(0)
@@ -120,13 +122,32 @@ def test_damaged_missing_and_truncated_files_are_input_errors(tmp_path, suffix):
         load("features", tmp_path / f"nosuch{suffix}")
 
 
-def test_place_must_be_one_file(tmp_path, monkeypatch):
+def test_a_folder_has_a_file_for_each_split_as_embed_writes_them(tmp_path):
+    names = np.array(["b", "a", "c", "a", "c", "b"])
+    for split, count in (("train", 6), ("test", 3)):
+        rows, told = ARRAYS[f"{split}_features"], ("x",) * count
+        samples = Samples(rows, names[:count], told, told, (), None, None, 0.0)
+        write_features(tmp_path / f"{split}.npz", samples)
+    dataset = load(f"features:{tmp_path}", published_as="cub")
+    assert dataset.class_names == ("a", "b", "c")
+    assert dataset.train_labels.tolist() == [1, 0, 2, 0, 2, 1]
+    assert torch.equal(dataset.test.features(None), torch.from_numpy(ARRAYS["test_features"]))
+    with pytest.raises(InputError, match="Nothing is published of 'cubs'"):
+        load(f"features:{tmp_path}", published_as="cubs")
+    np.savez(tmp_path / "test.npz", features=ARRAYS["test_features"])
+    with pytest.raises(InputError, match="rows without a label"):
+        load(f"features:{tmp_path}")
+    (tmp_path / "test.npz").unlink()
+    with pytest.raises(InputError, match=r"one file of features test\.npz.* got none"):
+        load(f"features:{tmp_path}")
+
+
+def test_place_must_be_a_file_or_a_folder_of_two(tmp_path, monkeypatch):
     monkeypatch.delenv("ACIL_DATA", raising=False)
     with pytest.raises(InputError, match="features:FILE"):
         load("features")
-    for place in (tmp_path, tmp_path / "x.pt"):
-        with pytest.raises(InputError, match=r"must end with \.safetensors or \.npz"):
-            load("features", place)
+    with pytest.raises(InputError, match=r"must end with \.safetensors or \.npz, or be a folder"):
+        load("features", tmp_path / "x.pt")
 
 
 def test_array_file_that_is_no_archive_is_refused(tmp_path):

@@ -321,7 +321,7 @@ def test_the_usual_protocol_leaves_no_trace_in_identities(features):
 
 
 def test_reports_have_tables_for_both(stream, features, tmp_path):
-    run(settings(features, "long-tailed", method="ncm", phases=2, seeds="0,1,2"), tmp_path / "tail")
+    run(settings(features, "long-tailed", method="acil,ncm", phases=2, seeds="0,1,2"), tmp_path / "tail")
     report = write_report([stream, tmp_path / "tail"], tmp_path / "report", plots=False)
     page = (tmp_path / "report" / "report.md").read_text()
     for text in (
@@ -333,6 +333,7 @@ def test_reports_have_tables_for_both(stream, features, tmp_path):
     ):
         assert text in page
     assert "**Comparison" not in report.markdown
+    assert "**Paired differences on" in page
     # Numbers of the paper are of another protocol; the command names this one.
     assert "Published" not in page
     assert "--protocol si-blurry" in page

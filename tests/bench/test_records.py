@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -225,3 +226,24 @@ def test_key_differs_in_each_part_of_the_identity(name):
 def test_finished_are_the_runs_with_a_summary():
     done = finished([ENVIRONMENT, phase_record(seed=1), phase_record(), summary_record()])
     assert done == {key(summary_record())}
+
+
+def test_the_page_about_records_has_every_key_with_its_rule():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "records.md").read_text()
+    _, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
+    found = {}
+    for section in sections:
+        lines = [line for line in section.splitlines() if line.startswith("| `")]
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        found[section.splitlines()[0].strip("`")] = {row[0].strip("`"): row[-2] for row in cells}
+    identity_keys, optional = found.pop("What tells runs apart"), found.pop("Where there is one")
+
+    def words(rules):
+        return {name: rule[1] for name, rule in rules.items()}
+
+    assert identity_keys == words(records_module.IDENTITY)
+    assert optional == words(records_module.OPTIONAL)
+    assert set(found) == set(records_module.REQUIRED)
+    for kind, rules in records_module.REQUIRED.items():
+        own = words(rules).items() - (set() if kind == "choice" else identity_keys.items())
+        assert found[kind] == dict(own), kind

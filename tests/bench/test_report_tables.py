@@ -5,10 +5,12 @@ import io
 
 import pytest
 import torch
+from scipy.stats import ttest_rel
 
 from acil.bench.report import write_report
 from acil.bench.report.collect import collect
 from acil.bench.report.page import commands
+from acil.bench.report.paired import paired_table
 from acil.bench.report.render import (
     Column,
     Table,
@@ -377,3 +379,54 @@ def test_message_of_the_solver_is_known():
     with pytest.raises(SingularMatrixError) as error:
         cholesky_(torch.zeros(3, 3, dtype=torch.float64), 0.0)
     assert reason(Run({}, (), None, {"error": str(error.value)})) == "not solvable"
+
+
+def paired_runs(**changes):
+    """Two methods on four seeds: the second is ahead by 1, 2, 3 and 6 points."""
+    found = []
+    for seed, ahead in enumerate((1.0, 2.0, 3.0, 6.0)):
+        base = 60.0 + 5 * seed
+        found += run_records(seed=seed, average=base, **changes)
+        found += run_records(seed=seed, average=base + ahead, method="ncm", **changes)
+    return found
+
+
+def test_paired_differences_are_those_of_a_foreign_t_test(tmp_path):
+    table = paired_table("main", compared(tmp_path, paired_runs()))
+    (row,) = table.rows
+    values = dict(zip((column.key for column in table.columns), row, strict=True))
+    reference = ttest_rel([61.0, 67.0, 73.0, 81.0], [60.0, 65.0, 70.0, 75.0]).confidence_interval(0.95)
+    assert (values["method"], values["reference"], values["seeds"]) == ("ncm", "acil", 4)
+    assert values["average_accuracy_difference"] == pytest.approx(3.0)
+    assert values["average_accuracy_low"] == pytest.approx(reference.low)
+    assert values["average_accuracy_high"] == pytest.approx(reference.high)
+
+
+def test_there_is_no_paired_table_without_three_common_seeds(tmp_path):
+    few = [record for record in paired_runs() if record.get("seed", 0) < 2]
+    assert paired_table("main", compared(tmp_path, few)) is None
+    apart = [r for r in paired_runs() if (r.get("method") == "ncm") == (r.get("seed", 0) < 2)]
+    assert paired_table("main", compared(tmp_path / "apart", apart)) is None
+
+
+def test_paired_tables_are_written_in_every_format(tmp_path):
+    folder = write_run(tmp_path / "run", paired_runs())
+    report = write_report(folder, plots=False)
+    (row,) = csv.DictReader(io.StringIO((folder / "report" / "main-paired.csv").read_text()))
+    assert float(row["average_accuracy_difference"]) == pytest.approx(3.0)
+    assert r"\label{tab:paired}" in (folder / "report" / "main.tex").read_text()
+    assert "**Paired differences on cifar100" in report.markdown
+
+
+def test_published_numbers_of_pretrained_networks_stand_below_tables_from_zero(tmp_path):
+    settings = {"expansion_size": 64, "gamma": 1.0, "base": 0, "classes": 100}
+    records = run_records(settings=settings)
+    table = suite_table("main", compared(tmp_path, records))
+    assert any("RanPAC, ViT-B/16: A_K 89.00" in note for note in table.notes)
+    features = run_records(
+        settings={**settings, "data.published_as": "cub"}, dataset="features:birds.npz"
+    )
+    notes = suite_table("main", compared(tmp_path / "features", features)).notes
+    assert any("AnaCP, DINOv2" in note for note in notes)
+    usual = suite_table("main", compared(tmp_path / "usual", run_records())).notes
+    assert not any("pre-trained" in note for note in usual)
