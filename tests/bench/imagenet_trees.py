@@ -23,7 +23,7 @@ def photograph(label, number, size=(60, 48)):
     return held.getvalue()
 
 
-def write_tree(root, each=(3, 1), wnids=HUNDRED, flat=False, truth="csv"):
+def write_tree(root, each=(3, 1), wnids=HUNDRED, flat=False, truth="csv", size=(60, 48)):
     """Write train/WNID/ and val/, which has class folders or is flat with a file of the truth."""
     n = 0
     truths = []
@@ -31,12 +31,12 @@ def write_tree(root, each=(3, 1), wnids=HUNDRED, flat=False, truth="csv"):
         folder = root / "train" / wnid
         folder.mkdir(parents=True)
         for k in range(each[0]):
-            (folder / f"{wnid}_{k}.JPEG").write_bytes(photograph(label, k))
+            (folder / f"{wnid}_{k}.JPEG").write_bytes(photograph(label, k, size))
         folder = root / "val" if flat else root / "val" / wnid
         folder.mkdir(parents=True, exist_ok=True)
         for k in range(each[1]):
             n += 1
-            (folder / f"ILSVRC2012_val_{n:08d}.JPEG").write_bytes(photograph(label, 1000 + k))
+            (folder / f"ILSVRC2012_val_{n:08d}.JPEG").write_bytes(photograph(label, 1000 + k, size))
             truths.append(wnid)
     if flat and truth == "csv":
         lines = [f"ILSVRC2012_val_{k:08d},{wnid} 1 2 3 4 \n" for k, wnid in enumerate(truths, 1)]

@@ -79,7 +79,9 @@ def test_ablation_is_the_papers_and_what_was_not_published_is_none():
     assert ablation("digits", True, 0.1) is None
 
 
-@pytest.mark.parametrize("name", ["imagenet100-lucir", "imagenet100-podnet:ilsvrc"])
+@pytest.mark.parametrize(
+    "name", ["imagenet100-lucir", "imagenet100-podnet:ilsvrc", "imagenet100:ilsvrc"]
+)
 def test_both_subsets_of_imagenet_stand_beside_the_papers_row(name, tmp_path):
     records = run_records(dataset=name, recipe="imagenet")
     comparison = compared(tmp_path, records)
@@ -88,6 +90,15 @@ def test_both_subsets_of_imagenet_stand_beside_the_papers_row(name, tmp_path):
     assert any(
         "mix the two ImageNet-100 subsets" in note for note in suite_table("main", comparison).notes
     )
+
+
+def test_the_third_panel_stands_beside_all_of_imagenet(tmp_path):
+    records = run_records(dataset="imagenet:ilsvrc", recipe="imagenet", settings={"base": 500})
+    for record in records:
+        if record["kind"] == "phase":
+            record["classes_seen"] *= 10
+    (row,) = suite_table("main", compared(tmp_path, records)).rows
+    assert 65.34 in row
 
 
 def test_a_recipe_that_follows_another_source_is_compared_with_that():

@@ -48,7 +48,7 @@ def prepare(
                 name, root, url=url, force=force, skip_bad=skip_bad, progress=progress, **chosen
             )
     except KeyboardInterrupt:
-        tell("Stopped. Run the same command again to start over.")
+        tell("Stopped. Run the same command again: what is done and kept is not done anew.")
         raise
     report = {
         "dataset": dataset.name,
