@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from acil.bench.datasets import ROOT_VARIABLE, Dataset
+from acil.core.files.reading import TensorFile
 from acil.encoders.images.imageset import ImageSet
 from acil.errors import InputError
 
@@ -25,7 +24,7 @@ _NAMES = {
 }
 _SUFFIXES = (".safetensors", ".npz")
 #: What readers raise at a file that is not what its name says.
-_DAMAGE = (SafetensorError, zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError)
+_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError)
 
 
 def load(root: Path | None) -> Dataset:
@@ -78,7 +77,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         arrays: dict[str, Any]
         if path.suffix == ".safetensors":
-            arrays = load_file(path)
+            arrays = TensorFile(path).tensors()
             there = list(arrays)
         else:
             # Opened here: NumPy forgets to close a file that it cannot read.
