@@ -102,6 +102,8 @@ def test_memory_suite_varies_what_a_method_keeps():
         {"gamma": 1.0, "memory_rule": "1 per class"},
         {"gamma": 1.0, "memory_rule": "2 per class"},
     ]
+    strict = variants("memory", {"budgets": 7}, {"memory_rule": "strict"})
+    assert strict == [{"memory_rule": "7 per class, strict"}]
     assert variants("memory", given, {}) == [{"gamma": 1.0, "expansion_size": 8}]
     # Nothing that a suite varies makes a difference to nearest class means.
     for suite in ("memory", "width", "ablation"):

@@ -11,7 +11,7 @@ from support.running import DIGITS, command, process, timeless
 pytestmark = pytest.mark.usefixtures("without_plots")
 
 KILLING = (Path(__file__).parents[1] / "support" / "killing.py").read_text()
-#: Methods that train nothing after the base phase; the others take minutes.
+#: Methods that train nothing after the base phase, and stand for those built on them; others take long.
 QUICK = ("acil", "ncm", "slda", "lda", "fecam", "fetril", "ds-al")
 #: Makes what other methods train in each phase short.
 SHORT = [

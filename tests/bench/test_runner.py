@@ -35,8 +35,8 @@ def test_run_records_every_phase_and_a_summary(embeddings, tmp_path):
     )
     assert summary["joint_difference"] <= 1e-9
     assert phases[-1]["memory"]["samples"] == 0
-    # One triangle and the moment
-    assert phases[-1]["memory"]["statistics"] == (64 * 65 // 2 + 64 * 12) * 8
+    # One triangle, the moment and the total
+    assert phases[-1]["memory"]["statistics"] == (64 * 65 // 2 + 64 * 12 + 64) * 8
 
 
 def test_command_says_what_the_symbols_of_its_table_mean(embeddings, tmp_path):

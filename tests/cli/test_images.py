@@ -116,7 +116,7 @@ def test_a_command_that_changes_a_model_reads_its_sums_once(place, model, monkey
     where = ["--model", model] if command == "learn" else [model]
     images = [place / "train" / "red", "--class", "red"]
     acil(command, *(images + where if command == "learn" else where + images))
-    assert sorted(names) == ["coef", "gram", "intercept", "mixing", "moment"]
+    assert sorted(names) == ["coef", "gram", "intercept", "mixing", "moment", "total"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from acil.bench.methods import Context, Phase, resolve
 from acil.bench.training.recipes import recipe
 from acil.encoders.images.imageset import ImageSet
 
-FROZEN = ("ds-al", "fecam", "fetril", "lda", "ncm", "slda")
-GROUPING_FREE = ("fecam", "lda", "ncm")
+#: ACIL with another expansion, other weights, or draws; and what stands alone.
+FAMILY = ("aef-ocl", "air", "anacp", "g-air", "gkeal", "klda", "ranpac")
+FROZEN = ("ds-al", "fecam", "fetril", "lda", "ncm", "slda", *FAMILY)
+GROUPING_FREE = ("aef-ocl", "air", "anacp", "fecam", "g-air", "gkeal", "klda", "lda", "ncm")
 #: Classes of the phases.
 GROUPS = [(0, 1, 2), (3,), (4, 5)]
 

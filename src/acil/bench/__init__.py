@@ -38,9 +38,10 @@ def run(
     progress : callable, optional
         Told about each phase and each epoch of training.
     **flags
-        The flags of ``acil bench run``: ``dataset``, ``method``, ``phases``, ``seeds``, ``recipe``,
-        ``order``, ``suite``, ``backbone``, ``base``, ``classes``, ``expansion_size``, ``gamma``,
-        ``solver``, ``dtype``, ``device``, ``root``, ``skip_bad``, ``jobs``. Lists may be Python lists.
+        The flags of ``acil bench run``: ``dataset``, ``method``, ``protocol``, ``phases``, ``seeds``,
+        ``recipe``, ``order``, ``suite``, ``backbone``, ``base``, ``classes``, ``expansion_size``,
+        ``gamma``, ``solver``, ``dtype``, ``device``, ``root``, ``skip_bad``, ``jobs``, ``memory``.
+        Lists may be Python lists.
 
     Returns
     -------

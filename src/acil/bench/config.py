@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from acil.bench.orders import canonical_order
 from acil.bench.plan import defaults
@@ -26,6 +26,8 @@ class RunConfig:
 
     #: Registered name, or ``imagefolder:DIR`` or ``features:FILE``.
     dataset: str = "digits"
+    #: Which samples come when, see `acil.bench.protocols`.
+    protocol: Literal["class-incremental", "long-tailed", "si-blurry"] = "class-incremental"
     #: In the suite ``compare`` by default all that are registered.
     methods: tuple[str, ...] = ("acil",)
     #: Numbers K of incremental phases.
@@ -60,6 +62,8 @@ class RunConfig:
     jobs: int = 1
 
 
+#: Flags that are not called what they give.
+_FLAGS = {"method": "methods", "memory": "settings.memory_rule"}
 #: Fields that say where and how, not what: a resumed run may change them.
 PLACES = ("device", "root", "skip_bad", "jobs")
 #: Fields that may be paths, or left to the data set: what counts is what followed from them.
@@ -83,8 +87,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     known = {item.name for item in dataclasses.fields(RunConfig)}
     result: dict[str, Any] = {name: {} for name in _GROUPS.values()}
     for given, value in values.items():
-        # The flag is --method, what it gives are methods.
-        name = "methods" if given == "method" else given
+        name = _FLAGS.get(given, given)
         group, dot, rest = name.partition(".")
         if dot and rest and group in _GROUPS:
             result[_GROUPS[group]][rest] = parse_value(value)

@@ -135,7 +135,8 @@ def head_seconds(prepared: PreparedRun, job: Job) -> float:
         n *= len(features.views)
     # One triangle of XᵀX of all samples: n d² / 2; a Cholesky factor in each phase: d³ / 6; both once
     # more for joint learning
-    phases = len(job.grouping) + prepared.config.joint_check
+    within = len(prepared.protocol.stops(0, n)) - 2  # tests on the way
+    phases = len(job.grouping) + within + prepared.config.joint_check
     work = n * width**2 / 2 * (1 + prepared.config.joint_check) + phases * width**3 / 6
     return resolve(job.method).analytic_heads * work / _flops(prepared.device)
 
@@ -220,17 +221,21 @@ def _timed(action: Callable[[], object]) -> float:
     return best
 
 
-@cache
-def decode_seconds(size: int) -> float:
-    """Return how long one core takes to decode a photograph and cut out a part of it for training."""
-    rng = np.random.default_rng(0)
-    # Large and small structures, as photographs have: some 100 kB as JPEG.
+def photograph(seed: int = 0) -> bytes:
+    """Return a JPEG of some 110 kB, with large and small structures as photographs of ImageNet have."""
+    rng = np.random.default_rng(seed)
     small = Image.fromarray(rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)).resize(_PHOTOGRAPH)
     pixels = np.asarray(small, dtype=np.int16) + rng.integers(-24, 25, (*_PHOTOGRAPH[::-1], 3))
     held = io.BytesIO()
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(held, "JPEG", quality=92)
-    choose = random_part(random.Random(0))
-    return _timed(lambda: decode_box(held.getvalue(), size, choose))
+    return held.getvalue()
+
+
+@cache
+def decode_seconds(size: int) -> float:
+    """Return how long one core takes to decode a photograph and cut out a part of it for training."""
+    held, choose = photograph(), random_part(random.Random(0))
+    return _timed(lambda: decode_box(held, size, choose))
 
 
 def read_images(prepared: PreparedRun, jobs: Sequence[Job], folder: Path | None = None) -> int:
@@ -274,7 +279,7 @@ def check_room(prepared: PreparedRun, jobs: Sequence[Job], out: Path | None) -> 
         prepared.backbone is None or any(resolve(job.method).trains_network for job in jobs)
     )
     if trains and jobs:
-        needed, there = training_bytes(prepared), machine_bytes(torch.device("cpu"))
+        needed, there = training_bytes(prepared, jobs), machine_bytes(torch.device("cpu"))
         if needed > there:
             raise MemoryTooSmallError(
                 f"Training needs about {needed / 2**30:.1f} GiB of this machine's memory, but there are "
@@ -298,8 +303,11 @@ def check_room(prepared: PreparedRun, jobs: Sequence[Job], out: Path | None) -> 
     _check_shared_memory(prepared)
 
 
-def training_bytes(prepared: PreparedRun) -> int:
-    """Return roughly what base training takes of the machine's memory: images, workers, the network."""
+def training_bytes(prepared: PreparedRun, jobs: Sequence[Job]) -> int:
+    """Return roughly what training takes of the machine's memory: images, workers, the network.
+
+    Of images in files, a method holds exemplars; twice, while new ones join those of before.
+    """
     data = prepared.data.train
     total = _PROCESS_BYTES
     if prepared.device.type == "cpu":
@@ -308,6 +316,13 @@ def training_bytes(prepared: PreparedRun) -> int:
         # The pixels of the base classes are copied.
         n_base = int((prepared.data.train_labels < max(1, prepared.base)).sum())
         return total + n_base * math.prod(data.shape)
+    held = max(
+        resolve(job.method).held_images(
+            prepared.context(job, None), prepared.phase_sizes(job), ends(job.grouping)
+        )
+        for job in jobs
+    )
+    total += 2 * held * math.prod(data.shape) * prepared.config.jobs
     return total + data.files.workers * _WORKER_BYTES + waiting_bytes(prepared)
 
 
@@ -385,18 +400,19 @@ def plan_of(
     times = [f"{_duration(seconds)} for {what}" for what, seconds in spent.items() if seconds]
     lines = [
         f"{prepared.dataset}: {prepared.n_classes} classes, {len(prepared.data.train)} training and "
-        f"{len(prepared.data.test)} test images, order {config.order}, base of {prepared.base} classes",
+        f"{len(prepared.data.test)} test images, order {config.order}, base of {prepared.base} classes"
+        + (f", protocol {config.protocol}" if config.protocol != RunConfig.protocol else ""),
         *prepared.data.notes,
         f"recipe {prepared.recipe.name}, device {prepared.device}",
         f"memory: at most {needed / 2**30:.2f} GiB for heads of width up to {widest}; there are "
         f"{there / 2**30:.1f} GiB",
     ]
     if trained or any(later):
-        taken = f"memory: about {training_bytes(prepared) / 2**30:.2f} GiB for training"
+        taken = f"memory: about {training_bytes(prepared, jobs) / 2**30:.2f} GiB for training"
         if prepared.device.type == "cuda":
             taken += f", and {activation_bytes(prepared) / 2**30:.2f} GiB of the GPU"
         if files is not None:
-            taken += f" with {files.workers} workers that decode, however many images there are"
+            taken += f" with {files.workers} workers that decode; only exemplars are kept in memory"
         lines.append(taken)
     if prepared.data.train.has_pixels:
         lines.append(f"disk: about {disk_bytes(prepared, jobs) / 2**30:.2f} GiB of features and states")

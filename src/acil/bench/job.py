@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.bench.methods import MemoryUse, Method, Phase, resolve
+from acil.bench.methods import MemoryUse, Method, resolve
 from acil.bench.methods.base import SHARED_BASE
-from acil.bench.plan import Job, ends
+from acil.bench.plan import Grouping, Job, ends
 from acil.bench.prepare import PreparedRun, digest
+from acil.bench.protocols import Tests
 from acil.bench.records import finished, key
 from acil.bench.rundir import RunDirectory
 from acil.bench.training.loop import DivergedError
@@ -118,19 +119,26 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
         method = planning(context)
         own_base = planning.base_training(context)[0] != SHARED_BASE
         recorder = None if directory is None else Recorder(prepared, job, directory)
+        tasks = prepared.protocol.tasks(prepared.data, job)
         learnt = _restore(prepared, method, None if recorder is None else recorder.saved_state())
     for index, n_seen in list(enumerate(ends(job.grouping)))[learnt + 1 :]:
         with _together(prepared.group):
             started = time.perf_counter()
-            with _base_training(prepared, job, None if own_base else directory, index):
-                method.learn(phase_of(prepared, job, index, n_seen))
-            tested = torch.nonzero(prepared.data.test_labels < n_seen).flatten()
-            answers = prepared.data.test_labels[tested]
-            predictions = method.predict(prepared.data.test.subset(tested))
+            course = []
+            # A run without base classes begins with its first increment.
+            number = index if prepared.base else index + 1
+            for part in prepared.protocol.parts(prepared.data, tasks, index, number):
+                with _base_training(prepared, job, None if own_base else directory, index):
+                    method.learn(part.phase)
+                tested = torch.nonzero(torch.isin(prepared.data.test_labels, part.seen)).flatten()
+                answers = prepared.data.test_labels[tested]
+                predictions = method.predict(prepared.data.test.subset(tested))
+                share = accuracy(predictions, answers)
+                course.append((part.samples, share))
             seconds = time.perf_counter() - started
-            share = accuracy(predictions, answers)
             if recorder is not None:
-                recorder.phase(n_seen, predictions, answers, method.memory(), seconds)
+                tests = Tests(predictions, answers, course)
+                recorder.phase(index, tests, method.memory(), seconds)
                 recorder.state.save_if_due(index, method.state_dict)
         if prepared.progress is not None:
             prepared.progress(PhaseDone(job.method, job.seed, index, len(job.grouping) - 1, share))
@@ -138,7 +146,10 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
     with _together(prepared.group):
         data, joint = prepared.data, {}
         if prepared.config.joint_check:
-            joint = planning.compare_with_joint(method, data.train, data.train_labels, data.test)
+            rows = torch.cat(tasks).sort().values
+            whole = len(rows) == len(data.train)
+            train = data.train if whole else data.train.subset(rows)
+            joint = planning.compare_with_joint(method, train, data.train_labels[rows], data.test)
         if recorder is not None:
             recorder.summaries(joint)
             recorder.state.path.unlink(missing_ok=True)
@@ -147,15 +158,6 @@ def run_job(prepared: PreparedRun, job: Job, directory: RunDirectory | None) -> 
 def _together(group: Group) -> AbstractContextManager[None]:
     """Let processes that work together fail together; one alone has nobody to tell."""
     return group.together() if group.size > 1 else nullcontext()
-
-
-def phase_of(prepared: PreparedRun, job: Job, index: int, n_seen: int) -> Phase:
-    """Return the training data of one phase and of no other."""
-    classes, data = job.grouping[index], prepared.data
-    indices = torch.nonzero(torch.isin(data.train_labels, torch.tensor(classes))).flatten()
-    # A run without base classes begins with its first increment.
-    number = index if prepared.base else index + 1
-    return Phase(number, classes, data.train.subset(indices), data.train_labels[indices], n_seen)
 
 
 def _restore(prepared: PreparedRun, method: Method, found: tuple[int, dict[str, Any]] | None) -> int:
@@ -193,59 +195,59 @@ class Recorder:
     """Writes the records of one job; what a resumed job had written stays as it is."""
 
     def __init__(self, prepared: PreparedRun, job: Job, directory: RunDirectory) -> None:
-        self.records = directory.records
-        self.covers = {k: (grouping, ends(grouping)) for k, grouping in job.covers.items()}
+        self.records, self.prepared = directory.records, prepared
+        #: K → its grouping, and which phases of the job are the last ones of its phases.
+        self.covers = {k: (grouping, _last_phases(grouping, job)) for k, grouping in job.covers.items()}
         self.labels = {k: prepared.labels(job, k) for k in job.covers}
         self.name = digest({"labels": list(self.labels.values())})
         self.state = StateFile(directory.checkpoint() / f"state-{self.name}.safetensors")
         before = self.records.read()
         self.written = {(key(r), r["phase"]): r for r in before if r["kind"] == "phase"}
         self.finished = finished(before)
-        self.ends = ends(job.grouping)
         finest = key(self.labels[max(job.covers, key=lambda k: len(job.covers[k]))])
-        #: Classes seen → seconds of the phase that ended there, those before an interruption too.
+        #: Phase of the job → its seconds, those before an interruption too.
         self.seconds = {
-            r["classes_seen"]: r["seconds"] for (name, _), r in self.written.items() if name == finest
+            phase: r["seconds"] for (name, phase), r in self.written.items() if name == finest
         }
 
     def saved_state(self) -> tuple[int, dict[str, Any]] | None:
         """Return the last phase learnt and the state after it, if all phases up to it are recorded."""
         found = self.state.load()
-        learnt = 0 if found is None else self.ends[found[0]]
+        learnt = -1 if found is None else found[0]
         # A user may have removed a damaged line: what it recorded is learnt again.
         complete = all(
             (key(self.labels[k]), index) in self.written
-            for k, (_, seen) in self.covers.items()
-            for index, n_seen in enumerate(seen)
-            if n_seen <= learnt
+            for k, (_, lasts) in self.covers.items()
+            for index, phase in enumerate(lasts)
+            if phase <= learnt
         )
         return found if complete else None
 
-    def phase(
-        self, n_seen: int, predictions: Tensor, labels: Tensor, memory: MemoryUse, seconds: float
-    ) -> None:
-        """Record what one phase gave, for each grouping that has a phase ending here."""
-        share, ended = accuracy(predictions, labels), time.time()
-        self.seconds.setdefault(n_seen, seconds)
-        for k, (grouping, seen) in self.covers.items():
-            if n_seen not in seen:
+    def phase(self, phase: int, tests: Tests, memory: MemoryUse, seconds: float) -> None:
+        """Record what one phase of the job gave, for each grouping that has a phase ending here."""
+        ended, protocol = time.time(), self.prepared.protocol
+        more = protocol.measured(self.prepared.data, tests)
+        self.seconds.setdefault(phase, seconds)
+        for k, (grouping, lasts) in self.covers.items():
+            if phase not in lasts:
                 continue
-            index = seen.index(n_seen)
-            begun = seen[index - 1] if index else 0
-            by_origin = accuracy_by_origin(predictions, labels, grouping[: index + 1])
+            index = lasts.index(phase)
+            begun = lasts[index - 1] if index else -1
+            by_origin = accuracy_by_origin(tests.predictions, tests.answers, grouping[: index + 1])
             record = {
                 "kind": "phase",
                 **self.labels[k],
                 "phase": index,
-                "classes_seen": n_seen,
-                "accuracy": share,
+                "classes_seen": ends(grouping)[index],
+                "accuracy": accuracy(tests.predictions, tests.answers),
                 "base_accuracy": by_origin[0],
                 "accuracy_by_origin": list(by_origin),
+                **more,
                 "memory": asdict(memory),
                 # With the seconds, what tells a report which jobs had the machine together
                 "job": self.name,
                 "ended": ended,
-                "seconds": sum(t for n, t in self.seconds.items() if begun < n <= n_seen),
+                "seconds": sum(t for n, t in self.seconds.items() if begun < n <= phase),
                 "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             }
             # A resumed job learns again what it had recorded but not saved: the same record.
@@ -272,9 +274,18 @@ class Recorder:
                     "forgetting": base[0] - base[-1],
                     "memory": rows[-1]["memory"],
                     "seconds": sum(row["seconds"] for row in rows),
+                    **self.prepared.protocol.summarised(self.prepared.data, rows),
                     **joint,
                 }
             )
+
+
+def _last_phases(grouping: Grouping, job: Job) -> list[int]:
+    """Return the phases of a job with which those of a coarser grouping end."""
+    if len(grouping) == len(job.grouping):
+        return list(range(len(grouping)))
+    learnt = ends(job.grouping)
+    return [learnt.index(n_seen) for n_seen in ends(grouping)]
 
 
 def accuracy(predictions: Tensor, labels: Tensor) -> float:
@@ -298,21 +309,21 @@ def accuracy(predictions: Tensor, labels: Tensor) -> float:
 
 def accuracy_by_origin(
     predictions: Tensor, labels: Tensor, phases: Sequence[Sequence[int]]
-) -> tuple[float, ...]:
+) -> tuple[float | None, ...]:
     """Return the accuracy on the classes of each phase so far: one row a_k0 … a_kk of the matrix.
 
-    ``phases`` has the labels that came in each phase 0 … k, each of which has test images; predictions
-    are over all classes seen.
+    ``phases`` has the labels that came in each phase 0 … k, each of which has test images; without
+    labels there is no accuracy, None. Predictions are over all classes seen.
 
     Examples
     --------
     >>> accuracy_by_origin(torch.tensor([0, 1, 0, 2]), torch.tensor([0, 1, 2, 2]), [(0, 1), (2,)])
     (100.0, 50.0)
     """
-    row = []
+    row: list[float | None] = []
     for classes in phases:
         here = torch.isin(labels, torch.tensor(classes, dtype=labels.dtype, device=labels.device))
-        row.append(accuracy(predictions[here], labels[here]))
+        row.append(accuracy(predictions[here], labels[here]) if classes else None)
     return tuple(row)
 
 

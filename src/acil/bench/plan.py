@@ -70,7 +70,8 @@ def variants(
     varied = _VARIANTS[suite]
     if suite == "memory" and MEMORY_RULE in own:
         budgets = _numbers("budgets", settings.get("budgets", _BUDGETS))
-        varied = [{MEMORY_RULE: f"{budget} per class"} for budget in budgets]
+        strict = ", strict" if str(own[MEMORY_RULE]).endswith("strict") else ""
+        varied = [{MEMORY_RULE: f"{budget} per class{strict}"} for budget in budgets]
     elif not expands:
         varied = [{}]
     elif suite in ("width", "memory") and "widths" in settings:

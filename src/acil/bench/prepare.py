@@ -18,9 +18,11 @@ from torch import Tensor
 from acil.bench.config import METHOD_SETTINGS, RunConfig, data_options
 from acil.bench.datasets import DATASETS, WITH_PLACE, Dataset, load, restrict
 from acil.bench.methods import Context, available, resolve
+from acil.bench.methods.base import Planning
 from acil.bench.methods.base_network import NO_BASE, stored_classifier
 from acil.bench.orders import canonical_order, class_order
-from acil.bench.plan import Job, families, has_column, phases, variants
+from acil.bench.plan import Grouping, Job, families, has_column, phases, variants
+from acil.bench.protocols import PROTOCOLS, Protocol, SiBlurry
 from acil.bench.records import key
 from acil.bench.training.recipes import Recipe, recipe, to_dict
 from acil.bench.training.settings import changed
@@ -36,6 +38,10 @@ from acil.errors import InputError
 from acil.scale import Group
 
 ProgressListener = Callable[[Any], None]
+_NO_NETWORK = (
+    "A stream has no base phase to train a network on. Give a trained one with --backbone, and with "
+    "--base the number of classes that it was trained on: they take no part."
+)
 #: Digits of a hash that tell files apart in records, where a whole hash would only hide the rest.
 _SHORT = 12
 
@@ -66,6 +72,11 @@ class PreparedRun:
     group: Group
 
     @property
+    def protocol(self) -> Protocol:
+        """Which samples come when, and what is measured beside accuracies."""
+        return PROTOCOLS[self.config.protocol]
+
+    @property
     def n_classes(self) -> int:
         """Classes of all phases together."""
         return len(self.data.class_names)
@@ -83,7 +94,7 @@ class PreparedRun:
             "backbone": self.backbone_name or self.recipe.backbone,
             "recipe": to_dict(self.recipe),
             "n_classes": self.n_classes,
-            "base": self.base,
+            "base": self.config.base or self.base,
             "class_names": list(self.data.class_names),
             "skipped": len(self.data.skipped),
         }
@@ -108,16 +119,13 @@ class PreparedRun:
             raise InputError(f"{told_left_out(skipped)} Name others, such as --method acil,ncm.")
         trains_base = self.backbone is None and self.data.train.has_pixels
         if trains_base and not self.base and not any(":" in name for name in methods):
-            raise InputError(NO_BASE)
-        groupings = {k: phases(self.n_classes, self.base, k) for k in config.phases}
-        each = [{k: grouping} for k, grouping in groupings.items()]
-        together = families(groupings)
+            raise InputError(_NO_NETWORK if self.protocol.classes_return else NO_BASE)
         jobs = [
             Job(name, settings, seed, max(covers.values(), key=len), covers)
             for seed in config.seeds
             for name in methods
             for settings in own[name]
-            for covers in (together if resolve(name).grouping_free else each)
+            for covers in self._groupings(seed, self._serves_all(resolve(name)))
             if any(has_column(config.suite, name, k, config.dataset) for k in covers)
         ]
         if not jobs:
@@ -130,15 +138,30 @@ class PreparedRun:
             resolve(job.method).check(self.context(job, None))
         return jobs
 
+    def _serves_all(self, planning: Planning) -> bool:
+        """Say whether one run of a method gives the results of every grouping."""
+        same_beginning = self.base > 0 or not planning.first_phase_matters
+        return planning.grouping_free and same_beginning
+
+    def _groupings(self, seed: int, together: bool) -> list[dict[int, Grouping]]:
+        """Return what the jobs of a method cover with a seed: each K alone, or several in one pass."""
+        asked, protocol = self.config.phases, self.protocol
+        if isinstance(protocol, SiBlurry):
+            return [{k: protocol.grouping(self.data, k, seed)} for k in asked]
+        found = {k: phases(self.n_classes, self.base, k) for k in asked}
+        return families(found) if together else [{k: grouping} for k, grouping in found.items()]
+
     @property
     def left_out(self) -> dict[str, str]:
-        """The methods that cannot learn these data with this network, and why."""
+        """The methods that cannot learn these data with this network and protocol, and why."""
         found = {}
         for name in self.config.methods:
             method = resolve(name)
             why = method.refusal(self.data.train, self.config.settings)
             if method.trains_network and isinstance(self.backbone, UntrainableBackbone):
                 why = "this network cannot be trained"
+            if self.protocol.classes_return and not method.classes_return:
+                why = f"it cannot learn classes that come back, as they do in {self.config.protocol}"
             if why:
                 found[name] = why
         return found
@@ -168,7 +191,8 @@ class PreparedRun:
             "dtype": recipe.dtype,
             "solver": "gram",
             "taps": list(recipe.features.taps),
-            "base": self.base,
+            **self._named_protocol,
+            "base": self.config.base or self.base,
             "classes": self.n_classes,
             "backbone": self.backbone_name or recipe.backbone,
             **{f"recipe.{name}": value for name, value in config.recipe_changes.items()},
@@ -176,6 +200,12 @@ class PreparedRun:
             **job.settings,
             **resolve(job.method).recorded_settings(job.settings),
         }
+
+    @property
+    def _named_protocol(self) -> dict[str, str]:
+        """The protocol in identities, where the usual one goes without saying."""
+        usual = self.config.protocol == RunConfig.protocol
+        return {} if usual else {"protocol": self.config.protocol}
 
     def context(self, job: Job, base_folder: Callable[[str], Path] | None) -> Context:
         """Return what a method may use beside the data of the present phase.
@@ -203,8 +233,7 @@ class PreparedRun:
 
     def phase_sizes(self, job: Job) -> tuple[int, ...]:
         """Return the number of training images of each phase of a job."""
-        counts = torch.bincount(self.data.train_labels, minlength=self.n_classes)
-        return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
+        return tuple(len(rows) for rows in self.protocol.tasks(self.data, job))
 
     def base_identity(self, seed: int) -> dict[str, Any]:
         """Return what a trained base network must remember, and no other network shares."""
@@ -217,6 +246,7 @@ class PreparedRun:
             "seed": seed,
             "recipe": self.recipe.name,
             "training": to_dict(self.recipe),
+            **self._named_protocol,
             **self.content,
             **({"data": options} if options else {}),
         }
@@ -248,8 +278,11 @@ def prepare(
         if not 1 <= config.classes <= len(order):
             raise InputError(f"classes must be from 1 to {len(order)}, got {config.classes}.")
         order = order[: config.classes]
-    data = restrict(data, order)
+    protocol = PROTOCOLS[config.protocol]
+    data = restrict(protocol.training_data(data), order)
     base = data.default_base if config.base is None else config.base
+    if protocol.classes_return:
+        base = config.base or 0
     chosen = changed(recipe(config.recipe or data.default_recipe), config.recipe_changes)
     device = resolve_device(config.device, "float64") if group is None else group.device
     backbone = name = classifier = None
@@ -264,6 +297,9 @@ def prepare(
         classifier = stored_classifier(path, backbone)
         # Behind symbolic links, so that two spellings of one path are one network.
         name = f"{path.resolve().name}@{metadata['fingerprint'][:_SHORT]}"
+    if protocol.classes_return:
+        # Nothing is trained: what the network was trained on has no place in the stream.
+        data, base = restrict(data, _streamed(len(data.class_names), base)), 0
     n_features = _count_features(data, chosen, backbone, device)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
     given = (backbone, name, classifier)
@@ -280,6 +316,13 @@ def prepare(
         progress,
         group or Group(device),
     )
+
+
+def _streamed(n_classes: int, base: int) -> range:
+    """Return the classes of a stream: all but those of the base."""
+    if not 0 <= base < n_classes:
+        raise InputError(f"base must be from 0 to {n_classes - 1}, or no class is left, got {base}.")
+    return range(base, n_classes)
 
 
 def _told_as_work(progress: ProgressListener) -> Callable[[str, int, int | None], None]:

@@ -23,6 +23,10 @@ _SOURCE_OF_RECIPE = {"paper": _PAPER, "imagenet": _PAPER, "authors": "authors' c
 _SOURCE_OF_RECIPE["imagenet-authors"] = "authors' code"
 
 
+#: Data sets of which numbers of pre-trained networks are published.
+PRETRAINED: tuple[str, ...] = tuple(dict.fromkeys(row["dataset"] for row in _FACTS["pretrained"]))
+
+
 @dataclass(frozen=True)
 class Published:
     """Numbers that somebody published for one method, data set and K."""
@@ -96,6 +100,26 @@ def elsewhere(dataset: str, method: str, phases: int) -> tuple[Published, ...]:
         and entry["method"] == method
         and str(phases) in entry["average_accuracy"]
     )
+
+
+def pretrained(dataset: str) -> tuple[str, ...]:
+    """Return what others report with pre-trained networks whose classes come from zero, in words.
+
+    Examples
+    --------
+    >>> pretrained("cub")[0]
+    'AnaCP, DINOv2: Ā 93.80, A_K 90.60 (AnaCP, arXiv 2511.13880, read second-hand)'
+    """
+    lines = []
+    for row in _FACTS["pretrained"]:
+        if row["dataset"] != dataset.partition(":")[0]:
+            continue
+        names = {"average_accuracy": "Ā", "last_accuracy": "A_K"}
+        numbers = ", ".join(f"{names[name]} {row[name]:.2f}" for name in names if name in row)
+        source = row["source"] + ", read second-hand" * row.get("second_hand", False)
+        about = "; ".join(part for part in (row.get("note", ""), source) if part)
+        lines.append(f"{row['method']}, {row['backbone']}: {numbers} ({about})")
+    return tuple(lines)
 
 
 def ablation(dataset: str, expansion: bool, gamma: float, phases: int = 5) -> Published | None:

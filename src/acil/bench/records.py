@@ -203,6 +203,14 @@ def _is_percents(value: Any) -> bool:
     return len(items) > 0 and all(item is None or _PERCENT[0](item) for item in items)
 
 
+def _are_tests(value: Any) -> bool:
+    pairs = value if isinstance(value, list) else [None]
+    return all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and _COUNT[0](pair[0]) and _PERCENT[0](pair[1])
+        for pair in pairs
+    )
+
+
 MEMORY_PARTS = ("samples", "statistics", "weights")
 
 _TEXT: Rule = (lambda value: isinstance(value, str) and bool(value.strip()), "a text that is not empty")
@@ -215,7 +223,12 @@ _POSITIVE = _number(1, math.inf, "a whole number of at least 1", whole=True)
 _PERCENT = _number(0, 100, "a percentage from 0 to 100")
 _AMOUNT = _number(0, math.inf, "a finite number of at least 0")
 _DROP = _number(-100, 100, "percentage points from -100 to 100")
-_PERCENTS = (_is_percents, "a list of percentages from 0 to 100, null for a phase without test images")
+_PERCENTS = (_is_percents, "a list of percentages from 0 to 100, null where there are no test images")
+_TESTS = (_are_tests, "a list of pairs: samples so far, and a percentage from 0 to 100")
+_TEXTS: Rule = (
+    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    "a list of texts",
+)
 _MEMORY = (_is_memory, f"an object with the bytes of {', '.join(MEMORY_PARTS)}")
 
 #: What tells one run from another; `key` makes a key of them.
@@ -257,7 +270,14 @@ REQUIRED: dict[str, dict[str, Rule]] = {
 }
 #: Of any kind of record that has them.
 OPTIONAL: dict[str, Rule] = {
-    **dict.fromkeys(("joint_difference", "condition"), _or_none(_AMOUNT)),
+    **dict.fromkeys(("joint_difference", "condition", "gamma_relative"), _or_none(_AMOUNT)),
+    "memory": _MEMORY,
+    "seconds": _AMOUNT,
+    **dict.fromkeys(("accuracy_many", "accuracy_medium", "accuracy_few"), _or_none(_PERCENT)),
+    "accuracy_by_class": _PERCENTS,
+    "tests": _TESTS,
+    "anytime_accuracy": _or_none(_PERCENT),
+    "never_shown": _TEXTS,
     "job": _TEXT,
     "ended": _AMOUNT,  # seconds since 1970
 }

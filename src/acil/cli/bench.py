@@ -29,6 +29,10 @@ def run(
             "compare: all without wrappers)."
         ),
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="class-incremental (default), long-tailed or si-blurry (K tasks)."),
+    ] = None,
     phases: Annotated[
         str | None, typer.Option(help="Numbers K of phases, comma-separated (default: 5).")
     ] = None,
@@ -68,6 +72,13 @@ def run(
     expansion_size: Annotated[str | None, typer.Option(help="Width of the expansion, or none.")] = None,
     gamma: Annotated[str | None, typer.Option(help="Ridge strength, or auto.")] = None,
     solver: Annotated[str | None, typer.Option(help="gram or recursive.")] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Exemplars of methods that keep some: '20 per class', '2000 in total', or strict: what "
+            "the images of a phase leave of a fixed total."
+        ),
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="float64, float32 or mixed.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda …")] = None,
     root: Annotated[Path | None, typer.Option(help="Folder of the data (default: ACIL_DATA).")] = None,
@@ -87,10 +98,11 @@ def run(
     _import_from_here()
     values: dict[str, Any] = {} if config is None else read_config(config)
     flags = {
-        "dataset": dataset, "methods": method, "phases": phases, "seeds": seeds, "recipe": recipe,
-        "order": order, "suite": suite, "backbone": backbone, "base": base, "classes": classes,
-        "expansion_size": expansion_size, "gamma": gamma, "solver": solver, "dtype": dtype,
-        "device": device, "root": root, "skip_bad": skip_bad or None, "jobs": jobs,
+        "dataset": dataset, "methods": method, "protocol": protocol, "phases": phases, "seeds": seeds,
+        "recipe": recipe, "order": order, "suite": suite, "backbone": backbone, "base": base,
+        "classes": classes, "expansion_size": expansion_size, "gamma": gamma, "solver": solver,
+        "dtype": dtype, "device": device, "root": root, "skip_bad": skip_bad or None, "jobs": jobs,
+        "memory": memory,
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
     values |= dict(assignment(text) for text in set_ or [])

@@ -79,8 +79,11 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Ridge strength γ ≥ 0, as in the paper. It means something only relative to the scale of the
         features (see ``gamma_relative_``). ``"auto"`` chooses it by generalized cross-validation over
         the sums, with every solution from the sums (`solve`). Few new samples keep it.
-    activation : {"relu", "tanh", "gelu", "identity"}, default="relu"
-        Function applied to the expanded features.
+    activation : {"relu", "tanh", "gelu", "identity", "fourier", "gaussian"}, default="relu"
+        Function applied to the expanded features. Two kinds approximate a Gaussian kernel, whose width
+        is the median distance of samples of the first call: random Fourier features, and kernels around
+        samples of the first call, which the model then holds. Models are merged only if one was made
+        from the other, so that they have the same.
     solver : {"gram", "recursive"}, default="gram"
         ``"gram"`` keeps sums and solves when weights are needed: exact, mergeable. ``"recursive"`` is
         the paper's recursion; ``merge``, ``select_gamma``, ``fit_intercept`` and ``gamma="auto"``
@@ -181,7 +184,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         expansion_size: int | None = 2048,
         gamma: float | Literal["auto"] = "auto",
-        activation: Literal["relu", "tanh", "gelu", "identity"] = "relu",
+        activation: Literal["relu", "tanh", "gelu", "identity", "fourier", "gaussian"] = "relu",
         solver: Literal["gram", "recursive"] = "gram",
         dtype: Literal["float64", "float32", "mixed"] = "float64",
         random_state: int | np.random.RandomState | None = 0,
@@ -653,6 +656,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 state = Learnt.new(
                     *(settings, labels[:0], rows.n_features, seed, scaling, rows.names),
                     release=ledger_before(self),
+                    first=samples,
                 )
                 state.check_scale(samples)
             else:

@@ -63,7 +63,8 @@ class Origin:
         if self.fingerprint != other.fingerprint:
             raise InputError(
                 "The models have different expansions, so their sums cannot be added. Fit both with the "
-                "same expansion_size, activation, random_state and clip_norm."
+                "same expansion_size, activation, random_state and clip_norm; of the activations "
+                "'fourier' and 'gaussian', which look at samples, make one model from the other."
             )
         if self.clip_norm is not None and self.dtype != other.dtype:
             raise UnsupportedError(
@@ -264,7 +265,7 @@ class ModelSums:
         sums.counts.copy_(torch.from_numpy(np.array(self.counts)))
         sums.target_total.copy_(torch.from_numpy(np.array(self.class_weight)))
         sums.total_weight, sums.n_samples = float(self.total_weight), int(sums.counts.sum())
-        scale = float(sums.gram.diagonal().clamp(min=0).sum() * max(sums.total_weight, 0.0)) ** 0.5
+        scale = float(sums.gram.diagonal().abs().sum() * max(sums.total_weight, 0.0)) ** 0.5
         off = float((sums.total - sums.moment.sum(dim=1)).norm())
         heavy = float(sums.target_total.sum())
         if off > _ROUNDING[name] * scale or abs(sums.total_weight - heavy) > 1e-8 * heavy:

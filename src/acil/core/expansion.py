@@ -18,7 +18,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh_,
     "gelu": functional.gelu,
     "identity": lambda X: X,
+    # Made from the first samples: cos(x Ω + b), and exp(−‖x − c‖² / 2σ²) of what `project` returns
+    "fourier": torch.cos_,
+    "gaussian": torch.exp_,
 }
+#: Most samples whose distances to each other give the width of a kernel.
+MEASURED = 512
 
 
 @dataclass(eq=False)
@@ -27,6 +32,10 @@ class Expansion:
 
     The projection W_fe has shape (in_features, size), the bias b shape (size,), both float32. Without a
     projection, features pass unchanged. With a clip norm, rows that are longer are scaled to it.
+
+    With "fourier" and "gaussian", products of expanded rows approximate exp(−‖x − x′‖² / 2σ²) up to a
+    factor, or are sums of such kernels around centres, which are learnt features: the columns of the
+    projection. The bias is then 1 / σ.
 
     >>> expansion = Expansion.draw(in_features=3, size=8, activation="relu", seed=0)
     >>> expansion(torch.ones(2, 3, dtype=torch.float64)).shape
@@ -69,6 +78,29 @@ class Expansion:
                 ) from error
         return cls(projection, activation, in_features, clip, offsets)
 
+    @classmethod
+    def fitted(cls, samples: Tensor, size: int, activation: str, seed: int) -> Expansion:
+        """Return an expansion of the kind "fourier" or "gaussian" from samples in random order.
+
+        σ is the median distance of two of them; the first ones are the centres.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        in_features = samples.shape[1]
+        distances = torch.pdist(samples[:MEASURED])
+        distances = distances[distances > 0]
+        inverse = 1 / float(distances.median()) if len(distances) else 1.0
+        if activation == "fourier":
+            projection = inverse * torch.randn(in_features, size, generator=generator)
+            bias = 2 * math.pi * torch.rand(size, generator=generator)
+        elif len(samples) < size:
+            raise InputError(
+                f'activation="gaussian" takes its {size} centres from the samples of the first call, '
+                f"which are {len(samples)}. Give more samples, or a smaller expansion_size."
+            )
+        else:
+            projection, bias = samples[:size].mT, torch.full((size,), inverse)
+        return cls(projection.float().contiguous(), activation, in_features, None, bias.float())
+
     def widened(self, names: Sequence[str], seed: int) -> Expansion:
         """Return that of more features: the seed and the name of each decide its row of W_fe."""
         projection, rows = self.projection, []
@@ -96,12 +128,16 @@ class Expansion:
         return rows
 
     def project(self, X: Tensor) -> Tensor:
-        """Return X W_fe + b, to which no activation is applied; X itself without a projection."""
+        """Return X W_fe + b, to which the activation is applied; X itself without a projection."""
         if self.projection is None:
             return X
         if self._cast is None or self._cast[0].dtype != X.dtype or self._cast[0].device != X.device:
             self._cast = self.projection.to(X), None if self.bias is None else self.bias.to(X)
         projection, bias = self._cast
+        if self.activation == "gaussian" and bias is not None:
+            # −‖x − c‖² / 2σ²
+            distances = torch.cdist(X, projection.mT, compute_mode="use_mm_for_euclid_dist")
+            return distances.mul_(bias).square_().div_(-2)
         return X @ projection if bias is None else torch.addmm(bias, X, projection)
 
     def column_norm(self) -> float:

@@ -14,6 +14,9 @@ from acil.errors import SingularMatrixError
 #: γ relative to trace(gram) / d: half decades from 1e-6 to 10. The last one is never taken: it is best
 #: where nothing can be told, as with one sample of each class.
 GRID = tuple(10 ** (exponent / 2) for exponent in range(-12, 3))
+#: Criteria that differ by less, relatively, are the same: for one sample all are, and rounding must not
+#: choose. The largest of such candidates is taken.
+_SAME = 1e-6
 #: A candidate is judged only if this share of the samples is left over by its degrees of freedom, and
 #: this share of Σ‖y‖² is not explained: below that the criterion is a ratio of small differences.
 _LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
@@ -40,13 +43,19 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0) -> float:
     for index in range(0, len(GRID), 4):
         try_candidate(index)
     for step in (2, 1):
-        best = min(seen, key=seen.__getitem__)
+        best = _best(seen)
         try_candidate(best - step)
         try_candidate(best + step)
-    best = min(seen, key=seen.__getitem__)
+    best = _best(seen)
     if math.isfinite(seen[best]) and best < len(GRID) - 1:
         return GRID[best] * unit
     return max(unit, least) or 1.0  # sums of zeros have no scale: any γ gives the weights 0
+
+
+def _best(seen: dict[int, float]) -> int:
+    """Return the candidate of the least criterion, the largest of those that share it."""
+    least = min(seen.values())
+    return max(index for index, value in seen.items() if value <= least * (1 + _SAME))
 
 
 def criterion(sums: Sums, gamma: float, intercept: bool) -> float:

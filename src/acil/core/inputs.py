@@ -137,6 +137,15 @@ class Rows:
         deviation = torch.where(square.sqrt() > 1e-9 * mean.abs(), square.sqrt(), sizes)
         return torch.stack([mean, deviation])
 
+    def drawn(self, n: int, weights: Tensor | None, seed: int) -> Tensor:
+        """Return at most n rows, drawn without replacement, float64, on the CPU; none of weight 0."""
+        places = torch.arange(len(self)) if weights is None else torch.nonzero(weights > 0).flatten()
+        generator = torch.Generator().manual_seed(seed)
+        chosen = places[torch.randperm(len(places), generator=generator)[:n]]
+        on_device = isinstance(self.source, Tensor)
+        found = self.source[chosen.to(self.source.device) if on_device else chosen.numpy()]
+        return next(Rows(found).blocks(max(1, len(chosen)), torch.float64, _CPU))
+
     def _block(self, start: int, stop: int) -> Tensor:
         if isinstance(self.source, Tensor):
             return self.source[start:stop]

@@ -18,7 +18,7 @@ from acil.core.analytic import AnalyticModel
 from acil.core.cholesky import cholesky_
 from acil.core.exchange import ModelSums, Origin, both_ledgers, require_not_private
 from acil.core.exchange import joined as joined_calibration
-from acil.core.expansion import Expansion
+from acil.core.expansion import MEASURED, Expansion
 from acil.core.gcv import GRID
 from acil.core.inputs import (
     Labels,
@@ -32,7 +32,7 @@ from acil.core.inputs import (
     union,
 )
 from acil.core.linalg import pack_lower, solve_lower
-from acil.core.parameters import scores_of
+from acil.core.parameters import FITTED, scores_of
 from acil.core.recursion import Recursion
 from acil.core.ridge import Ridge
 from acil.core.scores import (
@@ -95,11 +95,13 @@ class Learnt:
         names: Sequence[str] | None = None,
         release: dict[str, Any] | None = None,
         expansion: Expansion | None = None,
+        first: Samples | None = None,
     ) -> Learnt:
         """Return the state that has learnt nothing yet, as settings that were checked describe it.
 
         With names of features, more of them may be added later: see `widened`. ``release`` is that of
-        what was learnt before, which may be the same samples. An expansion that is given is not drawn.
+        what was learnt before, which may be the same samples. An expansion that is given is not drawn,
+        and some kinds are made from the ``first`` samples.
         """
         precision = PRECISIONS[settings["dtype"]]
         device = resolve_device(settings["device"], settings["dtype"])
@@ -109,11 +111,23 @@ class Learnt:
             # Where features have no scale of ours, and scores are the paper's, there is none.
             bias = 0.0 if scaling is None and scores == "ridge" else _BIAS
             bias *= 1.0 if scaling is None else math.sqrt(n_features)
-        if expansion is None:
+        size, kind = settings["expansion_size"], settings["activation"]
+        if expansion is None and size is not None and kind in FITTED:
+            if first is None or names is not None:
+                raise UnsupportedError(
+                    f"activation={kind!r} makes its expansion from the samples of the first call. It is "
+                    "not for streams of named features, for several processes, or for sums without "
+                    "their expansion: learn the first samples alone, and go on from that model."
+                )
+            chosen = first.rows.drawn(max(size, MEASURED), first.weights, seed)
+            if scaling is not None:
+                chosen = (chosen - scaling[0]) / scaling[1]
+            expansion = Expansion.fitted(chosen, size, kind, seed)
+        elif expansion is None:
             expansion = Expansion.draw(
                 n_features if names is None else 0,
-                settings["expansion_size"],
-                settings["activation"],
+                size,
+                kind,
                 seed,
                 None if norm is None else float(norm),
                 float(bias),
@@ -458,7 +472,8 @@ def empty_for(settings: Mapping[str, Any], sums: ModelSums) -> Learnt:
     if given is not None:
         parts = [None if part is None else torch.from_numpy(np.array(part)) for part in (given, bias)]
         right = np.shape(given)[:1] == (sums.n_features,) and len(np.shape(given)) == 2
-        same = bias is None or np.shape(bias) == np.shape(given)[1:]
+        same = np.shape(bias) == np.shape(given)[1:]
+        same |= bias is None and settings["activation"] not in FITTED
         if not (right and same and all(p is None or p.dtype == torch.float32 for p in parts)):
             raise InputError("The sums' projection and bias must be float32 and fit each other.")
         activation, norm = settings["activation"], settings["clip_norm"]

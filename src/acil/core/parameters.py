@@ -18,6 +18,8 @@ from acil.errors import ACILError, InputError, UnsupportedError
 MAX_GAMMA = {"float64": 1e305, "float32": 1e35, "mixed": 1e35}
 #: Largest seed, and length of anything that is counted.
 _MOST = 2**63 - 1
+#: Activations whose expansion is made from the first samples: `acil.core.expansion`.
+FITTED = ("fourier", "gaussian")
 _DEVICES = re.compile("auto|(cpu|cuda|mps|xpu)(:[0-9]{1,3})?")
 
 
@@ -130,7 +132,7 @@ _TABLE = (
     Parameter(
         "activation",
         "relu",
-        one_of("relu", "tanh", "gelu", "identity"),
+        one_of("relu", "tanh", "gelu", "identity", *FITTED),
         "Function applied to the expanded features.",
         learnt=True,
     ),
@@ -236,6 +238,20 @@ def _conflicts(settings: Mapping[str, Any]) -> list[ACILError]:
             InputError(
                 'scores="discriminant" has intercepts and balances classes by itself. Leave out '
                 "fit_intercept and class_balance."
+            )
+        )
+    fitted = settings["activation"] in FITTED and settings["expansion_size"] is not None
+    if fitted and settings["expansion_bias"] != "auto":
+        found.append(
+            InputError(
+                f"activation={settings['activation']!r} has biases of its own. Leave out expansion_bias."
+            )
+        )
+    if fitted and settings["clip_norm"] is not None:
+        found.append(
+            UnsupportedError(
+                f"activation={settings['activation']!r} looks at samples, and with clip_norm nothing may "
+                'but the sums. Use activation="relu", or leave out clip_norm.'
             )
         )
     return found

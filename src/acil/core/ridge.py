@@ -289,6 +289,8 @@ class Ridge:
         least = factor.least_eigenvalue(more)
         if more is None:
             self._least = 0.9 * least  # the estimate comes from above
+        if least <= 0:  # rounding has taken all of it
+            return math.inf
         return max(1.0, (self._largest_eigenvalue() + gamma) / least)
 
     def _require_float32_to_do(self, solution: Solution) -> None:

@@ -76,6 +76,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **ACTIVATIONS,
     "relu": functional.relu,
     "tanh": torch.tanh,
+    "fourier": torch.cos,
 }
 
 
@@ -95,6 +96,10 @@ class _Head(nn.Module):
         super().__init__()
         model = learnt_of(clf).model
         projection, self._activation = model.expansion.projection, model.expansion.activation
+        if projection is not None and self._activation == "gaussian":
+            raise UnsupportedError(
+                'A model with activation="gaussian" holds samples, and is not exported. Learn with another.'
+            )
         self.projection = None if projection is None else _constant(projection)
         self.bias = None if model.expansion.bias is None else _constant(model.expansion.bias)
         scaling = learnt_of(clf).scaling

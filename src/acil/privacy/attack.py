@@ -16,7 +16,7 @@ from acil.core.expansion import Expansion
 from acil.core.inputs import Rows
 from acil.core.linalg import mirror_
 from acil.core.recursion import Recursion
-from acil.errors import InputError
+from acil.errors import InputError, UnsupportedError
 from acil.privacy import SCOPE
 from acil.privacy.recovery import Recovered, backbone_features, recover, recover_from_weights
 
@@ -140,6 +140,11 @@ def audit(
         origin_of(model).require_same(origin_of(previous))
     given, unseen = (None if X is None else check_query(model, X) for X in (features, others))
     known = _Known.of(model)
+    if known.expansion.projection is not None and known.expansion.activation == "gaussian":
+        raise UnsupportedError(
+            f"There is nothing to attack: the model holds {known.expansion.size} samples as they are, the "
+            'centres of activation="gaussian". Whoever has its file has them.'
+        )
     base = None if previous is None else _Known.of(previous)
     if base is not None and base.n_samples > known.n_samples:
         known, base, direction = base, known, "forgotten"

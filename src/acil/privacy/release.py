@@ -28,7 +28,7 @@ from acil.core.inputs import (
 )
 from acil.core.linalg import mirror_
 from acil.core.model import Learnt
-from acil.core.parameters import is_number
+from acil.core.parameters import FITTED, is_number
 from acil.core.ridge import Ridge
 from acil.core.scores import Calibration, discriminant, released
 from acil.core.sums import Sums
@@ -222,6 +222,11 @@ def require_releasable(model: ACILClassifier, state: Learnt) -> Expansion:
     """Return the expansion of a model, or raise if no private release of it can be made."""
     state.require_sums_of_samples()
     expansion = state.model.expansion
+    if expansion.projection is not None and expansion.activation in FITTED:
+        raise UnsupportedError(
+            f"A release needs an expansion that says nothing of the samples. That of this model, "
+            f"activation={expansion.activation!r}, was made from samples. Learn with another activation."
+        )
     if expansion.clip_norm is None:
         raise UnsupportedError(
             "A release needs rows of bounded length. Learn the model with clip_norm, chosen without the "

@@ -46,8 +46,42 @@ def test_rules_give_the_number_for_each_class(text, n_classes, quota):
     assert MemoryRule.parse(text).quota(n_classes) == quota
 
 
+#: CIFAR-100 in five phases.
+CIFAR = (25_000, *[5000] * 5)
+
+
 @pytest.mark.parametrize(
-    "text", ["20", "0 per class", "-3 in total", "20 per phase", "20 per class or so"]
+    ("text", "sizes", "kept"),
+    [
+        ("strict", CIFAR, [2000] * 6),
+        ("20 per class, strict", CIFAR, [2000] * 6),
+        (" 300 in total , strict ", CIFAR, [300] * 6),
+        # 2,000 and the largest later phase: smaller ones leave more. The last one's room stays.
+        ("strict", (25_000, 300, 500, 200, 400), [2200, 2000, 2300, 2100, 2100]),
+        # Without a base phase the first one counts in no total, and a single one leaves nothing to plan.
+        ("strict", (5000, 5000), [2000] * 2),
+        ("strict", (5000,), [2000]),
+    ],
+)
+def test_strict_rules_keep_what_the_images_of_the_next_phase_leave(text, sizes, kept):
+    rule = MemoryRule.parse(text)
+    found = [rule.after(index, sizes, 100) for index in range(len(sizes))]
+    assert [one.quota(1) for one in found] == kept
+    assert all(one.scope == "in total" and not one.strict for one in found)
+    rows = zip(found, sizes[1:], strict=False)
+    assert all(one.quota(1) + n == rule.budget(100) + max(sizes[1:]) for one, n in rows)
+
+
+def test_rules_that_are_not_strict_are_the_same_after_every_phase():
+    for text in ("20 per class", "2000 in total"):
+        rule = MemoryRule.parse(text)
+        assert {rule.after(index, CIFAR, 100) for index in range(6)} == {rule}
+        assert rule.budget(100) == 2000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["20", "0 per class", "-3 in total", "20 per phase", "20 per class or so", "strictly", "20 strict"],
 )
 def test_unreadable_rules_are_refused(text):
     with pytest.raises(InputError, match="memory_rule"):
@@ -111,5 +145,5 @@ def test_state_restores_pixels_and_labels():
     again = ExemplarMemory(memory.rule, 4)
     again.load_state_dict(memory.state_dict())
     assert same_state(again, memory)
-    new = memory.pixels[:2], torch.tensor([2, 2])
+    new = ImageSet(memory.pixels[:2]), torch.tensor([2, 2])
     assert again.with_new(*new)[1].tolist() == [2, 2, 0, 0, 1, 1]

@@ -51,9 +51,9 @@ def config(backbone, **changes):
 def test_command_runs_every_method_to_a_sensible_accuracy(first_run, name, k):
     rows = [r for r in records(first_run, "phase") if (r["method"], r["phases"]) == (name, k)]
     assert [row["classes_seen"] for row in rows] == ([5, 10] if k == 1 else [5, 6, 7, 8, 9, 10])
-    assert rows[-1]["accuracy"] > (60 if name == "ncm" else 85)
+    assert rows[-1]["accuracy"] > {"ncm": 60, "gkeal": 80}.get(name, 85)
     assert rows[0]["accuracy"] > 90
-    assert all(row["memory"]["samples"] == 0 for row in rows)
+    assert all((row["memory"]["samples"] > 0) == (name == "gkeal") for row in rows)
     assert all(row["memory"]["weights"] >= NETWORK for row in rows)
     assert rows[-1]["memory"]["statistics"] > rows[0]["memory"]["statistics"] > 0
 

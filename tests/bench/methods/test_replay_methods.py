@@ -20,6 +20,8 @@ from acil.errors import InputError, NotFittedError
 from support.replay_problem import REPLAY_METHODS, learnt, make_context, make_phases, paper_context
 from support.small_training import CPU, images_of, same_state
 
+#: Methods that keep exemplars, without wrappers.
+WITH_EXEMPLARS = ("lwf-exemplars", "icarl", "icarl-bce", "bic", "lucir", "podnet", "eeil")
 LONGER = Training(epochs=6, batch_size=16, learning_rate=0.1, schedule="cosine", warmup=1)
 
 
@@ -64,6 +66,33 @@ def test_total_rule_shrinks_the_sets_of_old_classes():
     # Chosen by the network after the phase
     chosen = herd(network_features(method.network.backbone, phase.images, CPU), 2)
     assert torch.equal(method.exemplars.pixels[-2:], phase.images.pixels()[chosen])
+
+
+@pytest.mark.parametrize("name", [*WITH_EXEMPLARS, "podnet+aanets"])
+def test_strict_memory_holds_exemplars_and_images_of_every_phase(fits, name):
+    phases = make_phases((2, 2, 1, 1), per_class=20)
+    sizes, seen = [len(phase.labels) for phase in phases], [2, 4, 5, 6]
+    context = make_context(settings={"memory_rule": "4 per class, strict"}, phase_sizes=tuple(sizes))
+    method = resolve(name)(context)
+    kept, room = [], 4 * 6 + 40
+    for index, phase in enumerate(phases):
+        assert index == 0 or len(method.exemplars) + sizes[index] <= room
+        method.learn(phase)
+        counts = torch.bincount(method.exemplars.labels).tolist()
+        assert len(set(counts)) == 1
+        kept.append(counts[0])
+        assert method.kept_images(index, sizes, seen) == len(method.exemplars)
+    # 24, 44, 44 and 44 images, in equal parts
+    assert kept == [12, 11, 8, 7]
+    # Stage 1 of bic leaves out some of each class.
+    assert all(len(labels) <= room for _, labels, _ in fits)
+    with pytest.raises(InputError, match="sizes of all phases"):
+        resolve(name)(make_context(settings={"memory_rule": "strict"}))
+
+
+def test_every_method_with_exemplars_takes_a_strict_memory():
+    found = {name for name in REPLAY_METHODS if "memory_rule" in resolve(name).setting_names()}
+    assert found == {*WITH_EXEMPLARS, "lucir+mnemonics", "podnet+aanets"}
 
 
 def test_exemplars_against_forgetting():

@@ -250,6 +250,21 @@ def test_memory_and_new_images_follow_the_actions(fits):
     assert method.trained_images([40, 40, 40], [2, 4, 6]) == 2 * (60 + 62)
 
 
+@pytest.mark.parametrize("host", ["lucir", "podnet"])
+def test_strict_memory_is_the_accounting_of_rmm_that_moves_nothing(fits, host):
+    """Base phase, then two equal ones: the same images are trained on, with and without the wrapper."""
+    phases = make_phases((2, 2, 2), per_class=20)
+    found = []
+    for name, rule in ((host, "4 per class, strict"), (f"{host}+rmm", "4 per class")):
+        fits.clear()
+        context = rmm_context((40, 40, 40), [0.0] * 3, memory_rule=rule)
+        method = learnt(name, phases, context)
+        counts = [torch.bincount(labels).tolist() for _, labels, _ in fits]
+        found.append((counts, torch.bincount(method.exemplars.labels).tolist(), method.memory()))
+        assert all(sum(labels) <= 24 + 40 for labels in counts)
+    assert found[0] == found[1]
+
+
 def test_actions_that_do_not_fit_are_refused():
     make = resolve("podnet+aanets+rmm")
     with pytest.raises(InputError, match="sizes of all phases"):

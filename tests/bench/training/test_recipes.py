@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from acil.bench.training import fields
+from acil.bench.training import settings
 from acil.bench.training.recipes import RECIPES, recipe, to_dict
 from acil.encoders.images.backbones import build
 from acil.errors import InputError
@@ -31,7 +31,7 @@ def test_best_differs_from_strong_in_base_training_alone():
     differing = {key for key in best if best[key] != strong[key]}
     assert differing == {"name", "training"}
     changes = {"training.epochs": 600, "training.auxiliary.copies": 1}
-    assert fields.changed(recipe("strong"), changes).training == recipe("best").training
+    assert settings.changed(recipe("strong"), changes).training == recipe("best").training
 
 
 def test_resnet18_is_trained_as_best_and_has_gamma_at_the_same_share():
@@ -57,7 +57,7 @@ def test_recipes_are_json():
 
 
 def test_text_is_read_as_the_type_of_the_setting():
-    changed = fields.changed(
+    changed = settings.changed(
         recipe("paper"),
         {
             "training.epochs": "3",
@@ -86,7 +86,7 @@ def test_text_is_read_as_the_type_of_the_setting():
 
 def test_values_of_the_right_type_are_taken_as_they_are():
     changes = {"training.epochs": 3, "training.milestones": [1], "features.length": None}
-    changed = fields.changed(recipe("strong"), changes)
+    changed = settings.changed(recipe("strong"), changes)
     assert (changed.training.epochs, changed.training.milestones) == (3, (1,))
     assert changed.features.length is None
 
@@ -96,7 +96,7 @@ def test_values_of_the_right_type_are_taken_as_they_are():
 )
 def test_unknown_key_is_an_error_that_names_the_known(key):
     with pytest.raises(InputError) as caught:
-        fields.changed(recipe("paper"), {key: "3"})
+        settings.changed(recipe("paper"), {key: "3"})
     for known in ("training.epochs", "features.taps", "expansion_size", "backbone_options.KEY"):
         assert known in str(caught.value)
 
@@ -120,14 +120,14 @@ def test_unknown_key_is_an_error_that_names_the_known(key):
 )
 def test_value_of_the_wrong_type_is_an_error_that_says_what_is_expected(key, value, expected):
     with pytest.raises(InputError, match=expected) as caught:
-        fields.changed(recipe("paper"), {key: value})
+        settings.changed(recipe("paper"), {key: value})
     assert key in str(caught.value)
 
 
 def test_values_out_of_range_are_errors():
     for key, value in (("gamma", -1.0), ("expansion_size", 0), ("features.grid", 0)):
         with pytest.raises(InputError, match=key.partition(".")[2] or key):
-            fields.changed(recipe("paper"), {key: value})
+            settings.changed(recipe("paper"), {key: value})
 
 
 def test_unknown_recipe_is_an_error_that_names_the_known():

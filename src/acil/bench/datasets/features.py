@@ -1,4 +1,4 @@
-"""Embeddings of any network, from one safetensors or npz file."""
+"""Embeddings of any network: from one safetensors or npz file, or from what `acil embed` has written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from acil.bench.datasets import ROOT_VARIABLE, Dataset
+from acil.bench.published import PRETRAINED
 from acil.core.files.reading import TensorFile
 from acil.encoders.images.imageset import ImageSet
+from acil.encoders.images.listing import holds_features
+from acil.encoders.tables import read_features
 from acil.errors import InputError
 
 #: What an array is → the names it may have.
@@ -27,23 +30,38 @@ _SUFFIXES = (".safetensors", ".npz")
 _DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError)
 
 
-def load(root: Path | None) -> Dataset:
-    """Return the features and labels in a file.
+def load(root: Path | None, *, published_as: str | None = None) -> Dataset:
+    """Return the features and labels in a file, or in a folder with a file for each split.
 
     It has ``train_features`` and ``test_features`` of shape (n, f), used as float32, and
     ``train_labels`` and ``test_labels`` of shape (n,), whole numbers or (npz only) texts; the names
-    ``X_train``, ``y_train``, ``X_test``, ``y_test`` are understood too. Classes are the different
-    training labels, sorted; their names are the labels as text.
+    ``X_train``, ``y_train``, ``X_test``, ``y_test`` are understood too. A folder has ``train.npz`` and
+    ``test.npz``, or other files that `acil.encoders.tables.read_features` reads. Classes are the
+    different training labels, sorted; their names are the labels as text.
+
+    ``published_as`` names the data set that these are features of, if others have published numbers for
+    it: a report then shows them.
     """
+    if published_as not in (None, *PRETRAINED):
+        raise InputError(
+            f"Nothing is published of {published_as!r}. Known: {', '.join(PRETRAINED)}. Leave out "
+            "data.published_as."
+        )
     if root is None:
         raise InputError(
             "Which file holds the features? Write features:FILE, give --root FILE or set "
             f"{ROOT_VARIABLE}."
         )
     path = root
-    if path.suffix not in _SUFFIXES:
-        raise InputError(f"A file of features must end with {' or '.join(_SUFFIXES)}, got {path}.")
-    arrays = _read(path)
+    if path.is_dir():
+        arrays = _read_folder(path)
+    elif path.suffix not in _SUFFIXES:
+        raise InputError(
+            f"A file of features must end with {' or '.join(_SUFFIXES)}, or be a folder with train.npz "
+            f"and test.npz. Got {path}."
+        )
+    else:
+        arrays = _read(path)
     train = _features(path, "train_features", arrays)
     test = _features(path, "test_features", arrays)
     if train.shape[1] != test.shape[1]:
@@ -70,6 +88,25 @@ def load(root: Path | None) -> Dataset:
         default_recipe="features",
         default_base=len(classes) // 2,
     )
+
+
+def _read_folder(folder: Path) -> dict[str, Any]:
+    """Return the four arrays of the files of both splits."""
+    found = {}
+    for split in ("train", "test"):
+        files = [file for file in sorted(folder.glob(f"{split}.*")) if holds_features(file)]
+        if len(files) != 1:
+            raise InputError(
+                f"{folder} must have one file of features {split}.npz, .parquet or .csv, got "
+                f"{', '.join(file.name for file in files) or 'none'}. Images become one by: acil embed "
+                f"IMAGES -o {folder / split}.npz"
+            )
+        samples = read_features(files[0])
+        if "" in samples.labels:
+            raise InputError(f"{files[0]} has rows without a label. Embed a folder for each class.")
+        found[f"{split}_features"] = samples.features
+        found[f"{split}_labels"] = samples.labels
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -39,6 +39,8 @@ from acil.errors import ACILError, InputError
 
 #: Images of the whole, as published.
 TRAIN_IMAGES, VAL_IMAGES = 1_281_167, 50_000
+#: Bytes of the official archives.
+_ARCHIVES = 147_897_477_120 + 6_744_924_160
 #: Names of the official files.
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKIT, DEVKIT_TAR = "ILSVRC2012_devkit_t12", "ILSVRC2012_devkit_t12.tar.gz"
@@ -130,9 +132,9 @@ def load(
 
     With ``check`` every image is decoded once; where it stands is kept in ``cache``, so that it goes on
     after an interruption. Those that cannot be read are then an error, or with ``skip_bad`` left out.
-    With ``outline`` nothing is listed: images are counted, for a plan.
+    With ``outline`` nothing is listed: images are counted, for a plan. Then the folder may be empty.
     """
-    folder = _existing(root)
+    folder = _existing(root, outline)
     if type(size) is not int or not 1 <= size <= 4096:
         raise InputError(f"size must be a whole number of pixels from 1 to 4096, got {size!r}.")
     scaled = round(size * 256 / 224) if resize is None else resize
@@ -142,7 +144,8 @@ def load(
     wnids = everything if n_classes == 1000 else tuple(everything[i] for i in imagenet_subset(subset))
     kept = Path(cache or os.environ.get(CACHE_VARIABLE) or folder / ".acil-cache")
     source = _Source(folder, wnids, kept, progress)
-    source.check()
+    if not (outline and source.empty):
+        source.check()
     advice = f"acil data prepare {'imagenet' if n_classes == 1000 else 'imagenet100'}:{folder}"
     options = {"size": size, "crop": size / scaled, "workers": workers, "advice": advice}
     notes: tuple[str, ...] = ()
@@ -235,6 +238,12 @@ class _Source:
         self.train_folder, self.val_folder = images / "train", images / "val"
         self.train_tar = _first(root / TRAIN_TAR, images / TRAIN_TAR)
         self.val_tar = _first(root / VAL_TAR, images / VAL_TAR)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of it is there."""
+        folders = self.train_folder.is_dir() or self.val_folder.is_dir()
+        return not folders and self.train_tar is None and self.val_tar is None
 
     def check(self) -> None:
         """Raise with what is missing or odd, and the command that mends it."""
@@ -362,6 +371,11 @@ class _Source:
     ) -> tuple[tuple[ImageSet, Tensor], tuple[ImageSet, Tensor], tuple[str, ...]]:
         """Return both splits with nothing but the number of images of each class, and what to know."""
         made, notes = [], []
+        if self.empty:
+            notes.append(
+                f"{self.root} holds nothing yet: images are those published. The two archives take "
+                f"{_ARCHIVES / 2**30:.0f} GiB, and are read as they are"
+            )
         for folder, per_class in (
             (self.train_folder, round(TRAIN_IMAGES / 1000)),
             (self.val_folder, VAL_IMAGES // 1000),
@@ -375,7 +389,7 @@ class _Source:
                         break
                     counts[label] = max(1, sum(1 for _ in os.scandir(folder / wnid)))
                     counted += 1
-            if counted < len(self.wnids):
+            if counted < len(self.wnids) and not self.empty:
                 notes.append(
                     f"{folder.name}: the images of {counted} of {len(self.wnids)} classes were counted; "
                     f"for the others stands the official mean, {per_class} a class"
@@ -433,12 +447,12 @@ class _Source:
         return _read_index(kept)
 
 
-def _existing(root: Path | None) -> Path:
+def _existing(root: Path | None, outline: bool) -> Path:
     if root is None:
         raise InputError(
             f"Which folder holds ImageNet? Write imagenet:DIR, give --root DIR or set {ROOT_VARIABLE}."
         )
-    if not root.is_dir():
+    if not root.is_dir() and not (outline and not root.exists()):
         raise InputError(f"There is no folder {root}. Give the one that holds ImageNet.")
     return root
 

@@ -103,6 +103,8 @@ class ACIL(FrozenMethod):
         learn_phase(self.classifier, features, phase, self.context.group)
 
     def _predict(self, features: Tensor) -> Tensor:
+        if len(features) == 0:
+            return torch.zeros(0, dtype=torch.int64)
         labels: Tensor = self.classifier.predict(features)
         return labels.cpu()
 
@@ -110,37 +112,48 @@ class ACIL(FrozenMethod):
         return classifier_memory(self.classifier)
 
 
-def new_classifier(context: Context) -> ACILClassifier:
-    """Return the untrained head that recipe and settings ask for."""
+def new_classifier(context: Context, **own: Any) -> ACILClassifier:
+    """Return the untrained head that recipe, settings and the method itself ask for."""
     recipe, settings = context.recipe, context.settings
-    made = ACILClassifier(
-        expansion_size=settings.get("expansion_size", recipe.expansion_size),
-        gamma=settings.get("gamma", recipe.gamma),
-        solver=settings.get("solver", "gram"),
-        dtype=settings.get("dtype", recipe.dtype),
-        scores="ridge",
-        random_state=context.seed,
-        device=str(context.device),
-    )
+    asked = {
+        "expansion_size": settings.get("expansion_size", recipe.expansion_size),
+        "gamma": settings.get("gamma", recipe.gamma),
+        "solver": settings.get("solver", "gram"),
+        "dtype": settings.get("dtype", recipe.dtype),
+        "scores": "ridge",
+        "random_state": context.seed,
+        "device": str(context.device),
+    }
+    made = ACILClassifier(**asked | own)
     check_parameters(made)
     return made
 
 
 def learn_phase(
-    classifier: ACILClassifier, features: Tensor, phase: Phase, group: Group | None = None
+    classifier: ACILClassifier,
+    features: Tensor,
+    phase: Phase,
+    group: Group | None = None,
+    weights: Tensor | None = None,
 ) -> None:
     """Add a phase to a head, so that a resumed run goes on with the same bits."""
     # Solve from the sums alone: a resumed run has no factor to correct.
     classifier.compact(memory=False)
-    learn(classifier, features, phase.labels, group)
+    learn(classifier, features, phase.labels, group, weights)
 
 
-def learn(classifier: ACILClassifier, features: Tensor, labels: Tensor, group: Group | None) -> None:
+def learn(
+    classifier: ACILClassifier,
+    features: Tensor,
+    labels: Tensor,
+    group: Group | None,
+    weights: Tensor | None = None,
+) -> None:
     """Add samples to a head; in a group, those of all processes."""
     if group is None:
-        classifier.partial_fit(features, labels)
+        classifier.partial_fit(features, labels, sample_weight=weights)
     else:
-        partial_fit(classifier, features, labels, group=group)
+        partial_fit(classifier, features, labels, sample_weight=weights, group=group)
 
 
 def classifier_memory(classifier: ACILClassifier) -> MemoryUse:

@@ -134,6 +134,22 @@ class Planning:
         return bool(getattr(self.method, "grouping_free", False))
 
     @property
+    def classes_return(self) -> bool:
+        """Whether classes may come again in a later phase: attribute of the method's class.
+
+        By default if the grouping into phases does not matter.
+        """
+        return bool(getattr(self.method, "classes_return", self.grouping_free))
+
+    @property
+    def first_phase_matters(self) -> bool:
+        """Whether its state depends on which samples come first: attribute of the method's class.
+
+        Then one run serves several groupings only if they begin with the same base phase.
+        """
+        return bool(getattr(self.method, "first_phase_matters", False))
+
+    @property
     def trains_network(self) -> bool:
         """Whether it trains a network on images, not features: attribute of the method's class."""
         return bool(getattr(self.method, "trains_network", False))
@@ -190,6 +206,13 @@ class Planning:
 
         Base networks, which jobs share, are not counted. Of jobs that run side by side, those that
         train most begin. Phases have ``sizes`` images, and ``seen`` classes are known after each.
+        """
+        return 0
+
+    def held_images(self, context: Context, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        """Return how many images it has in memory at a time, where those of a data set are in files.
+
+        Phases have ``sizes`` images, and ``seen`` classes are known after each.
         """
         return 0
 

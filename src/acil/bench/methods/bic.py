@@ -36,6 +36,7 @@ from acil.bench.methods.base_network import classifier_scores, network_features
 from acil.bench.methods.incremental import IncrementalNetwork, Schedules
 from acil.bench.training.objectives import Capturable, Distilling, Scored
 from acil.bench.training.settings import Settings, check_rising
+from acil.encoders.images.imageset import ImageSet
 from acil.errors import InputError
 
 
@@ -111,6 +112,12 @@ def hold_out(labels: Tensor, n_old: int, wanted: int, generator: torch.Generator
     return held
 
 
+def _where(images: Tensor | ImageSet, chosen: Tensor) -> Tensor | ImageSet:
+    if isinstance(images, Tensor):
+        return images[chosen]
+    return images.subset(torch.nonzero(chosen).flatten())
+
+
 class BiC(IncrementalNetwork):
     """Distil on exemplars and correct the newest scores."""
 
@@ -136,8 +143,8 @@ class BiC(IncrementalNetwork):
         student = self.grown_student(phase)
         share, temperature = self.n_seen / phase.n_seen, self.settings.temperature
         objective = Distilling(self.teacher(), self.n_seen, temperature, 1 - share, share)
-        self.fit(student, (images[~held], labels[~held]), phase, objective)
-        features = network_features(student.backbone, images[held], self.context.device)
+        self.fit(student, (_where(images, ~held), labels[~held]), phase, objective)
+        features = network_features(student.backbone, _where(images, held), self.context.device)
         scores = classifier_scores(student.classifier, features, self.context.device)
         self.correction = self.fitted_correction(scores, labels[held])
         return student

@@ -116,6 +116,8 @@ class MeansMethod(FrozenMethod):
 
     #: Whether one scatter of all classes is kept, from which weights of each class are solved.
     with_scatter: ClassVar[bool] = False
+    #: Width that rows grow to while they are scored.
+    row_width = 1
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -139,7 +141,10 @@ class MeansMethod(FrozenMethod):
         labels = self.means.labels
         if len(labels) == 0:
             raise NotFittedError("This method has not learnt any class yet. Let it learn a phase first.")
-        score, rows = self.scorer(), blocks(features, self.context.device, len(labels))
+        score, rows = (
+            self.scorer(),
+            blocks(features, self.context.device, max(len(labels), self.row_width)),
+        )
         return labels[torch.cat([score(block).argmax(dim=1).cpu() for block in rows])]
 
     def _memory(self) -> MemoryUse:

@@ -218,6 +218,7 @@ class DGR(IncrementalNetwork):
     """Draw images of old classes and distil the old network on them; keep no image."""
 
     name = "dgr"
+    holds_phases = True
     settings_type = DGRSettings
 
     generator_network: Generator

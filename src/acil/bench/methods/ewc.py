@@ -114,6 +114,7 @@ class EWC(IncrementalNetwork):
     """Hold weights by their Fisher information; keep no image."""
 
     name = "ewc"
+    holds_phases = True
     settings_type = EWCSettings
     #: PyCIL's, for CIFAR.
     schedules: ClassVar[Schedules] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,30 +23,57 @@ _MOVES_PER_PICK = 50
 class MemoryRule:
     """How many exemplars are kept.
 
+    A strict rule is a memory for exemplars *and* images of a phase, see `after`.
+
     Examples
     --------
     >>> MemoryRule.parse("2000 in total").quota(60)
+    33
+    >>> MemoryRule.parse("strict").after(1, (25_000, 5000, 5000), n_classes=100).quota(60)
     33
     """
 
     count: int | None  # None keeps everything, 0 nothing
     scope: Literal["per class", "in total"]  # "in total" is divided by the classes seen, rounding down
+    strict: bool = False
 
     @classmethod
     def parse(cls, text: str) -> MemoryRule:
-        """Read "N per class" or "N in total"."""
-        found = re.fullmatch(r"\s*(\d+)\s+(per class|in total)\s*", text)
+        """Read "N per class" or "N in total", either with ", strict"; "strict" alone is 20 per class."""
+        given = "20 per class, strict" if text.strip() == "strict" else text
+        found = re.fullmatch(r"\s*(\d+)\s+(per class|in total)\s*(,\s*strict\s*)?", given)
         if found is None or int(found[1]) < 1:
             raise InputError(
-                f"memory_rule must be like '20 per class' or '2000 in total'. Got {text!r} instead."
+                "memory_rule must be like '20 per class', '2000 in total', 'strict' or '20 per class, "
+                f"strict'. Got {text!r} instead."
             )
-        return cls(int(found[1]), "per class" if found[2] == "per class" else "in total")
+        scope: Literal["per class", "in total"] = "per class" if found[2] == "per class" else "in total"
+        return cls(int(found[1]), scope, strict=found[3] is not None)
 
     def quota(self, n_classes: int) -> int | None:
         """Return how many exemplars each of so many classes may have; None for no limit."""
         if self.count is None or self.scope == "per class":
             return self.count
         return self.count // n_classes
+
+    def budget(self, n_classes: int) -> int:
+        """Return how many exemplars there are in the end, with so many classes in all."""
+        return (self.count or 0) * (n_classes if self.scope == "per class" else 1)
+
+    def after(self, index: int, sizes: Sequence[int], n_classes: int) -> MemoryRule:
+        """Return the rule that holds after a phase of a run whose phases have so many images.
+
+        Under a strict one, old exemplars and the images of a later phase together are at most B + n, B
+        the `budget` and n the images of the largest later phase: what the next phase leaves of that is
+        for exemplars. After the last phase there are as many as it had itself. The base phase comes
+        before: its images are not counted.
+        """
+        if not self.strict:
+            return self
+        later = sizes[1:]
+        following = sizes[index + 1] if index + 1 < len(sizes) else sum(later[-1:])
+        total = self.budget(n_classes) + max(later, default=0)
+        return MemoryRule(total - following, "in total")
 
 
 class ExemplarMemory:
@@ -75,11 +102,9 @@ class ExemplarMemory:
         """Bytes of pixels and labels."""
         return self.labels.nbytes + self.pixels.nbytes
 
-    def with_new(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the data of a phase and the exemplars of old classes, together."""
-        if len(self) == 0:
-            return pixels, labels
-        return torch.cat([pixels, self.pixels]), torch.cat([labels, self.labels])
+    def with_new(self, images: ImageSet, labels: Tensor) -> tuple[Tensor | ImageSet, Tensor]:
+        """Return the data of a phase and the exemplars of old classes, together, to train on."""
+        return images.to_train_with(self.pixels), torch.cat([labels, self.labels])
 
     def update(
         self,

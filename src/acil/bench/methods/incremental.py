@@ -90,6 +90,11 @@ class NetworkPlanning(Planning):
     def trained_images(self, context: Context, sizes: Sequence[int], seen: Sequence[int]) -> int:
         return self(context).trained_images(sizes, seen)
 
+    def held_images(self, context: Context, sizes: Sequence[int], seen: Sequence[int]) -> int:
+        method = self(context)
+        kept = max(method.kept_images(k, sizes, seen) for k in range(len(sizes)))
+        return kept + (max(sizes) if self.method.holds_phases else 0)
+
 
 class IncrementalNetwork(Method):
     """A method whose state is a network, and exemplars if its settings have a ``memory_rule``.
@@ -109,6 +114,8 @@ class IncrementalNetwork(Method):
     schedules: ClassVar[Schedules] = {}
     #: Whether increments train with the recipe's auxiliary tasks: those without an objective do.
     with_auxiliary_tasks: ClassVar[bool] = False
+    #: Whether it reads all images of a phase into memory, where others read them while they train.
+    holds_phases: ClassVar[bool] = False
 
     def __init__(self, context: Context, wrappers: Sequence[type[Wrapper]] = ()) -> None:
         super().__init__(context)
@@ -118,6 +125,10 @@ class IncrementalNetwork(Method):
         #: Number of classes seen after each phase.
         self.history: list[int] = []
         self.exemplars = ExemplarMemory(self.memory_rule(self.settings), context.n_classes)
+        if self.exemplars.rule.strict and not context.phase_sizes:
+            raise InputError(
+                "A strict memory_rule plans ahead: it must be told the sizes of all phases."
+            )
         self.wrappers = [make(self) for make in wrappers]
         #: With its wrappers, for messages and the names of checkpoints.
         self.full_name = "+".join([self.name, *(wrapper.name for wrapper in wrappers)])
@@ -184,14 +195,20 @@ class IncrementalNetwork(Method):
 
     def kept_images(self, index: int, sizes: Sequence[int], seen: Sequence[int]) -> int:
         """Return how many exemplars there are after a phase."""
-        learnt, quota = sum(sizes[: index + 1]), self.exemplars.rule.quota(seen[index])
+        learnt, quota = sum(sizes[: index + 1]), self.rule_after(index).quota(seen[index])
         for wrapper in self.wrappers:
             quota = wrapper.quota(quota, index, seen[index])
         return learnt if quota is None else min(learnt, quota * seen[index])
 
+    def rule_after(self, index: int) -> MemoryRule:
+        """Return how many exemplars are kept after a phase."""
+        context = self.context
+        return self.memory_rule(self.settings).after(index, context.phase_sizes, context.n_classes)
+
     def learn(self, phase: Phase) -> None:
         """Learn one phase from its own data, and from the exemplars."""
         self._check(phase)
+        self.exemplars.rule = self.rule_after(len(self.history))
         for wrapper in self.wrappers:
             phase = wrapper.before(phase)
         before = self.network
@@ -262,9 +279,9 @@ class IncrementalNetwork(Method):
         """Return a network that saved weights fit into."""
         return Network(backbone, len(weights["classifier.weight"]))
 
-    def data(self, phase: Phase) -> tuple[Tensor, Tensor]:
+    def data(self, phase: Phase) -> tuple[Tensor | ImageSet, Tensor]:
         """Return images and labels of a phase and of the exemplars kept before it."""
-        return self.exemplars.with_new(phase.images.pixels(), phase.labels)
+        return self.exemplars.with_new(phase.images, phase.labels)
 
     def student(self) -> Any:
         """Return a copy of the network, to train; the network itself is the teacher."""
@@ -285,7 +302,11 @@ class IncrementalNetwork(Method):
         return torch.Generator().manual_seed(self.context.seed_for(purpose, phase.n_seen))
 
     def fit(
-        self, network: Any, data: tuple[Tensor, Tensor], phase: Phase, objective: Objective | None = None
+        self,
+        network: Any,
+        data: tuple[Tensor | ImageSet, Tensor],
+        phase: Phase,
+        objective: Objective | None = None,
     ) -> Any:
         """Train a network in place on (images, labels) and return it; a killed run goes on half-way."""
         context = self.context

@@ -103,6 +103,7 @@ class SLDA(MeansMethod):
     """Streaming linear discriminant analysis on frozen features; ``means.scatter`` is t Σ."""
 
     with_scatter = True
+    classes_return = True
     settings_type = SLDASettings
 
     def scorer(self) -> Scorer:

@@ -92,7 +92,7 @@ class Mnemonics(Wrapper):
             found = network_features(backbone, old, device)
             old_means = mean_features(found, old_labels).to(device)
         batches = Batches(
-            torch.cat([phase.images.pixels(), old]),
+            phase.images.to_train_with(old),
             torch.cat([phase.labels, old_labels]),
             host.training,
             preprocessing,

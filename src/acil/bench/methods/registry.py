@@ -15,11 +15,18 @@ from acil.errors import InputError
 #: Name → module and class. A new method is one file and one line here.
 _BUILT_IN = {
     "acil": "acil.bench.methods.acil:ACIL",
+    "aef-ocl": "acil.bench.methods.aef_ocl:AEFOCL",
+    "air": "acil.bench.methods.air:AIR",
+    "anacp": "acil.bench.methods.anacp:AnaCP",
     "ds-al": "acil.bench.methods.ds_al:DSAL",
     "fecam": "acil.bench.methods.fecam:FeCAM",
     "fetril": "acil.bench.methods.fetril:FeTrIL",
+    "g-air": "acil.bench.methods.air:GAIR",
+    "gkeal": "acil.bench.methods.gkeal:GKEAL",
+    "klda": "acil.bench.methods.klda:KLDA",
     "lda": "acil.bench.methods.lda:LDA",
     "ncm": "acil.bench.methods.class_means:NCM",
+    "ranpac": "acil.bench.methods.ranpac:RanPAC",
     "slda": "acil.bench.methods.lda:SLDA",
     "finetune": "acil.bench.methods.bounds:Finetune",
     "joint": "acil.bench.methods.bounds:Joint",

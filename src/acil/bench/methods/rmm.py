@@ -78,9 +78,9 @@ class RMM(Wrapper):
 
     def __init__(self, host: IncrementalNetwork) -> None:
         super().__init__(host)
-        rule, context = host.exemplars.rule, host.context
+        context = host.context
         self.phase_sizes = context.phase_sizes
-        self.budget = (rule.count or 0) * (context.n_classes if rule.scope == "per class" else 1)
+        self.budget = host.exemplars.rule.budget(context.n_classes)
         self.actions = self._actions(context)
 
     def before(self, phase: Phase) -> Phase:

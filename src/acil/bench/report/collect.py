@@ -23,6 +23,8 @@ from acil.errors import InputError
 BASE = "base"
 #: Suites with a table of their own; all other runs are in the main table.
 SPECIAL_SUITES = ("ablation", "width", "memory")
+#: Protocols with a table of their own, whatever the suite.
+PROTOCOLS = ("long-tailed", "si-blurry")
 #: A course over base sizes needs at least so many.
 LEAST_SIZES = 3
 #: A setting that may differ between the seeds of a row: the file of each seed's network.
@@ -36,7 +38,7 @@ _PASSING = ("suite", "job", "ended", "seconds", "peak_rss")
 class Collection:
     """Everything that the records of some runs hold."""
 
-    #: ``main``, ``base``, ``ablation``, ``width`` and ``memory`` → finished and failed runs.
+    #: ``main``, ``base``, protocols, ``ablation``, ``width``, ``memory`` → finished and failed runs.
     suites: Mapping[str, tuple[Comparison, ...]]
     #: Interrupted runs: they have neither a summary nor a failure.
     unfinished: tuple[Run, ...]
@@ -73,10 +75,10 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
         for run in merged.values()
         if run.summary is None and (key(run.identity), run.classes[0]) not in known
     ]
-    suites: dict[str, list[Run]] = {"main": [], **{suite: [] for suite in SPECIAL_SUITES}}
+    suites: dict[str, list[Run]] = {name: [] for name in ("main", *PROTOCOLS, *SPECIAL_SUITES)}
     # A failure is a result, too.
     for run in [*done, *(run for run in left if run.failure is not None)]:
-        suites[_table_of(run.identity["suite"])].append(run)
+        suites[run.protocol or _table_of(run.identity["suite"])].append(run)
     # Accuracy against bytes is shown for every method.
     suites["memory"] = [*suites["main"], *suites["memory"]]
     compared = {suite: _comparisons(runs) for suite, runs in suites.items()}
@@ -224,7 +226,8 @@ def _comparisons(runs: list[Run]) -> tuple[Comparison, ...]:
         what = run.identity
         base, classes = run.classes
         # A failed run has not seen all classes: take the number from its settings.
-        total = what["settings"].get("classes") if classes is None else classes
+        # In a stream, some may never come.
+        total = what["settings"].get("classes") if classes is None or run.protocol else classes
         name = (what["dataset"], what["order"], what["recipe"], base, total)
         grouped.setdefault(name, []).append(run)
     order = sorted(grouped, key=lambda name: tuple(sort_key(part) for part in name))

@@ -13,7 +13,8 @@ from typing import Any
 from acil.bench.config import METHOD_SETTINGS
 from acil.bench.plan import MEMORY_RULE
 from acil.bench.published import PAPER_NOTES
-from acil.bench.report.collect import BASE, Collection, known_method
+from acil.bench.report.collect import BASE, PROTOCOLS, Collection, known_method
+from acil.bench.report.paired import paired_table
 from acil.bench.report.render import Table, escape_markdown, to_csv, to_latex, to_markdown
 from acil.bench.report.rows import Comparison, Row, Run, differing, label
 from acil.bench.report.tables import described, overview_table, suite_table
@@ -22,13 +23,15 @@ from acil.bench.training.recipes import RECIPES
 #: Suite → its heading.
 SECTIONS = {
     "main": "Comparison",
+    "long-tailed": "Long tail",
+    "si-blurry": "Si-Blurry",
     BASE: "Size of the base",
     "ablation": "Ablation",
     "width": "Expansion size",
     "memory": "Accuracy against memory",
 }
 #: Settings that follow from others.
-_FOLLOWING = ("base", "classes", "taps", "backbone", "data.identity", "data.skipped")
+_FOLLOWING = ("protocol", "base", "classes", "taps", "backbone", "data.identity", "data.skipped")
 #: Settings that a suite varies itself.
 _VARIED = {
     "ablation": ("expansion_size", "gamma"),
@@ -58,6 +61,8 @@ def table_files(collection: Collection) -> dict[str, str]:
             files[f"{suite}.md"] = "\n".join(map(to_markdown, tables))
             # The overview has nothing that the full table has not: a file to compute with needs one.
             files[f"{suite}.csv"] = to_csv([table for table in tables if table.name == suite])
+            if pairs := [table for table in tables if table.name == "paired"]:
+                files[f"{suite}-paired.csv"] = to_csv(pairs)
             files[f"{suite}.tex"] = "\n".join(map(to_latex, _distinct(tables)))
     return files
 
@@ -69,7 +74,8 @@ def short_page(collection: Collection) -> str:
         for suite, comparisons in collection.suites.items()
         for comparison in comparisons
         # The page about memory has every method on it; here it would repeat the main table.
-        if suite in ("main", BASE) or any(r.identity["suite"] == suite for r in _tried(comparison.rows))
+        if suite in ("main", BASE, *PROTOCOLS)
+        or any(r.identity["suite"] == suite for r in _tried(comparison.rows))
         if not repeats_base(suite, comparison, collection)
         for table in _tables(suite, comparison)
     ]
@@ -127,7 +133,8 @@ def repeats_base(suite: str, comparison: Comparison, collection: Collection) -> 
 
 def _tables(suite: str, comparison: Comparison) -> list[Table]:
     overview = overview_table(comparison) if suite == "main" else None
-    return [*([overview] if overview else []), suite_table(suite, comparison)]
+    paired = paired_table(suite, comparison)
+    return [table for table in (overview, suite_table(suite, comparison), paired) if table is not None]
 
 
 def _made_by(suite: str, comparison: Comparison) -> str:
@@ -222,6 +229,7 @@ def _command(
 ) -> str:
     parts = ["acil", "bench", "run", "--dataset", comparison.dataset]
     parts += ["--method", ",".join(dict.fromkeys(row.method for row in rows))]
+    parts += ["--protocol", comparison.protocol] if comparison.protocol else []
     parts += ["--recipe", comparison.recipe, "--order", comparison.order, *lists]
     if suite != "main" and _is_of(rows, suite):
         parts += ["--suite", suite, *_steps(rows, suite)]
@@ -251,9 +259,12 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
     # In a table of base sizes each row has its own.
     base, classes = row.settings.get(BASE, comparison.base_classes), comparison.classes
     usual_classes = _ALL_CLASSES.get(comparison.dataset)
-    if classes is not None and classes != usual_classes:
+    # What its network was trained on is no part of a stream.
+    stream = comparison.protocol == "si-blurry"
+    if classes is not None and classes != usual_classes and not stream:
         flags += ["--classes", str(classes)]
-    if base is not None and classes is not None and (base != classes // 2 or usual_classes is None):
+    usual_base = 0 if stream else None if usual_classes is None or classes is None else classes // 2
+    if base is not None and classes is not None and base != usual_base:
         flags += ["--base", str(base)]
     # A network that was given has its fingerprint behind the name.
     names = {str(run.identity["settings"].get("backbone", "")) for run in _tried([row])}

@@ -32,6 +32,12 @@ class Run:
     failure: Mapping[str, Any] | None = None
 
     @property
+    def protocol(self) -> str | None:
+        """The protocol, if it is not the usual one."""
+        found: str | None = self.identity["settings"].get("protocol")
+        return found
+
+    @property
     def classes(self) -> tuple[int | None, int | None]:
         """Return the base classes, and all classes of a finished run, if the records have them."""
         first = self.phases[0] if self.phases and self.phases[0]["phase"] == 0 else {}
@@ -141,9 +147,19 @@ class Comparison:
                     yield k, row, row.cells[k]
 
     @property
+    def protocol(self) -> str | None:
+        """The protocol of the runs, if it is not the usual one."""
+        return next(
+            (run.protocol for row in self.rows for c in row.cells.values() for run in c.tried), None
+        )
+
+    @property
     def is_published_protocol(self) -> bool:
         """Say whether the classes are split as in the paper, so that its numbers compare."""
-        return PROTOCOLS.get(protocol_name(self.dataset)) == (self.base_classes, self.classes)
+        return self.protocol is None and PROTOCOLS.get(protocol_name(self.dataset)) == (
+            self.base_classes,
+            self.classes,
+        )
 
     def label_without(self, row: Row, setting: str) -> str:
         """Return the label of a row without one of its settings: the name of a line in a plot."""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import re
 
-from acil.bench.published import Published, ablation, elsewhere, protocol_name, published
+from acil.bench.protocols import FEW, MANY, TESTED_EVERY
+from acil.bench.published import (
+    Published,
+    ablation,
+    elsewhere,
+    pretrained,
+    protocol_name,
+    published,
+)
 from acil.bench.report.collect import BASE, known_method
 from acil.bench.report.render import Column, Table, Value
 from acil.bench.report.rows import SHORT_NAMES, Cell, Comparison, Row, Run, Stat, differing, plain
@@ -27,10 +35,14 @@ _KEPT = Column("kept_bytes", "Kept in all", "bytes")
 _WEIGHTS = Column("weights_bytes", "Weights", "bytes")
 _SECONDS = Column("seconds", "Later phases (s)", "seconds")
 
+_JOINT = Column("joint_difference", "Joint difference", "scientific")
+
 #: Suite → what its table is about.
 _SUBJECTS = {
     "main": "Comparison",
     BASE: "Accuracy against the size of the base",
+    "long-tailed": "Long tail",
+    "si-blurry": "Si-Blurry",
     "ablation": "Ablation of expansion and regularization",
     "width": "Accuracy against expansion size",
     "memory": "Accuracy against memory",
@@ -40,9 +52,23 @@ _COLUMNS = {
         *(_K, _METHOD, *_SEEDS, _AVERAGE, *_PUBLISHED, _LAST, _FORGETTING),
         Column("published_forgetting", "Published F", "percent"),
         *(_SAMPLES, _STATISTICS, Column("base_seconds", "Phase 0 (s)", "seconds"), _SECONDS),
-        Column("joint_difference", "Joint difference", "scientific"),
+        _JOINT,
         Column("condition", "κ", "scientific"),
         Column("peak_bytes", "Peak memory", "bytes", only_in_csv=True),
+    ),
+    "long-tailed": (
+        *(_K, _METHOD, *_SEEDS, _AVERAGE, _LAST),
+        *(
+            Column(f"accuracy_{name}", f"A_K, {name} (%)", "percent")
+            for name in ("many", "medium", "few")
+        ),
+        *(_FORGETTING, _STATISTICS, _SECONDS, _JOINT),
+    ),
+    "si-blurry": (
+        *(_K, _METHOD, *_SEEDS, Column("anytime_accuracy", "A_AUC (%)", "percent")),
+        Column("average_accuracy", "A_Avg (%)", "percent"),
+        Column("last_accuracy", "A_Last (%)", "percent"),
+        *(_FORGETTING, _STATISTICS, Column("all_seconds", "Seconds", "seconds"), _JOINT),
     ),
     BASE: (
         *(_K, _METHOD_IF_SEVERAL, Column("base_classes", "Base classes", "count"), *_SEEDS),
@@ -59,7 +85,16 @@ _COLUMNS = {
     ),
     "memory": (_K, _METHOD, *_SEEDS, _SAMPLES, _STATISTICS, _KEPT, _WEIGHTS, _AVERAGE, _LAST),
 }
-_NOTES = {
+_NOTES: dict[str, tuple[str, ...]] = {
+    "long-tailed": (
+        f"Many: classes with more than {MANY} training samples; few: with at most {FEW}. All test "
+        "samples count, so that classes count alike where they have as many.",
+    ),
+    "si-blurry": (
+        f"K: tasks. A_AUC: mean of tests after every {TESTED_EVERY:,} samples; A_Avg: of those at the "
+        "end of each task; F: what a class loses from its best end of a task to the last one, mean over "
+        "classes.",
+    ),
     BASE: (
         "A_0: accuracy after phase 0, on the base classes alone.",
         "All other numbers of these runs are in main.csv.",
@@ -68,6 +103,8 @@ _NOTES = {
         "Kept in all: samples and statistics after the last phase, without the network's weights.",
     ),
 }
+#: Numbers of summaries that only some protocols have.
+_OF_PROTOCOLS = ("accuracy_many", "accuracy_medium", "accuracy_few", "anytime_accuracy")
 #: The setting that a suite has a column for, and that labels therefore leave out.
 _SETTING = {BASE: BASE, "width": "expansion_size"}
 
@@ -123,6 +160,12 @@ def suite_table(suite: str, comparison: Comparison) -> Table:
     facts = {"dataset", "order", "recipe", "base_classes", "classes"} - {c.key for c in columns}
     about = {name: value for name, value in vars(comparison).items() if name in facts}
     notes = [*_spread_notes(comparison), *failure_notes(comparison), *_NOTES.get(suite, ())]
+    notes += _never_shown(comparison)
+    if suite == "main" and comparison.base_classes == 0:
+        # Features say in their settings which data set they are of.
+        named = {str(row.settings.get("data.published_as", "")) for row in comparison.rows}
+        found = [line for name in sorted({comparison.dataset, *named}) for line in pretrained(name)]
+        notes += [f"Published, pre-trained, from zero: {line}." for line in found]
     if suite in ("main", "ablation"):
         notes += _published_notes(suite, comparison)
     return Table(suite, f"{_SUBJECTS[suite]} on {described(comparison)}", columns, rows, notes, about)
@@ -149,6 +192,8 @@ def _values(suite: str, comparison: Comparison, k: int, row: Row, cell: Cell) ->
         "difference": _difference(average, paper),
         "last_accuracy": cell.over_seeds("last_accuracy"),
         "forgetting": cell.over_seeds("forgetting"),
+        **{name: cell.over_seeds(name) for name in _OF_PROTOCOLS},
+        "all_seconds": cell.seconds(lambda phase: True),
         "published_forgetting": paper.forgetting if paper else None,
         "samples_bytes": cell.kept("samples"),
         "statistics_bytes": cell.kept("statistics"),
@@ -165,7 +210,11 @@ def _values(suite: str, comparison: Comparison, k: int, row: Row, cell: Cell) ->
 def described(comparison: Comparison) -> str:
     """Return what a table is about: data, order, recipe, classes, the only K and seeds."""
     parts = [f"order {comparison.order}", f"recipe {comparison.recipe}"]
-    if comparison.base_classes == 0:
+    if comparison.protocol == "si-blurry":
+        parts.append(f"a stream of {comparison.classes} classes")
+        if comparison.base_classes:
+            parts.append(f"without the {comparison.base_classes} of the network")
+    elif comparison.base_classes == 0:
         parts.append(f"{comparison.classes} classes from zero")
     elif comparison.base_classes is not None and comparison.classes is not None:
         parts.append(f"{comparison.base_classes} of {comparison.classes} classes in phase 0")
@@ -231,6 +280,19 @@ def _published(suite: str, comparison: Comparison, row: Row, k: int) -> Publishe
     if (comparison.recipe, row.method) != ("paper", "acil") or not isinstance(gamma, int | float):
         return None
     return ablation(comparison.dataset, expanded, gamma, k)
+
+
+def _never_shown(comparison: Comparison) -> list[str]:
+    """Name the classes that a stream never showed, for each seed and K."""
+    found: dict[str, list[str]] = {}
+    for k, _, cell in comparison.cells():
+        for run in cell.runs:
+            names = (run.summary or {}).get("never_shown")
+            if names:
+                seeds = found.setdefault(", ".join(names), [])
+                place = f"K = {k}, seed {run.identity['seed']}"
+                seeds += [place] if place not in seeds else []
+    return [f"Never shown ({'; '.join(places)}): {names}." for names, places in found.items()]
 
 
 def _spread_notes(comparison: Comparison) -> tuple[str, ...]:

@@ -66,10 +66,7 @@ def linear(n_in: int, n_out: int, generator: torch.Generator | None) -> nn.Linea
 def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
     """Return a linear layer with copies of these weights."""
     n_out, n_in = weight.shape
-    layer: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
-        nn.Linear, n_in, n_out, device=weight.device, dtype=weight.dtype
-    )
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        layer.bias.copy_(bias)
+    # Its constructor would draw weights from the global generator.
+    layer = nn.Linear(n_in, n_out, device="meta", dtype=weight.dtype)
+    layer.weight, layer.bias = (nn.Parameter(given.detach().clone()) for given in (weight, bias))
     return layer

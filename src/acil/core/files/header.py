@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from acil.core.files.reading import MAX_HEADER_BYTES, DamagedFileError, Layout, TensorFile, cannot_read
-from acil.core.parameters import MAX_GAMMA, PARAMETERS, Values, one_of
+from acil.core.parameters import FITTED, MAX_GAMMA, PARAMETERS, Values, one_of
 from acil.errors import ModelFileError
 
 #: The version that is written, and those that are read.
@@ -452,7 +452,7 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
     expected: dict[str, Layout] = {"coef": (sums, (classes, d)), "intercept": (sums, (classes,))}
     if "projection" in layouts:
         expected["projection"] = ("F32", (header["n_features"], d))
-        if "bias" in layouts:
+        if "bias" in layouts or header["activation"] in FITTED:
             expected["bias"] = ("F32", (d,))
     if header["standardize"]:
         expected["scaling"] = ("F64", (2, header["n_features"]))

@@ -102,8 +102,10 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.C
     """Make a convolution without bias whose weights are still to be drawn (`draw_weights_`)."""
     # Its constructor would draw them from the global generator.
     with torch.device("meta"):
-        empty = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-    return empty.to_empty(device="cpu")
+        made = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    # As `to_empty`, which imports SymPy.
+    made.weight = nn.Parameter(torch.empty(made.weight.shape, device="cpu"))
+    return made
 
 
 def draw_weights_(network: nn.Module, generator: torch.Generator | None, mode: Init = "fan_out") -> None:

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from acil.encoders.images.decode import Box, decode, decode_box
+from acil.encoders.images.decode import Box, Source, decode, decode_box
 from acil.encoders.images.embedder import decode_all, worker_threads
+from acil.encoders.images.imageset import content_identity
 from acil.errors import InputError
 
 #: torchvision's defaults for RandomResizedCrop.
@@ -42,7 +43,9 @@ AHEAD = 2
 class Task(NamedTuple):
     """One image to be read, by a worker or by this process."""
 
+    #: Empty: an image in memory.
     path: str
+    #: Of the first byte; or position in memory.
     offset: int
     #: Bytes in an archive; below 0: the whole file.
     length: int
@@ -82,6 +85,8 @@ class ImageFiles:
         Processes that decode; by default one for each core.
     advice : str
         A command that finds all images that cannot be read.
+    held : Tensor of shape (m, 3, height, width), uint8, optional
+        Images in memory that follow those of the files.
 
     Examples
     --------
@@ -106,6 +111,7 @@ class ImageFiles:
         places: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None,
         workers: int | None = None,
         advice: str = "",
+        held: Tensor | None = None,
     ) -> None:
         self._folders = [os.fspath(folder) for folder in folders]
         self._folder_of = np.asarray(folder_of, dtype=np.int32)
@@ -114,11 +120,11 @@ class ImageFiles:
         self.workers = worker_threads() if workers is None else workers
         # Other pixels, another identity
         self.identity = f"{identity}:{size}:{crop:g}"
-        self._own = identity
-        self.shape = (len(names), 3, size, size)
+        self._own, self._held = identity, held
+        self.shape = (len(self), 3, size, size)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._names) + (0 if self._held is None else len(self._held))
 
     @overload
     def __getitem__(self, chosen: slice) -> Tensor: ...
@@ -128,7 +134,7 @@ class ImageFiles:
         """Return the middle of some images, uint8, of shape (n, 3, size, size)."""
         positions = torch.arange(len(self))[chosen].tolist()
         tasks = [self.task(position) for position in positions]
-        read = list(decode_all(tasks, lambda task: _decoded(task, self.view)))
+        read = list(decode_all(tasks, lambda task: _decoded(task, self.view, self._held)))
         broken = [item for item in read if isinstance(item, InputError)]
         if broken:
             raise broken[0]
@@ -152,8 +158,25 @@ class ImageFiles:
             advice=self.advice,
         )
 
+    def followed_by(self, pixels: Tensor) -> ImageFiles:
+        """Return these images, and after them some that are in memory, such as exemplars."""
+        return ImageFiles(
+            self._folders,
+            self._folder_of,
+            self._names,
+            f"{self._own} {content_identity(pixels)}",
+            size=self.view.size,
+            crop=self.view.crop,
+            places=self._places,
+            workers=self.workers,
+            advice=self.advice,
+            held=pixels,
+        )
+
     def task(self, position: int, seed: int | None = None) -> Task:
         """Return what is needed to read one image."""
+        if position >= len(self._names):
+            return Task("", position - len(self._names), -1, seed)
         folder = self._folders[self._folder_of[position]]
         if self._places is not None:
             first, length = self._places
@@ -167,7 +190,7 @@ class ImageFiles:
 
     def readable(self, task: Task) -> bool:
         """Return True if an image can be read; what is wrong with it is an `InputError`."""
-        _decoded(task, self.view)
+        _decoded(task, self.view, self._held)
         return True
 
     def nbytes(self, positions: Tensor) -> int:
@@ -188,7 +211,7 @@ class ImageFiles:
         Those with a seed are parts of side ``size``, those without are the middle. With ``pin`` batches
         are where a GPU can fetch them from. An image that cannot be read is an `InputError`.
         """
-        reader = _Reader(self.view if size is None else self.view._replace(size=size))
+        reader = _Reader(self.view if size is None else self.view._replace(size=size), self._held)
         workers = self.workers if n_images > _FEW else 0
         loader: DataLoader[Any] = DataLoader(
             reader,
@@ -209,15 +232,15 @@ class ImageFiles:
 class _Reader(Dataset[Tensor]):
     """What a worker process runs: tasks in, pixels out."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, view: View, held: Tensor | None) -> None:
+        self._view, self._held = view, held
 
     def __getitems__(self, tasks: Sequence[Task]) -> Tensor | str:
         """Return a batch, uint8, of shape (n, 3, size, size); or what is wrong with an image of it."""
         batch = torch.empty(len(tasks), 3, self._view.size, self._view.size, dtype=torch.uint8)
         for place, task in enumerate(tasks):
             try:
-                batch[place] = _decoded(task, self._view)
+                batch[place] = _decoded(task, self._view, self._held)
             except InputError as error:
                 # As text: errors of workers come with their traceback.
                 return str(error)
@@ -228,15 +251,17 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _decoded(task: Task, view: View) -> Tensor:
-    source: str | bytes = task.path if task.length < 0 else _bytes(task)
+def _decoded(task: Task, view: View, held: Tensor | None) -> Tensor:
+    source: Source = task.path if task.length < 0 else _bytes(task)
+    if not task.path and held is not None:
+        source = held[task.offset].permute(1, 2, 0).numpy()
     try:
         if task.seed is None:
             return decode(source, view.size, crop=view.crop)
         choose = random_part(random.Random(task.seed))
         return decode_box(source, view.size, choose)
     except InputError as error:
-        if isinstance(source, str):
+        if not isinstance(source, bytes):
             raise
         raise InputError(f"{error} It is at byte {task.offset} of {task.path}.") from None
 

@@ -136,6 +136,17 @@ class ImageSet:
         """Return what a training takes: the pixels, or the set itself if they are in files."""
         return self.pixels() if self.files is None else self
 
+    def to_train_with(self, pixels: Tensor) -> Tensor | ImageSet:
+        """Return the same of these images and, after them, of some that are in memory."""
+        if len(pixels) == 0:
+            return self.to_train()
+        if self.files is None:
+            return torch.cat([self.pixels(), pixels])
+        n = len(self.files)
+        places = torch.arange(n) if self.indices is None else self.indices
+        both = ImageSet(self.files.followed_by(pixels))
+        return both.subset(torch.cat([places, n + torch.arange(len(pixels))]))
+
     def alone(self) -> ImageSet:
         """Return these images as a whole set, where that is cheap: they are not copied if too many.
 
