@@ -103,6 +103,12 @@ def test_one_place_writes_files_of_tensors():
     assert found == ["acil.core.files.writing"]
 
 
+def test_one_place_reads_files_of_tensors():
+    readers = {"safetensors.safe_open", "safetensors.torch.load_file", "safetensors.numpy.load_file"}
+    found = [module for module, _, tree in package_files() if readers & {*names_used(tree)}]
+    assert not found, "acil.core.files.reading reads them all"
+
+
 def defined_names(tree: ast.AST, prefix: str = "") -> Iterator[str]:
     """Yield functions, classes, methods (as Class.method) and constants of a file."""
     for node in ast.iter_child_nodes(tree):

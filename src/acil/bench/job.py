@@ -19,7 +19,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from acil.bench.methods import MemoryUse, Method, resolve
@@ -30,6 +29,7 @@ from acil.bench.protocols import Tests
 from acil.bench.records import finished, key
 from acil.bench.rundir import RunDirectory
 from acil.bench.training.loop import DivergedError
+from acil.core.files.reading import TensorFile
 from acil.core.files.writing import locked, write_tensors
 from acil.errors import ACILError, InputError, ModelFileError, ProcessLostError, SingularMatrixError
 from acil.scale import Group, share
@@ -337,13 +337,12 @@ class StateFile:
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """Return the last phase learnt and the state after it; None if there is none that is whole."""
         try:
-            with safe_open(self.path, framework="pt") as file:
-                values = json.loads(file.metadata()["acil_state"])
-                state: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+            file = TensorFile(self.path)
+            values = file.facts("acil_state")
+            return int(values["phase"]), {**file.tensors(), **values["state"]}
+        except (OSError, KeyError, TypeError, ValueError):
             # Learning again gives the same state; a file that cannot be read is no reason to stop.
             return None
-        return int(values["phase"]), {**state, **values["state"]}
 
     def save_if_due(self, phase: int, gather: Callable[[], Mapping[str, Any]]) -> None:
         """Write the state after a phase, if it is time to write again."""

@@ -78,7 +78,7 @@ def test_unreadable_file_says_so(model, monkeypatch):
     def deny(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("acil.core.files.header.safe_open", deny)
+    monkeypatch.setattr("acil.core.files.header.TensorFile", deny)
     refused(model, "Permission denied. Check path and permissions")
 
 

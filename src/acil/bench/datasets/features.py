@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from acil.bench.datasets import ROOT_VARIABLE, Dataset
 from acil.bench.published import PRETRAINED
+from acil.core.files.reading import TensorFile
 from acil.encoders.images.imageset import ImageSet
 from acil.encoders.images.listing import holds_features
 from acil.encoders.tables import read_features
@@ -28,7 +27,7 @@ _NAMES = {
 }
 _SUFFIXES = (".safetensors", ".npz")
 #: What readers raise at a file that is not what its name says.
-_DAMAGE = (SafetensorError, zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError)
+_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError)
 
 
 def load(root: Path | None, *, published_as: str | None = None) -> Dataset:
@@ -115,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         arrays: dict[str, Any]
         if path.suffix == ".safetensors":
-            arrays = load_file(path)
+            arrays = TensorFile(path).tensors()
             there = list(arrays)
         else:
             # Opened here: NumPy forgets to close a file that it cannot read.

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from acil.bench.methods.base import Context, Phase
@@ -28,6 +27,7 @@ from acil.bench.training.loop import train
 from acil.bench.training.network import FeatureNetwork, Network
 from acil.bench.training.objectives import Objective
 from acil.bench.training.settings import Auxiliary, Training
+from acil.core.files.reading import TensorFile
 from acil.core.files.writing import locked, write_tensors
 from acil.encoders.images.backbones import (
     BACKBONES,
@@ -278,16 +278,13 @@ def read_weights(path: Path, owner: str) -> dict[str, Tensor] | None:
     if not path.exists():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})[_METADATA_KEY])
-            # Copied, because what is mapped may lie at an address that slows everything down.
-            found = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if facts["owner"] == owner:
-            return found
+        file = TensorFile(path)
+        if file.facts(_METADATA_KEY)["owner"] == owner:
+            return file.tensors()
         cause = "it belongs to another network"
     except OSError as error:
         raise ModelFileError(f"Cannot read {path}: {error.strerror}. Check permissions.") from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         cause = str(error)
     logger.warning("The weights in %s are not used (%s): they are computed again.", path, cause)
     return None

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from acil.bench.training.objectives import Objective
 from acil.bench.training.settings import Auxiliary, Training
+from acil.core.files.reading import TensorFile
 from acil.core.files.writing import write_tensors
 from acil.encoders.images.backbones import Preprocessing
 from acil.encoders.images.imageset import ImageSet
@@ -101,7 +100,7 @@ class Checkpoint:
                 f"Cannot read the checkpoint {self.path}: {error.strerror}. Make it readable, or remove "
                 "it to start anew."
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("The checkpoint %s is damaged (%s). Training starts anew.", self.path, error)
             return None
         now = json.loads(json.dumps(dict(identity)))
@@ -133,13 +132,10 @@ class Checkpoint:
                 part.parent.rmdir()
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        stored = load(self.path.read_bytes())
-        with safe_open(self.path, "pt") as file:
-            metadata = file.metadata() or {}
-        text = metadata[_METADATA_KEY]
-        if metadata[_DIGEST_KEY] != digest(stored, text):
+        file = TensorFile(self.path)
+        content, stored = file.facts(_METADATA_KEY), file.tensors()
+        if file.metadata.get(_DIGEST_KEY) != digest(stored, file.metadata[_METADATA_KEY]):
             raise ValueError("its content does not match its checksum")
-        content = json.loads(text)
         if content["format"] != _FORMAT:
             raise ValueError(f"it has format {content['format']}, not {_FORMAT}")
         return content, stored

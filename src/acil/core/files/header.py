@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
-from acil.core.files.writing import cannot_read
+from acil.core.files.reading import MAX_HEADER_BYTES, DamagedFileError, Layout, TensorFile, cannot_read
 from acil.core.parameters import FITTED, MAX_GAMMA, PARAMETERS, Values, one_of
 from acil.errors import ModelFileError
 
@@ -46,11 +45,6 @@ MAX_DEPTH = 32
 _DAMAGED = "The file is damaged or was edited: use another copy of it, or save the model again."
 #: Entries of the metadata: the header, and its checksum.
 METADATA_KEY, CHECKSUM_KEY = "acil", "checksum"
-#: What the safetensors library is willing to read.
-MAX_HEADER_BYTES = 100_000_000
-
-#: Type (as safetensors names it) and shape of a tensor.
-Layout = tuple[str, tuple[int, ...]]
 
 _NOT_OURS = "Give a file that acil.save has written."
 _ITEM_BYTES = {"F32": 4, "F64": 8}
@@ -262,10 +256,10 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     ``file_bytes`` and ``tensors``, a dict of name to ``dtype``, ``shape`` and ``bytes``. A file that is
     missing, damaged or written by another version is a `ModelFileError`.
     """
-    with opened(path) as (_, header, layouts):
+    with opened(path) as (file, header):
         tensors = {
             name: {"dtype": dtype, "shape": list(shape), "bytes": math.prod(shape) * _ITEM_BYTES[dtype]}
-            for name, (dtype, shape) in layouts.items()
+            for name, (dtype, shape) in file.layouts.items()
         }
         facts = {"path": str(path), "file_bytes": Path(path).stat().st_size}
         return {**facts, **header, "n_samples": sum(header["counts"]), "tensors": tensors}
@@ -289,9 +283,9 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def require_whole(path: str | os.PathLike[str]) -> None:
     """Raise a `ModelFileError` unless a model file is as it was written, its tensors too."""
-    with opened(path) as (file, header, layouts):
-        for name in layouts:
-            check_tensor(file.get_tensor(name), name, header)
+    with opened(path) as (file, header):
+        for name in file.layouts:
+            check_tensor(file.array(name), name, header)
 
 
 def check_tensor(array: Any, name: str, header: Mapping[str, Any]) -> None:
@@ -302,30 +296,27 @@ def check_tensor(array: Any, name: str, header: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any], dict[str, Layout]]]:
-    """Open a model file, check it, and yield it with its header and the layouts of its tensors.
+def opened(path: str | os.PathLike[str]) -> Iterator[tuple[TensorFile, dict[str, Any]]]:
+    """Open a model file, check it, and yield it with its header.
 
-    Whatever is wrong with it is a `ModelFileError`. Tensors are those of the file that was checked, even
-    when another process puts a new one in its place.
+    Whatever is wrong with it is a `ModelFileError`.
     """
     try:
         _check_envelope(path)
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if METADATA_KEY not in metadata:
-                raise InvalidFileError(f"it has no entry {METADATA_KEY!r}, so it is no model", _NOT_OURS)
-            header = parse_header(metadata[METADATA_KEY])
-            if metadata.get(CHECKSUM_KEY) != str(zlib.crc32(metadata[METADATA_KEY].encode())):
-                raise InvalidFileError("its header does not have the checksum that it was written with")
-            if header["temperature"] is None:
-                raise InvalidFileError("'temperature' must be a number, found None")
-            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            layouts = {n: (str(p.get_dtype()), tuple(p.get_shape())) for n, p in parts.items()}
-            check_layouts(header, layouts)
-            yield file, header, layouts
+        file = TensorFile(path)
+        text = file.metadata.get(METADATA_KEY)
+        if text is None:
+            raise InvalidFileError(f"it has no entry {METADATA_KEY!r}, so it is no model", _NOT_OURS)
+        header = parse_header(text)
+        if file.metadata.get(CHECKSUM_KEY) != str(zlib.crc32(text.encode())):
+            raise InvalidFileError("its header does not have the checksum that it was written with")
+        if header["temperature"] is None:
+            raise InvalidFileError("'temperature' must be a number, found None")
+        check_layouts(header, file.layouts)
+        yield file, header
     except InvalidFileError as error:
         raise ModelFileError(f"Cannot read {path}: {error}. {error.advice}") from None
-    except SafetensorError as error:
+    except DamagedFileError as error:
         raise ModelFileError(
             f"Cannot read {path}: it is truncated or damaged ({error}). Use another copy of it."
         ) from None

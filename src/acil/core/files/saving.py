@@ -25,7 +25,6 @@ from acil.core.expansion import Expansion
 from acil.core.files.header import (
     CHECKSUM_KEY,
     FORMAT_VERSION,
-    MAX_HEADER_BYTES,
     METADATA_KEY,
     InvalidFileError,
     check_header,
@@ -34,6 +33,7 @@ from acil.core.files.header import (
     opened,
     parse_header,
 )
+from acil.core.files.reading import MAX_HEADER_BYTES
 from acil.core.files.writing import write_tensors
 from acil.core.inputs import resolve_device
 from acil.core.linalg import mirror_, pack_lower, plain_torch, unpack_lower_
@@ -136,8 +136,8 @@ def load(
     device : str, optional
         Where to put the model, instead of the ``device`` it was made with.
     """
-    with opened(path) as (file, header, found):
-        return _assembled(file.get_tensor, header, found, inference, device)
+    with opened(path) as (file, header):
+        return _assembled(file.array, header, file.layouts, inference, device)
 
 
 def pack(clf: ACILClassifier) -> dict[str, Any]:
@@ -438,16 +438,17 @@ def verify(path: str | os.PathLike[str]) -> list[Check]:
 def _checks(path: str | os.PathLike[str]) -> Iterator[Check]:
     stage = "header"
     try:
-        with opened(path) as (file, header, layouts):
+        with opened(path) as (file, header):
             number, classes = sum(header["counts"]), len(header["classes"])
             yield Check("header", True, f"{header['kind']}, {classes} classes, {number} samples")
             sums = header["checksums"]
-            bad = [name for name in layouts if zlib.crc32(file.get_tensor(name)) != sums.get(name)]
-            yield Check("checksums", not bad, f"differ: {', '.join(bad)}" if bad else ", ".join(layouts))
+            names = file.layouts
+            bad = [name for name in names if zlib.crc32(file.array(name).data) != sums.get(name)]
+            yield Check("checksums", not bad, f"differ: {', '.join(bad)}" if bad else ", ".join(names))
             if bad:
                 return
             stage = "values"
-            clf = _assembled(file.get_tensor, header, layouts, False, "cpu")
+            clf = _assembled(file.array, header, names, False, "cpu")
             model = learnt_of(clf).model
             head = model.head
     except ACILError as error:

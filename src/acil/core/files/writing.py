@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-
 from acil.errors import InputError, ModelFileError
 
 if TYPE_CHECKING:
@@ -55,11 +53,15 @@ def write_tensors(
     Tensors may be on any device. With ``make_folder`` the folder of the file is made if there is none.
     Raises a `ModelFileError` if the file cannot be written; a file that was there is unchanged.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path, make_folder=make_folder) as draft:
-        save_file(stored, draft, metadata=dict(metadata))
+        try:
+            save_file(stored, draft, metadata=dict(metadata))
+        except SafetensorError as error:
+            raise cannot_write(path, error) from error
 
 
 @contextmanager
@@ -96,7 +98,7 @@ def replacing(
                         _held[target].files.callback(_unlock, os.dup(descriptor))
                     draft.replace(target)
             flush_name(target)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise cannot_write(path, error) from error
 
 
@@ -108,12 +110,6 @@ def cannot_write(path: str | os.PathLike[str], error: Exception) -> ModelFileErr
     reason = os.strerror(code) if code else str(error)
     hint = _HINTS.get(code or 0, "Save somewhere else.")
     return ModelFileError(f"Cannot write {path}: {reason}. {hint} An existing file was not changed.")
-
-
-def cannot_read(path: str | os.PathLike[str], error: OSError) -> ModelFileError:
-    """Return the error that says why a file could not be read and what to do."""
-    reason = error.strerror or error
-    return ModelFileError(f"Cannot read {path}: {reason}. Check path and permissions.")
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from acil.core.files.writing import cannot_read, write_tensors
+from acil.core.files.reading import TensorFile, cannot_read
+from acil.core.files.writing import write_tensors
 from acil.encoders.images.architectures import Backbone as Backbone
 from acil.encoders.images.architectures import ResNet18, ResNet32, SmallCNN
 from acil.encoders.images.decode import Preprocessing as Preprocessing
@@ -131,17 +131,16 @@ def load_backbone(
     written by a newer version is a `ModelFileError`.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = _facts((file.metadata() or {}).get(METADATA_KEY))
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        file = TensorFile(path)
+        facts = _facts(file.facts(METADATA_KEY))
         backbone = build(facts["name"], **facts["options"])
         backbone.preprocessing = Preprocessing.from_dict(facts["preprocessing"])
-        backbone.load_state_dict(state)
+        backbone.load_state_dict(file.tensors())
         if fingerprint(backbone) != facts["fingerprint"]:
             raise InputError("its weights do not have the fingerprint it names")
     except OSError as error:
         raise cannot_read(path, error) from error
-    except (SafetensorError, InputError, ValueError, RecursionError) as error:
+    except (InputError, ValueError, RecursionError) as error:
         raise ModelFileError(
             f"Cannot read {path} as a backbone: {error}. Give a file that acil has written as a "
             "backbone, or another copy of it."
@@ -149,10 +148,7 @@ def load_backbone(
     return backbone.eval().to(device), facts
 
 
-def _facts(text: str | None) -> dict[str, Any]:
-    if text is None:
-        raise InputError(f"it is a safetensors file without the entry {METADATA_KEY!r}")
-    facts = json.loads(text)
+def _facts(facts: Any) -> dict[str, Any]:
     version = facts.get("format_version") if isinstance(facts, dict) else None
     if version != FORMAT_VERSION:
         raise InputError(

@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from acil.core.files.reading import TensorFile
 from acil.core.files.writing import cannot_write, locked, write_tensors
 from acil.errors import ACILError
 
@@ -121,21 +121,15 @@ class FeatureCache:
         if path is None:
             return None
         try:
-            with safe_open(path, framework="pt") as file:
-                facts = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
-                # Copied, because what is mapped may lie at an address that slows everything down.
-                tensor: Tensor = file.get_tensor(_TENSOR).clone()
+            file = TensorFile(path)
+            facts, tensor = file.facts(METADATA_KEY), file.tensors()[_TENSOR]
             if facts["key"] == key and facts["crc32"] == _checksum(tensor):
                 return tensor
             cause = "its content is not what it says"
         except FileNotFoundError:
             return None
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             cause = str(error)
-        except RuntimeError:
-            # A file is opened twice, for its header and by torch: another process may have removed it
-            # in between. That is no damage.
-            return None
         logger.warning("Cached features %s are damaged (%s): they are computed again.", path, cause)
         return None
 

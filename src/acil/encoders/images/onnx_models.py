@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from acil.core.files.writing import cannot_read
+from acil.core.files.reading import cannot_read
 from acil.core.threads import threads_for
 from acil.encoders.images.architectures import IMAGENET_MEAN, IMAGENET_STD, Backbone
 from acil.encoders.images.decode import Preprocessing, normalise
