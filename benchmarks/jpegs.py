@@ -29,7 +29,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -167,7 +167,7 @@ def training_rate(
     return {"images_per_second": done / elapsed, "first_batch_seconds": first}
 
 
-def _epochs(batches: Batches) -> Iterator[Any]:
+def _epochs(batches: Batches) -> Generator[Any]:
     for epoch in itertools.count():
         yield from batches.epoch(epoch)
 
