@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from acil import ImageClassifier
 from acil.core.files import describe, load, locked
-from acil.core.files.writing import cannot_read
+from acil.core.files.reading import cannot_read
 from acil.errors import ModelFileError
 from acil.growing.undo import kept_states
 from acil.serve.api import PAGES
