@@ -25,10 +25,11 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -51,7 +52,7 @@ from acil.bench.training.step import Step
 from acil.encoders.images.backbones import build
 from acil.encoders.images.decode import decode_box
 from acil.encoders.images.embedder import worker_threads
-from acil.encoders.images.imagefiles import AHEAD, ImageFiles, random_part
+from acil.encoders.images.imagefiles import AHEAD, SHARED_MEMORY, ImageFiles, random_part
 from acil.encoders.images.imageset import ImageSet
 from benchmarks.timing import environment, synchronize
 
@@ -166,7 +167,7 @@ def training_rate(
     return {"images_per_second": done / elapsed, "first_batch_seconds": first}
 
 
-def _epochs(batches: Batches) -> Iterator[Any]:
+def _epochs(batches: Batches) -> Generator[Any]:
     for epoch in itertools.count():
         yield from batches.epoch(epoch)
 
@@ -217,6 +218,13 @@ def run_benchmark(tree: Path, workers: int, options: argparse.Namespace) -> dict
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return all rates."""
     device, workers = torch.device(options.device), options.workers
+    waiting = (AHEAD * workers + 1) * options.batch_size * 3 * options.size**2
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else waiting
+    if waiting > free:
+        raise SystemExit(
+            f"Decoded batches wait in {SHARED_MEMORY}, which has {free / 2**20:.0f} MiB free of the "
+            f"{waiting / 2**20:.0f} MiB that {workers} workers need. Choose fewer --workers."
+        )
     started = time.perf_counter()
     bare = Bare(workers)
     paths = bare.write(folder, options.files)

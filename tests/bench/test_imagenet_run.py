@@ -58,7 +58,7 @@ def documented(beginning):
 
 
 def small(arguments, tree, out):
-    """Return the arguments of a documented command for our tree and directory, without `acil bench run`."""
+    """Return what follows `acil bench run` in a documented command, for our tree and directory."""
     placed = [re.sub(r":ilsvrc$", f":{tree}", part) for part in arguments[3:]]
     if "--out" in placed:
         del placed[placed.index("--out") : placed.index("--out") + 2]

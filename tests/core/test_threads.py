@@ -19,6 +19,7 @@ from acil.encoders.images import FeatureExtractor, ImageSet, build
 from acil.encoders.images.decode import decode
 from acil.encoders.images.embedder import embed_files
 from acil.encoders.images.extract import multiplications
+from acil.serve.kinds import stacked
 from acil.serve.line import Line, Waiting
 from support.small_training import fit, make_network, problem
 
@@ -253,7 +254,7 @@ def test_images_are_put_together_in_one_thread(monkeypatch):
     monkeypatch.setattr(torch, "stack", lambda parts: found.append(number()) or stack(parts))
     assert embed_files([5, 6, 7, 8], Plain()).features.flatten().tolist() == [5, 6, 7, 8]
     assert found == [1, 1]
-    line = Line(Plain(), max_pixels=10**6, limit=10**6)
+    line = Line(stacked(Plain()), max_pixels=10**6, limit=10**6)
     picture = Waiting(lambda: Plain().decode(9), 224 * 224, 1)
     assert line.submit("client", [picture], lambda features: features.item()).result(20) == 9
     line.close()

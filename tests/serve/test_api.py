@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from acil import ImageClassifier
 from acil.core.files import describe, load, locked
-from acil.core.files.writing import cannot_read
+from acil.core.files.reading import cannot_read
 from acil.errors import ModelFileError
 from acil.growing.undo import kept_states
 from acil.serve.api import PAGES
-from acil.serve.uploads import File, shown_name
+from acil.serve.uploads import Item, shown_name
 from support.pictures import draw, network
 from support.serving import TOKEN, client, encoded, images_of, wait_until
 
@@ -26,7 +26,7 @@ SCORES = 1e-9
 
 
 def uploads_of(name, number):
-    return [File(f"{i}.png", image) for i, image in enumerate(images_of(name, number))]
+    return [Item(f"{i}.png", image) for i, image in enumerate(images_of(name, number))]
 
 
 def test_answers_are_those_of_the_library(taught):

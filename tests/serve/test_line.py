@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from acil.serve.kinds import stacked
 from acil.serve.line import BusyError, Line, Waiting
 
 
@@ -47,7 +48,7 @@ def line():
 
     def make(embedder=None, **options):
         options = {"max_pixels": 100, "limit": 1000, **options}
-        made.append(Line(embedder or Recorder(), **options))
+        made.append(Line(stacked(embedder or Recorder()), **options))
         return made[-1]
 
     yield make
@@ -253,7 +254,7 @@ def test_error_reaches_those_who_asked_and_the_threads_go_on(line, place):
 
 
 def test_closing_answers_what_waits():
-    made = Line(Recorder(), max_pixels=100, limit=1000, max_images=2)
+    made = Line(stacked(Recorder()), max_pixels=100, limit=1000, max_images=2)
     futures = [made.submit("a", [image(i)] * 3, answered) for i in range(5)]
     made.close()
     assert all(future.done() for future in futures)

@@ -14,6 +14,7 @@ from PIL import Image
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from acil.growing import ModelFile
 from acil.serve import server
 from acil.serve.guard import TokenCheck, client_of
 from acil.serve.service import Service
@@ -296,13 +297,12 @@ def test_changes_wait_in_a_line_of_their_own_that_ends(settings, monkeypatch):
 
 
 def test_watcher_of_the_file_survives_whatever_happens_and_health_tells(taught, monkeypatch, caplog):
-    store = taught.service.store
-    real = store._load
+    store, real = taught.service.store, ModelFile.read
 
-    def broken(path):
+    def broken(file):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(store, "_load", broken)
+    monkeypatch.setattr(ModelFile, "read", broken)
     content = store.path.read_bytes()
     store.path.write_bytes(content)
     wait_until(lambda: taught.get("/health").json()["status"] == "degraded")
@@ -312,7 +312,7 @@ def test_watcher_of_the_file_survives_whatever_happens_and_health_tells(taught, 
     assert str(store.path) not in found["fault"]
     assert taught.predict(images_of("red", 1)).status_code == 200
     wait_until(lambda: "RuntimeError: out of luck" in caplog.text)
-    monkeypatch.setattr(store, "_load", real)
+    monkeypatch.setattr(ModelFile, "read", real)
     wait_until(lambda: taught.get("/health").json()["status"] == "ok")
     assert caplog.text.count("out of luck") == 1
     store.path.unlink()

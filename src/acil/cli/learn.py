@@ -56,13 +56,10 @@ def learn(
 
     Makes the model file or extends it; nothing learnt before is lost. The images are not stored.
     """
-    from acil.core.files import locked
     from acil.core.files.header import in_order
     from acil.encoders.images.embedder import UnreadableError
     from acil.encoders.images.listing import first_of
-    from acil.encoders.images.networks import DEFAULT
-    from acil.growing import ImageClassifier, network_of
-    from acil.growing.undo import kept_states
+    from acil.growing import ImageClassifier, ModelFile
     from acil.scale import launched
 
     start = time.perf_counter()
@@ -74,36 +71,30 @@ def learn(
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     _require_new(model, chosen)
-    network = DEFAULT if backbone is None else backbone
-    new = ImageClassifier(network, track=track is not False, **chosen)
+    new = ImageClassifier(backbone, track=track is not False, **chosen)
+    file = ModelFile(model, new=lambda: new, backbone=backbone, track=track, undo=undo)
+
+    def work(classifier: ImageClassifier) -> Any:
+        _require_new(model, chosen)  # another process may have made it
+        return classifier.learn(samples)
+
     with shown_progress() as begin:
         samples, labels = given(images, class_name)
-        embedder = None
         if labels is not None:
             # Before the lock: features take longest, and other processes may change the model meanwhile.
-            reader = ImageClassifier(network_of(model, backbone)) if model.exists() else new
             try:
                 progress = begin("images", HEAD)
-                samples = reader.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
+                samples = file.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
             except UnreadableError as error:
                 hint = " Or leave them out with --skip-bad." if error.others else ""
                 raise InputError(f"{error}{hint}") from error
-            embedder = reader.embedder
         elif track and samples.identity is None:
             raise InputError("--track needs images, or features that acil embed has made.")
         elif backbone is not None:
             raise InputError("--backbone is for images: features have been made by a network already.")
         else:
             begin(HEAD)
-        with locked(model):
-            # The file as it is now; another process may have made it or added to it.
-            _require_new(model, chosen)
-            classifier = new
-            if model.exists():
-                classifier = ImageClassifier.load(model, backbone=embedder, track=track)
-            report = classifier.learn(samples)
-            if report.counts:
-                classifier.save(model, undo=undo)
+        report = file.change("learn", work).report
     tell_skipped(report.skipped)
     pairs = dict(report.twins)
     if before := [image for image in report.repeated if image not in pairs]:
@@ -142,7 +133,7 @@ def learn(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
-    states = len(kept_states(model))
+    states = file.undo_left
     if states:
         tell(
             f"acil undo {shlex.quote(str(model))} takes this back; the state before is kept for it "
@@ -181,27 +172,19 @@ def forget(
     exact for the head, which is all that learns here; a network that was trained on these images still
     knows them. Earlier states, which have the images, stay for `acil undo` unless --no-undo is given.
     """
-    from acil.core.files import locked
-    from acil.growing import ImageClassifier, network_of
-    from acil.growing.undo import kept_states
-    from acil.privacy.receipts import file_hash, receipts_file, write_receipt
+    from acil.growing import ModelFile
 
     samples, labels = given(images, class_name)
-    embedder = None
-    if labels is not None:
-        with shown_progress() as begin:
-            progress = begin("images")
-            embedder = network_of(model, backbone)
-            samples = ImageClassifier(embedder).prepare(samples, labels, progress=progress)
-    with locked(model), shown_progress() as begin:
+    file = ModelFile(model, backbone=backbone, undo=undo)
+    with shown_progress() as begin:
+        if labels is not None:
+            samples = file.prepare(samples, labels, progress=begin("images"))
         begin(HEAD)
-        latest, before = ImageClassifier.load(model, backbone=embedder), file_hash(model)
-        report = latest.forget(samples)
-        receipts_file(model)  # raises while nothing has been changed
-        latest.save(model, undo=undo)
-        receipt = write_receipt(model, before, len(samples.labels), len(report.counts))
+        change = file.forget(samples)
+    report, tracker = change.report, change.after.tracker
+    receipts, receipt = change.receipt or (None, None)
     if as_json:
-        facts = {"model": str(model), "receipt": receipt[1], "undo_left": len(kept_states(model))}
+        facts = {"model": str(model), "receipt": receipt, "undo_left": file.undo_left}
         echo_json({**report.to_dict(), **facts})
         return
     _show_counts(report.counts, report.totals)
@@ -211,21 +194,21 @@ def forget(
     number = len(samples.labels)
     them = "it" if number == 1 else "them"
     now = f"the head of {model} is now the one that never learnt {them}"
-    if latest.snapshot.tracker.known(samples.digests):
+    if tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     typer.echo(f"forgot {counted(number, 'sample')}: {now}. The network in front of it forgets nothing.")
     tell(
-        f"Receipt: {receipt[0]}. Whoever has a copy of the file from before can recover {them}: delete "
+        f"Receipt: {receipts}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies."
     )
-    if len(latest.snapshot.tracker) < sum(report.totals.values()):
+    if len(tracker) < sum(report.totals.values()):
         which = "a model that does not track all its images (acil learn --track)"
         which = "a model of features" if samples.identity is None else which
         tell(
             f"This holds if {them if number == 1 else 'they'} had been learnt under the class given: "
             f"{which} cannot always tell."
         )
-    if kept_states(model):
+    if file.undo_left:
         undone = f"acil undo {shlex.quote(str(model))}"
         tell(
             f"{undone} takes this back: the states before this change are kept, and they still have "
@@ -245,22 +228,23 @@ def undo(
     Up to ten earlier states are kept, in the folder .MODEL.undo beside the model, as long as they take
     no more than 1 GiB. An undone change is gone: to have it again, learn or forget again.
     """
-    from acil.core.files import describe, locked
+    from acil.core.files import describe
     from acil.core.files.header import in_order
-    from acil.growing.undo import kept_states, remove_states
-    from acil.growing.undo import undo as take_back
+    from acil.growing import ModelFile
 
-    with locked(model):
-        if remove:
-            number = len(kept_states(model))
-            remove_states(model)
-            tell(f"removed {counted(number, 'earlier state')} of {model}")
-            if as_json:
-                echo_json({"model": str(model), "removed": number, "undo_left": 0})
-            return
-        before = _counts(describe(model)) if model.exists() else {}
-        take_back(model)
-        after, left = _counts(describe(model)), len(kept_states(model))
+    file = ModelFile(model)
+    if remove:
+        number = file.remove_states()
+        tell(f"removed {counted(number, 'earlier state')} of {model}")
+        if as_json:
+            echo_json({"model": str(model), "removed": number, "undo_left": 0})
+        return
+
+    def compared(state: Path) -> tuple[dict[str, int], dict[str, int]]:
+        return _counts(describe(model)) if model.exists() else {}, _counts(describe(state))
+
+    (before, after), _ = file.undo(compared)
+    left = file.undo_left
     if as_json:
         echo_json({"model": str(model), "totals": after, "undo_left": left})
         return

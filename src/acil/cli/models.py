@@ -205,37 +205,20 @@ def merge(
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
-    from acil.core.files import describe, load, locked, save
-    from acil.core.files.header import in_order
-    from acil.growing import ImageClassifier
-    from acil.growing.undo import keep_state
+    from acil.growing import ModelFile
 
-    with locked(out), shown_progress() as begin:
-        require_free(out, force)
-        headers = [describe(path) for path in models]
-        for path, header in zip(models, headers, strict=True):
-            if header["kind"] == "inference" or (header["release"] or {}).get("private"):
-                raise InputError(
-                    f"{path} can only predict: it has no exact sums to merge. Give the full model file."
-                )
+    require_free(out, force)
+    with shown_progress() as begin:
         begin("merging")
-        of_images = headers[0]["images"] is not None
-        merged, *others = [ImageClassifier.load(path) if of_images else load(path) for path in models]
-        for other in others:
-            merged.merge(other)  # type: ignore[arg-type]
-        head = merged.snapshot.head if isinstance(merged, ImageClassifier) else merged
-        keep_state(out)
-        save(head, out)
-    counts = dict(zip(map(str, head.classes_), head.class_count_.tolist(), strict=True))
-    totals = {name: counts[name] for name in in_order(counts)}
+        change = ModelFile(out).merge(models, force=force)
+    totals = change.after.totals
     if as_json:
         echo_json({"model": str(out), "totals": totals})
         return
     typer.echo(table(totals.items(), right=(1,)))
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
     typer.echo(f"{out} knows {known} from {learnt}")
-    added = sum(totals.values()) - headers[0]["n_samples"]
-    tell_recoverable(out, added, f"{models[0]} and {out}")
+    tell_recoverable(out, sum(change.report.counts.values()), f"{models[0]} and {out}")
 
 
 def export(
@@ -317,18 +300,13 @@ def export(
 
 
 def _private(model: Path, path: Path, epsilon: float | None, delta: float) -> dict[str, Any]:
-    from acil.core.files import describe, load, locked, save
+    from acil.core.files import describe, save
+    from acil.growing import ModelFile
     from acil.growing.undo import remove_states
-    from acil.privacy import privatize
 
-    with locked(model):
-        classifier = load(model)
-        release = privatize(classifier, epsilon or 0.0, delta)
-        # First the model, which then knows of the release even if that cannot be written.
-        save(classifier, model)
-        # States for `acil undo` do not know of it.
-        remove_states(model)
-    # Nor must the exact sums of an earlier file of that name lie beside it.
+    # First the model, which then knows of the release even if that cannot be written.
+    release = ModelFile(model).release(epsilon or 0.0, delta)
+    # The exact sums of an earlier file of that name must not lie beside it.
     remove_states(path)
     save(release, path)
     stated = describe(path)["release"]

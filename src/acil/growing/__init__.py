@@ -1,15 +1,18 @@
-"""`ImageClassifier`: a frozen network and a closed-form head, for own images."""
+"""A frozen network and a closed-form head in one file, for own images; and the one way to change it."""
 
 from acil.encoders.images.stored import network_of
 from acil.encoders.samples import Samples
 from acil.growing.images import ImageClassifier
+from acil.growing.modelfile import Change, ModelFile
 from acil.growing.results import Evaluation, Prediction, Report
 from acil.growing.snapshot import UNKNOWN_ABOVE
 
 __all__ = [
     "UNKNOWN_ABOVE",
+    "Change",
     "Evaluation",
     "ImageClassifier",
+    "ModelFile",
     "Prediction",
     "Report",
     "Samples",

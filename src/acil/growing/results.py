@@ -26,15 +26,15 @@ class Report:
     """Images of each class in this call."""
     totals: dict[str, int]
     """Images of each class in the model afterwards."""
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
     """Messages about files that could not be read."""
-    repeated: tuple[str, ...]
+    repeated: tuple[str, ...] = ()
     """Images left out, because they were learnt before. Without others, the model is unchanged."""
-    misplaced: tuple[str, ...]
+    misplaced: tuple[str, ...] = ()
     """Those of them that were learnt as another class. Forget them there, then learn them again."""
-    feature_seconds: float
+    feature_seconds: float = 0.0
     """Spent on decoding and features."""
-    head_seconds: float
+    head_seconds: float = 0.0
     """Spent on the head."""
     twins: tuple[tuple[str, str], ...] = ()
     """Images left out because others of this call are the same, and these others."""

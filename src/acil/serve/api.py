@@ -24,7 +24,7 @@ from acil.serve.line import RETRY_SECONDS
 from acil.serve.metrics import CONTENT_TYPE
 from acil.serve.service import Service
 from acil.serve.store import Action
-from acil.serve.uploads import FIELD, Inbox, RefusedError, TooLargeError, check_name
+from acil.serve.uploads import Inbox, RefusedError, TooLargeError, check_name
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -40,26 +40,6 @@ PAGES = {
 }
 #: Seconds between two checks of the model file.
 WATCH_SECONDS = 1.0
-_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": [FIELD],
-                    "properties": {
-                        FIELD: {
-                            "type": "array",
-                            "items": {"type": "string", "format": "binary"},
-                            "description": "Image files: JPEG, PNG, WEBP, GIF or BMP.",
-                        }
-                    },
-                }
-            }
-        },
-    }
-}
 _NOTHING = "There is nothing at this address; /docs has all addresses."
 
 
@@ -202,7 +182,7 @@ _STATUS: list[tuple[type[Exception], int, str | None]] = [
     (UnsupportedError, 409, None),
     (ModelFileError, 503, None),
     (InputError, 422, None),
-    (TimeoutError, 408, "The images did not arrive in time. Send them again."),
+    (TimeoutError, 408, "The request did not arrive in time. Send it again."),
     (ClientDisconnect, 400, "The client has gone."),
 ]
 
@@ -222,21 +202,24 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for kind, status, detail in _STATUS:
-        app.add_exception_handler(kind, _answered(status, detail))
+    for fault, status, detail in _STATUS:
+        app.add_exception_handler(fault, _answered(status, detail))
     app.add_exception_handler(RefusedError, _files_refused)
     app.add_exception_handler(404, _answered(404, _NOTHING))
     app.add_exception_handler(405, _method_refused)
     app.add_exception_handler(RequestValidationError, _parameters_refused)
+    kind = service.kind
+    content = {kind.content_type: {"schema": kind.schema}}
+    body: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
     app.state.inbox = inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
 
     async def changed(request: Request, action: Action, name: str) -> Changed:
-        async with inbox.files(request) as files:
-            done = await _unless_gone(request, service.change(action, name, files))
+        async with inbox.items(request, kind.receive) as items:
+            done = await _unless_gone(request, service.change(action, name, items))
             return Changed.model_validate(done)
 
-    @app.post("/predict", responses=refusals, openapi_extra=_BODY)
+    @app.post("/predict", responses=refusals, openapi_extra=body)
     async def predict(
         request: Request,
         top: Annotated[int, Query(ge=1, le=100, description="Number of classes to name.")] = 3,
@@ -255,12 +238,12 @@ def create_app(service: Service) -> FastAPI:
         """
         limit = service.settings.unknown_above if unknown_above is None else unknown_above
         service.store.require()
-        async with inbox.files(request) as files:
-            work = service.predict(client_of(request.scope), files, top, limit or None)
+        async with inbox.items(request, kind.receive) as items:
+            work = service.predict(client_of(request.scope), items, top, limit or None)
             answer = await _unless_gone(request, work)
         return Predictions.model_validate(answer)
 
-    @app.post("/classes/{name}", responses=refusals, openapi_extra=_BODY, dependencies=protected)
+    @app.post("/classes/{name}", responses=refusals, openapi_extra=body, dependencies=protected)
     async def teach(request: Request, name: str) -> Changed:
         """Teach images of a new class, or more of a known one; the model is saved before the answer.
 
@@ -268,7 +251,7 @@ def create_app(service: Service) -> FastAPI:
         """
         return await changed(request, "learn", name)
 
-    @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=_BODY, dependencies=protected)
+    @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=body, dependencies=protected)
     async def forget(request: Request, name: str) -> Changed:
         """Forget images of a class: the head becomes the one that never learnt them.
 

@@ -1,4 +1,4 @@
-"""The line of images: requests take turns, images are decoded in threads and classified in batches."""
+"""The line of samples: requests take turns, threads decode images, all are classified in batches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from starlette.exceptions import HTTPException
 from torch import Tensor
-
-from acil.core.threads import threads_for
-from acil.encoders.images.embedder import Embedder
 
 #: An image with a larger part of the pixels that may be decoded at a time leaves one thread to others.
 _LARGE = 1 / 8
@@ -35,11 +32,11 @@ class BusyError(HTTPException):
 
 
 class Waiting(NamedTuple):
-    """One image in the line."""
+    """One image or text in the line."""
 
-    read: Callable[[], Tensor]  # decodes it, in a thread
+    read: Callable[[], Any]  # decodes it, in a thread
     pixels: int  # held in memory while it is decoded
-    cost: int  # time and memory that it takes, in pixels
+    cost: int  # time and memory that it takes, in any unit that all have
 
 
 @dataclass(eq=False)
@@ -57,7 +54,7 @@ class _Request:
 
 
 class Line:
-    """Decode and classify images of many requests.
+    """Decode and classify the samples of many requests: images, or texts, of which nothing is decoded.
 
     All clients together may have twice the cost that one may have. Beyond these limits the client with
     most in the line loses its largest request (`BusyError`).
@@ -70,7 +67,7 @@ class Line:
 
     def __init__(
         self,
-        embedder: Embedder,  # its features do not depend on the batch
+        embed: Callable[[list[Any]], Tensor],  # decoded samples to features
         *,
         max_pixels: int,  # of one image, and that are decoded at a time beside `_RESERVE`
         limit: int,  # cost of the images of one client
@@ -78,7 +75,7 @@ class Line:
         decoders: int = 2,  # threads for images of any size; one more decodes small ones only
         on_batch: Callable[[int], None] = lambda images: None,  # told the size of each batch
     ) -> None:
-        self._embedder = embedder
+        self._embed = embed
         self._max_pixels = max_pixels
         self._limit = limit
         self._max_images = max_images
@@ -88,8 +85,8 @@ class Line:
         self._served: dict[str, int] = {}
         #: Whose images are being decoded.
         self._decoding: list[tuple[str, Waiting]] = []
-        #: Request, place in it, pixels and cost of images that wait for the network.
-        self._decoded: list[tuple[_Request, int, Tensor, int]] = []
+        #: Request, place in it, content and cost of images that wait for the network.
+        self._decoded: list[tuple[_Request, int, Any, int]] = []
         self._closed = False
         self._changed = threading.Condition()
         self._threads = [
@@ -212,13 +209,13 @@ class Line:
                 entry = (request.client, image)
                 self._decoding.append(entry)
             try:
-                pixels = image.read()
+                content = image.read()
             except Exception as error:  # whatever a decoder raises belongs to who asked
                 self._finish(request, error)
             with self._changed:
                 self._decoding.remove(entry)
                 if request in self._requests:
-                    self._decoded.append((request, place, pixels, image.cost))
+                    self._decoded.append((request, place, content, image.cost))
                 self._changed.notify_all()
 
     def _classify(self) -> None:
@@ -236,12 +233,10 @@ class Line:
             if batch:
                 self._process(batch)
 
-    def _process(self, batch: list[tuple[_Request, int, Tensor, int]]) -> None:
+    def _process(self, batch: list[tuple[_Request, int, Any, int]]) -> None:
         requests = list(dict.fromkeys(request for request, *_ in batch))
         try:
-            with threads_for(sum(pixels.numel() for _, _, pixels, _ in batch)):
-                pixels = torch.stack([pixels for _, _, pixels, _ in batch])
-            rows = self._embedder.embed(pixels)
+            rows = self._embed([content for _, _, content, _ in batch])
         except Exception as error:  # whatever a network raises belongs to those who asked
             for request in requests:
                 self._finish(request, error)

@@ -14,17 +14,17 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"
 
 
 class Metrics:
-    """Counts of one server since its start.
+    """Counts of one server since its start, of a model of images or of texts.
 
     Examples
     --------
-    >>> metrics = Metrics()
+    >>> metrics = Metrics("images")
     >>> metrics.answered("GET", "/health", 200, 0.004)
     >>> metrics.text().splitlines()[2]
     'acil_requests_total{method="GET",path="/health",status="200"} 1.0'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, many: str) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._requests = self._counter(
@@ -37,11 +37,13 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._images = self._counter("acil_images", "Images by what was done with them.", "what")
+        self._used = self._counter(
+            f"acil_{many}", f"{many.capitalize()} by what was done with them.", "what"
+        )
         for what in ("forget", "learn", "predict"):
-            self._images.labels(what)
+            self._used.labels(what)
         self._batches = self._counter("acil_batches", "Batches that went through the network.")
-        self._batch_images = self._counter("acil_batch_images", "Images in these batches.")
+        self._batched = self._counter(f"acil_batch_{many}", f"{many.capitalize()} in these batches.")
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(name, about, labels, registry=self._registry)
@@ -55,14 +57,14 @@ class Metrics:
         self._requests.labels(method if method in _METHODS else "other", path, status).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def used(self, what: str, images: int) -> None:
-        """Count images that were predicted, learnt or forgotten."""
-        self._images.labels(what).inc(images)
+    def used(self, what: str, samples: int) -> None:
+        """Count samples that were predicted, learnt or forgotten."""
+        self._used.labels(what).inc(samples)
 
-    def batch(self, images: int) -> None:
-        """Count a batch of images that went through the network."""
+    def batch(self, samples: int) -> None:
+        """Count a batch of samples that went through the network."""
         self._batches.inc()
-        self._batch_images.inc(images)
+        self._batched.inc(samples)
 
     def text(self) -> str:
         """Return everything in the text format of Prometheus."""

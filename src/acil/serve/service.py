@@ -1,4 +1,4 @@
-"""Everything that a server does with images, without HTTP."""
+"""Everything that a server does with images or texts, without HTTP."""
 
 from __future__ import annotations
 
@@ -15,36 +15,24 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from acil.encoders.images.embedder import decode_all, worker_threads
+from acil.encoders.images.embedder import decode_all
 from acil.errors import InputError
 from acil.growing import Prediction, Samples
+from acil.serve.kinds import Images
 from acil.serve.line import BusyError, Line, Waiting
 from acil.serve.metrics import Metrics
 from acil.serve.settings import Settings
 from acil.serve.store import Action, Served, Store
-from acil.serve.uploads import (
-    File,
-    RefusedError,
-    TooLargeError,
-    check_image,
-    check_name,
-    refusals,
-)
+from acil.serve.uploads import Item, RefusedError, TooLargeError, check_name, refusals
 
 logger = logging.getLogger(__name__)
 #: Changes that the page can show.
 _HISTORY = 20
-#: Images that go through the network together, and threads that decode.
-_CORES = worker_threads()
-_BATCH, _DECODERS = 2 * _CORES, min(4, _CORES)
-#: Changes that are made or wait, with their images in memory.
+#: Changes that are made or wait, with their samples in memory.
 _MAX_CHANGES = 4
-#: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
-_IMAGE_COST, _BYTE_COST = 1_000_000, 16
-#: What is wrong with files of a request, by their places in it.
+#: What is wrong with samples of a request, by their places in it.
 Faults = dict[int, InputError]
 
 
@@ -52,29 +40,30 @@ class Service:
     """A model that predicts for many at a time and changes for one at a time."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
         self.store = Store(settings)
+        self.kind = Images(settings, self.store.embedder)
+        self.settings = self.kind.settings
         self._held_out: Samples | None = None
         if settings.held_out is not None:
             self._held_out = self.store.reader.prepare(settings.held_out)
         self._measured: Measured | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
-        self.metrics = metrics = Metrics()
+        self.metrics = metrics = Metrics(self.kind.many)
         metrics.show("acil_classes", "Classes that the model knows.", lambda: len(self._totals))
         metrics.show(
-            "acil_model_images", "Images that the model has learnt.", lambda: sum(self._totals.values())
+            f"acil_model_{self.kind.many}",
+            f"{self.kind.many.capitalize()} that the model has learnt.",
+            lambda: sum(self._totals.values()),
         )
         if self._held_out is not None:
             about = "Accuracy on the held-out folder when it was last measured, percent."
             metrics.show("acil_held_out_accuracy", about, self._last_accuracy)
         self._line = Line(
-            self.store.embedder,
+            self.kind.embed,
             max_pixels=settings.max_pixels,
-            limit=settings.request_pixels
-            + _IMAGE_COST * settings.max_images
-            + _BYTE_COST * settings.max_bytes,
-            max_images=_BATCH,
-            decoders=_DECODERS,
+            limit=self.kind.largest_cost,
+            max_images=self.kind.batch,
+            decoders=self.kind.decoders,
             on_batch=self.metrics.batch,
         )
         self._checkers = ThreadPoolExecutor(2, thread_name_prefix="acil-check")
@@ -83,39 +72,35 @@ class Service:
         self._turns = asyncio.Semaphore(_MAX_CHANGES)
 
     async def predict(
-        self, client: str, files: Sequence[File], top: int, unknown_above: float | None
+        self, client: str, items: Sequence[Item], top: int, unknown_above: float | None
     ) -> dict[str, Any]:
-        """Return what the model says of images; cancelled, it takes no more time.
+        """Return what the model says of samples; cancelled, it takes no more time.
 
-        A file that cannot be used has an error instead; if none can, raise.
+        A sample that cannot be used has an error instead; if none can, raise.
         """
-        sizes, faults = await self._checked(files)
+        costs, faults = await self._checked(items)
         waiting = [
-            Waiting(
-                functools.partial(self._decoded, place, files[place].content, faults),
-                pixels,
-                pixels + _IMAGE_COST + _BYTE_COST * len(files[place].content),
-            )
-            for place, pixels in sizes.items()
+            Waiting(functools.partial(self._decoded, place, items[place].content, faults), *cost)
+            for place, cost in costs.items()
         ]
         answer = functools.partial(
-            self._answer, files, list(sizes), faults, top=top, unknown_above=unknown_above
+            self._answer, items, list(costs), faults, top=top, unknown_above=unknown_above
         )
         found: dict[str, Any] = await asyncio.wrap_future(self._line.submit(client, waiting, answer))
-        self.metrics.used("predict", len(files) - len(faults))
+        self.metrics.used("predict", len(items) - len(faults))
         return found
 
-    async def change(self, action: Action, name: str, files: Sequence[File]) -> dict[str, Any]:
-        """Teach or forget images of a class, save, and serve the new state; or raise and change nothing.
+    async def change(self, action: Action, name: str, items: Sequence[Item]) -> dict[str, Any]:
+        """Teach or forget samples of a class, save, serve the new state; or raise and change nothing.
 
-        Teaching leaves out files that cannot be used, unless none can; forgetting refuses all.
-        Return the report, the new revision, and the comparison on held-out images if there are any.
+        Teaching leaves out samples that cannot be used, unless none can; forgetting refuses all.
+        Return the report, the new revision, and the comparison on held-out samples if there are any.
         """
         check_name(name)
         async with self._turn():
-            _, faults = await self._checked(files)
+            _, faults = await self._checked(items)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._changes, self._changed, action, name, files, faults)
+            return await loop.run_in_executor(self._changes, self._changed, action, name, items, faults)
 
     async def undo(self) -> dict[str, Any]:
         """Take the last change of the file back; return the description of the state before it."""
@@ -135,21 +120,19 @@ class Service:
         published, settings = self.store.published, self.settings
         measured = self._measure(published)
         totals = {} if published is None else published.snapshot.totals
+        many = self.kind.many
         return {
             "name": settings.model.name,
             "revision": None if published is None else published.revision,
-            "classes": [{"name": name, "images": count} for name, count in totals.items()],
-            "images": sum(totals.values()),
+            "kind": many,
+            "classes": [{"name": name, many: count} for name, count in totals.items()],
+            many: sum(totals.values()),
             "network": self.store.embedder.name,
             "can_learn": published is None or published.snapshot.can_learn,
             "tells_unknown": published is None or published.snapshot.knows_novelty,
             "undo_left": self.store.undo_left,
             "protected": settings.token is not None,
-            "limits": {
-                "bytes": settings.max_bytes,
-                "images": settings.max_images,
-                "pixels": settings.max_pixels,
-            },
+            "limits": {"bytes": settings.max_bytes, **self.kind.limits},
             "held_out": None if measured is None else measured.to_dict(),
             "history": list(self._history),
         }
@@ -169,108 +152,106 @@ class Service:
         self._checkers.shutdown()
         self._line.close()
 
-    async def _checked(self, files: Sequence[File]) -> tuple[dict[int, int], Faults]:
-        """Return the pixels of images by place, and what is wrong with the others; raise if all are."""
+    async def _checked(self, items: Sequence[Item]) -> tuple[dict[int, tuple[int, int]], Faults]:
+        """Return pixels and cost of samples by place, and what is wrong with the others."""
 
-        def check() -> tuple[dict[int, int], Faults]:
-            sizes: dict[int, int] = {}
+        def check() -> tuple[dict[int, tuple[int, int]], Faults]:
+            costs: dict[int, tuple[int, int]] = {}
             faults: Faults = {}
-            for place, file in enumerate(files):
+            for place, item in enumerate(items):
                 try:
-                    sizes[place] = check_image(file.content, self.settings.max_pixels)
+                    costs[place] = self.kind.check(item.content)
                 except InputError as error:
                     faults[place] = error
-            if not sizes:
-                raise RefusedError(files, faults)
-            pixels = sum(sizes.values())
+            if not costs:
+                raise RefusedError(items, faults, self.kind.many)
+            pixels = sum(pixels for pixels, _ in costs.values())
             if pixels > self.settings.request_pixels:
                 raise TooLargeError(
                     f"The images have {pixels:,} pixels in all, more than "
                     f"{self.settings.request_pixels:,}. Send fewer or smaller ones."
                 )
-            return sizes, faults
+            return costs, faults
 
         return await asyncio.get_running_loop().run_in_executor(self._checkers, check)
 
-    def _decoded(self, place: int, content: bytes, faults: Faults) -> Tensor:
-        embedder = self.store.embedder
+    def _decoded(self, place: int, content: Any, faults: Faults) -> Any:
         try:
-            return embedder.decode(content)
+            return self.kind.read(content)
         except InputError as error:
             faults[place] = error
-            # The others go on, and the line needs pixels for each: black ones, whose answer is not used.
-            made = embedder.preprocessing
-            return torch.zeros(len(made.mean), made.size, made.size, dtype=torch.uint8)
+            # The others go on, and the line needs something for each, whose answer is not used.
+            return self.kind.blank
 
     def _answer(
         self,
-        files: Sequence[File],
+        items: Sequence[Item],
         places: Sequence[int],
         faults: Faults,
         features: Tensor,
         top: int,
         unknown_above: float | None,
     ) -> dict[str, Any]:
-        """Classify the images at these places of a request, all by one state of the model."""
-        if len(faults) == len(files):
-            raise RefusedError(files, faults)
+        """Classify the samples at these places of a request, all by one state of the model."""
+        if len(faults) == len(items):
+            raise RefusedError(items, faults, self.kind.many)
         published = self.store.require()
         rows = {place: row for row, place in enumerate(places) if place not in faults}
-        names = [files[place].name for place in rows]
+        names = [items[place].name for place in rows]
         answers = published.snapshot.classify(
             features[list(rows.values())].numpy(), names, top, unknown_above
         )
         found = dict(zip(rows, answers, strict=True))
         for place, fault in faults.items():
-            found[place] = Prediction(files[place].name, "", False, (), None, str(fault))
-        predictions = [found[place].to_dict() for place in range(len(files))]
+            found[place] = Prediction(items[place].name, "", False, (), None, str(fault))
+        predictions = [found[place].to_dict() for place in range(len(items))]
         return {"revision": published.revision, "predictions": predictions}
 
-    def _samples(self, action: Action, name: str, files: Sequence[File], faults: Faults) -> Samples:
-        """Turn the files without a fault into samples of a class, and add the faults seen then."""
-        places = [place for place in range(len(files)) if place not in faults]
-        decoded = decode_all([files[place].content for place in places], self.store.embedder.decode)
-        pictures = []
-        for place, pixels in zip(places, decoded, strict=True):
-            if isinstance(pixels, InputError):
-                faults[place] = pixels
+    def _samples(self, action: Action, name: str, items: Sequence[Item], faults: Faults) -> Samples:
+        """Turn the items without a fault into samples of a class, and add the faults seen then."""
+        places = [place for place in range(len(items)) if place not in faults]
+        read = []
+        for place, found in zip(
+            places, decode_all([items[place].content for place in places], self.kind.read), strict=True
+        ):
+            if isinstance(found, InputError):
+                faults[place] = found
             else:
-                # As an array; it has the size that the network takes, and keeps its values.
-                pictures.append(pixels.permute(1, 2, 0).squeeze(-1).numpy())
-        if not pictures or (faults and action == "forget"):
-            raise RefusedError(files, faults)
-        names = tuple(files[place].name for place in places if place not in faults)
-        return replace(self.store.reader.prepare(pictures, name), images=names)
+                read.append(found)
+        if not read or (faults and action == "forget"):
+            raise RefusedError(items, faults, self.kind.many)
+        names = tuple(items[place].name for place in places if place not in faults)
+        return replace(self.store.reader.prepare(self.kind.given(read), name), images=names)
 
     def _changed(
-        self, action: Action, name: str, files: Sequence[File], faults: Faults
+        self, action: Action, name: str, items: Sequence[Item], faults: Faults
     ) -> dict[str, Any]:
         start = time.perf_counter()
-        samples = self._samples(action, name, files, faults)
+        samples = self._samples(action, name, items, faults)
         report, state_before, state_after = self.store.change(action, samples)
-        images = sum(report.counts.values())
-        self.metrics.used(action, images)
+        number = sum(report.counts.values())
+        self.metrics.used(action, number)
         before, after = self._measure(state_before), self._measure(state_after)
         entry = {
             "action": action,
             "class": name,
-            "images": images,
+            self.kind.many: number,
             "revision": state_after.revision,
             "held_out": compared(before, after) if before and after else None,
         }
-        if images:
+        if number:
             self._history.append(entry)
         seconds = time.perf_counter() - start
         done = "learnt" if action == "learn" else "forgot"
-        what = "1 image" if images == 1 else f"{images} images"
-        saved = ", saved" if images else ": all were learnt before"
+        what = self.kind.counted(number)
+        saved = ", saved" if number else ": all were learnt before"
         logger.info("%s %s of %r in %.2f s%s", done, what, name, seconds, saved)
         return {
             **entry,
             "totals": report.totals,
             "repeated": len(report.repeated),
             "misplaced": len(report.misplaced),
-            "refused": refusals(files, faults),
+            "refused": refusals(items, faults),
             "seconds": seconds,
         }
 
@@ -282,41 +263,42 @@ class Service:
         logger.info("took the last change back")
 
     def _measure(self, published: Served | None) -> Measured | None:
-        """Return how a state does on the held-out images, if there are any; the last is remembered."""
+        """Return how a state does on the held-out samples, if there are any; the last is remembered."""
         if self._held_out is None:
             return None
         found, revision = self._measured, None if published is None else published.revision
         if found is None or found.revision != revision:
-            self._measured = found = Measured.of(self._held_out, published)
+            self._measured = found = Measured.of(self._held_out, published, self.kind.many)
         return found
 
 
 @dataclass(frozen=True)
 class Measured:
-    """How one state of the model does on the held-out images."""
+    """How one state of the model does on the held-out samples."""
 
+    many: str  # what the samples are
     revision: str | None  # None before anything was taught
-    names: npt.NDArray[np.str_]  # true class of each image
+    names: npt.NDArray[np.str_]  # true class of each sample
     known: npt.NDArray[np.bool_]  # whether the model has learnt that class
     right: npt.NDArray[np.bool_]  # whether it is the likeliest
 
     @classmethod
-    def of(cls, samples: Samples, published: Served | None) -> Measured:
+    def of(cls, samples: Samples, published: Served | None, many: str) -> Measured:
         """Measure a state; None is a model that knows nothing yet."""
         names = samples.labels
         if published is None:
             nothing = np.zeros(len(names), dtype=np.bool_)
-            return cls(None, names, nothing, nothing)
+            return cls(many, None, names, nothing, nothing)
         head = published.snapshot.head
         right = names == head.predict(samples.features)
-        return cls(published.revision, names, np.isin(names, head.classes_), right)
+        return cls(many, published.revision, names, np.isin(names, head.classes_), right)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return accuracy in percent over the classes learnt, the number of images, and each class."""
+        """Return accuracy in percent over the classes learnt, the number of samples, and each class."""
         classes = sorted(set(self.names[self.known].tolist()))
         return {
             "accuracy": _percent(self.right, self.known),
-            "images": int(self.known.sum()),
+            self.many: int(self.known.sum()),
             "per_class": {name: _percent(self.right, self.names == name) for name in classes},
         }
 
@@ -324,7 +306,7 @@ class Measured:
 def compared(before: Measured, after: Measured) -> dict[str, Any]:
     """Return accuracies before and after a change, each over the classes known then.
 
-    ``kept`` is over the classes known at both times; ``lost`` of these images were right before only.
+    ``kept`` is over the classes known at both times; ``lost`` of these samples were right before only.
     """
     kept = before.known & after.known
     return {
@@ -333,7 +315,7 @@ def compared(before: Measured, after: Measured) -> dict[str, Any]:
         "kept": {
             "accuracy_before": _percent(before.right, kept),
             "accuracy_after": _percent(after.right, kept),
-            "images": int(kept.sum()),
+            before.many: int(kept.sum()),
             "lost": int((kept & before.right & ~after.right).sum()),
         },
     }

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from acil.core.files import locked
-from acil.encoders.images.networks import DEFAULT
 from acil.encoders.images.stored import require_network
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
-from acil.growing import ImageClassifier, Report, Samples
+from acil.growing import ImageClassifier, ModelFile, Report, Samples
+from acil.growing.modelfile import Signature, signature_of
 from acil.growing.snapshot import Snapshot
-from acil.growing.undo import kept_states, undo
 from acil.serve.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -24,8 +22,6 @@ logger = logging.getLogger(__name__)
 LOCK_SECONDS = 30.0
 #: A change of the model.
 Action = Literal["learn", "forget"]
-#: Identifies one version of a file.
-Signature = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -37,9 +33,8 @@ class Served:
     signature: Signature | None  # of the file that holds this state; None if it is gone
 
     @classmethod
-    def of(cls, classifier: ImageClassifier, signature: Signature | None) -> Served:
-        """Publish the state of a classifier that is not changed any more."""
-        snapshot = classifier.snapshot
+    def of(cls, snapshot: Snapshot, signature: Signature | None) -> Served:
+        """Publish a state."""
         # Solve now, not when the first prediction waits for it.
         head = snapshot.solved()
         digest = hashlib.blake2b(digest_size=8)
@@ -69,14 +64,17 @@ class Store:
         self._logged: tuple[str | None, str] = (None, "")
         #: Turns images into samples; never changed.
         self.reader: ImageClassifier
-        signature = _signature(self.path)
+        signature = signature_of(self.path)
         if signature is None:
             self.reader = self._new()
         else:
             require_network(self.path)
             self.reader = ImageClassifier.load(self.path, backbone=settings.backbone)
-            self.published = Served.of(self.reader, signature)
+            self.published = Served.of(self.reader.snapshot, signature)
         self.embedder = self.reader.embedder
+        self._file = ModelFile(
+            self.path, new=self._new, backbone=self.embedder, undo=settings.undo, timeout=LOCK_SECONDS
+        )
 
     def require(self) -> Served:
         """Return the state that is served now, or raise if there is none."""
@@ -103,7 +101,7 @@ class Store:
         self.fault, self._logged = fault, (fault, details)
 
     def _refreshed(self) -> None:
-        signature = _signature(self.path)
+        signature = signature_of(self.path)
         if signature is None:
             gone = None if self.published is None else "The model file is gone. Nothing can be changed."
             self._found(gone)
@@ -112,7 +110,7 @@ class Store:
         # A change that is being made reads the file itself.
         elif signature != self._refused and self._changing.acquire(blocking=False):
             try:
-                self.published = Served.of(self._load(self.path), signature)
+                self.published = Served.of(self._file.read().snapshot, signature)
             except ACILError as error:
                 # What could not be read may be readable later, with no other change of the file.
                 if not isinstance(error.__cause__, OSError):
@@ -127,70 +125,56 @@ class Store:
         """Learn or forget samples, save, and serve the new state; return a report and both states."""
         if action == "forget":
             self.require()
-        with self._changing, locked(self.path, timeout=LOCK_SECONDS):
-            signature, before = self._present(), self.published
-            classifier = self._new() if signature is None else self._load(self.path)
-            if signature is not None and (before is None or before.signature != signature):
-                # Another process has made the file, or changed it.
-                before = Served.of(classifier, signature)
-            report = classifier.learn(samples) if action == "learn" else classifier.forget(samples)
-            if before is not None and not report.counts:
-                return report, before, before
-            classifier.save(self.path, undo=self._settings.undo)
-            after = Served.of(classifier, _signature(self.path))
+        with self._changing:
+            work = self._file.learn if action == "learn" else self._file.forget
+            done, before = work(samples), self.published
+            if done.before is not None and (before is None or before.signature != done.earlier):
+                # Another process had made the file, or changed it.
+                before = Served.of(done.before, done.earlier)
+            if before is not None and done.after is done.before:
+                return done.report, before, before
+            after = Served.of(done.after, done.signature)
             self.published = after
-        return report, before, after
+        return done.report, before, after
 
     @property
     def undo_left(self) -> int:
         """How many of the last changes can be taken back."""
-        return len(kept_states(self.path)) if self.path.exists() else 0
+        return self._file.undo_left
 
     def undo(self) -> Served | None:
         """Take the last change of the file back, and serve the state before it.
 
         Return the state that was taken back; None if another process made it and it was never served.
         """
-        with self._changing, locked(self.path, timeout=LOCK_SECONDS):
-            served, signature = self.published, self._present()
-            kept = kept_states(self.path) if signature is not None else []
-            if not kept:
-                raise InputError("No earlier state is kept: there is nothing to undo.")
-            if served is None or served.signature != signature:
-                self._load(self.path)  # a file that cannot be served may be another model: it stays
-                served = None
-            before = self._load(kept[-1])  # all of it: what is damaged must not replace the model
-            undo(self.path)
-            self.published = Served.of(before, _signature(self.path))
-            return served
 
-    def _present(self) -> Signature | None:
-        """Return the signature of the file; None as long as none has been made."""
-        signature = _signature(self.path)
-        if signature is None and self.published is not None:
+        def accept(state: Path) -> tuple[Served | None, Snapshot]:
+            served, signature = self.published, signature_of(self.path)
+            if signature is None:  # states of a model that is gone
+                raise InputError(
+                    "This model has not been taught anything yet: there is nothing to undo."
+                )
+            if served is None or served.signature != signature:
+                self._file.read()  # a file that cannot be served may be another model: it stays
+                served = None
+            # All of it: what is damaged must not replace the model.
+            return served, self._file.read(state).snapshot
+
+        with self._changing:
+            self._require_present()
+            undone: Served | None
+            (undone, before), now = self._file.undo(accept)
+            self.published = Served.of(before, now)
+            return undone
+
+    def _new(self) -> ImageClassifier:
+        """Return a model that has learnt nothing, as long as no file has been made."""
+        self._require_present()
+        return ImageClassifier(self._settings.backbone, track=self._settings.track)
+
+    def _require_present(self) -> None:
+        if self.published is not None and signature_of(self.path) is None:
             raise ModelFileError(
                 f"{self.path} has been removed while it was served. Put it back, or restart the server "
                 "to begin anew."
             )
-        return signature
-
-    def _load(self, path: Path) -> ImageClassifier:
-        try:
-            return ImageClassifier.load(path, backbone=self.embedder)
-        except ModelFileError:
-            raise
-        except InputError as error:  # of another network: not a fault of the request
-            raise ModelFileError(str(error)) from error
-
-    def _new(self) -> ImageClassifier:
-        return ImageClassifier(self._settings.backbone or DEFAULT, track=self._settings.track)
-
-
-def _signature(path: Path) -> Signature | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ModelFileError(f"Cannot look at {path}: {error.strerror}.") from error
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,4 +1,4 @@
-"""Images that strangers send: received within limits, and checked before anything decodes them."""
+"""What strangers send: received within limits, and images checked before anything decodes them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import asyncio
 import contextlib
 import io
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from PIL import Image, PngImagePlugin
-from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from acil.encoders.images.listing import check_class_name
@@ -44,26 +50,35 @@ _MAX_FILE_NAME = 100
 _TOLD = 5
 
 
-class File(NamedTuple):
-    """One file of a request."""
+class Item(NamedTuple):
+    """One sample of a request: an image file, or a text."""
 
-    name: str  # as `shown_name` made it
-    content: bytes
+    name: str  # of a file, as `shown_name` made it, or the number of a text
+    content: Any  # bytes, or text
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What answers call it; a text has its place in the request alone."""
+        return {"image": self.name} if isinstance(self.content, bytes) else {}
+
+
+#: Makes the samples of a request of its headers and its body.
+Receive = Callable[[Headers, AsyncGenerator[bytes, None]], Awaitable[list[Item]]]
 
 
 class TooLargeError(InputError):
-    """An upload has more bytes, images or pixels than the server takes."""
+    """A request has more bytes or samples than the server takes, or larger ones."""
 
 
 class RefusedError(InputError):
-    """Some images of a request cannot be used, and nothing was done with the others."""
+    """Some samples of a request cannot be used, and nothing was done with the others."""
 
-    def __init__(self, files: Sequence[File], faults: Mapping[int, InputError]) -> None:
-        self.refused = refusals(files, faults)
+    def __init__(self, items: Sequence[Item], faults: Mapping[int, InputError], many: str) -> None:
+        self.refused = refusals(items, faults)
         self.too_large = all(isinstance(fault, TooLargeError) for fault in faults.values())
-        told = " ".join(f"{entry['image']}: {entry['error']}" for entry in self.refused[:_TOLD])
-        if len(files) > 1:
-            told = f"{len(faults)} of {len(files)} images cannot be used; nothing was changed. {told}"
+        told = " ".join(f"{items[place].name}: {faults[place]}" for place in sorted(faults)[:_TOLD])
+        if len(items) > 1:
+            told = f"{len(faults)} of {len(items)} {many} cannot be used; nothing was changed. {told}"
         if len(faults) > _TOLD:
             told += f" And {len(faults) - _TOLD} more."
         super().__init__(told)
@@ -75,31 +90,6 @@ class _Upload:
 
     deadline: asyncio.Timeout
     size: int = 0
-
-
-class _Parser(MultiPartParser):
-    """Refuses a form without its end; Starlette's own parser leaves out the part that is cut off.
-
-    Too many images are a `TooLargeError`.
-    """
-
-    _ended = False
-
-    def on_headers_finished(self) -> None:
-        super().on_headers_finished()
-        if len(self._files_to_close_on_error) == self.max_files:
-            raise TooLargeError(f"A request may have {self.max_files - 1} images. Send fewer at a time.")
-
-    def on_end(self) -> None:
-        self._ended = True
-
-    async def parse(self) -> FormData:
-        form = await super().parse()
-        if not self._ended:
-            for file in self._files_to_close_on_error:
-                file.close()
-            raise InputError("The request ends before its last image does. Send it again.")
-        return form
 
 
 class Inbox:
@@ -126,47 +116,18 @@ class Inbox:
                 upload.deadline.reschedule(min(end, upload.deadline.when() or end))
 
     @contextlib.asynccontextmanager
-    async def files(self, request: Request) -> AsyncIterator[list[File]]:
-        """Receive the files of a request; their bytes count until the end of the context."""
-        if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-            raise HTTPException(415, f"Send images as multipart/form-data, in fields named '{FIELD}'.")
+    async def items(self, request: Request, receive: Receive) -> AsyncIterator[list[Item]]:
+        """Receive the samples of a request; their bytes count until the end of the context."""
         upload = _Upload(asyncio.timeout(self._seconds))
         try:
             async with upload.deadline:
                 self._receiving[upload] = None
-                files = await self._received(request, upload)
-            yield files
+                items = await receive(request.headers, self._counted(request, upload))
+                self._receiving.pop(upload, None)
+            yield items
         finally:
             self._receiving.pop(upload, None)
             self._held -= upload.size
-
-    async def _received(self, request: Request, upload: _Upload) -> list[File]:
-        parser = _Parser(
-            request.headers,
-            self._counted(request, upload),
-            # The first that is too many is told by our parser.
-            max_files=self._settings.max_images + 1,
-            max_fields=1,
-        )
-        # Bytes are counted, so none has to go to the disk.
-        parser.spool_max_size = self._settings.max_bytes + 1
-        try:
-            form = await parser.parse()
-        except MultiPartException as error:
-            raise HTTPException(400, error.message) from None
-        self._receiving.pop(upload, None)
-        try:
-            fields = form.multi_items()
-            if not fields:
-                raise InputError(f"There are no images. Send at least one, in a field named '{FIELD}'.")
-            files = []
-            for number, (key, value) in enumerate(fields, start=1):
-                if key != FIELD or not isinstance(value, UploadFile):
-                    raise InputError(f"Send files in fields named '{FIELD}', and nothing else.")
-                files.append(File(shown_name(value.filename, number), value.file.read()))
-            return files
-        finally:
-            await form.close()
 
     async def _counted(self, request: Request, upload: _Upload) -> AsyncGenerator[bytes, None]:
         async for chunk in request.stream():
@@ -231,11 +192,10 @@ def shown_name(name: str | None, number: int) -> str:
     return safe or f"image {number}"
 
 
-def refusals(files: Sequence[File], faults: Mapping[int, InputError]) -> list[dict[str, Any]]:
-    """Return what is wrong with which files, in their order."""
+def refusals(items: Sequence[Item], faults: Mapping[int, InputError]) -> list[dict[str, Any]]:
+    """Return what is wrong with which samples, in their order."""
     return [
-        {"place": place, "image": files[place].name, "error": str(faults[place])}
-        for place in sorted(faults)
+        {"place": place, **items[place].named, "error": str(faults[place])} for place in sorted(faults)
     ]
 
 

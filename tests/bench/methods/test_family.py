@@ -13,6 +13,7 @@ from acil.bench.config import make_config
 from acil.bench.methods.anacp import spread_targets
 from acil.bench.methods.ranpac import RIDGES
 from acil.bench.prepare import prepare
+from acil.core.classifier import learnt_of
 from acil.core.expansion import Expansion
 from acil.errors import InputError
 from support.frozen_phases import GROUPS, gaussians, learnt, method, phase, phases, vectors
@@ -99,7 +100,7 @@ def test_gkeal_is_ridge_regression_on_kernels_around_features_of_the_first_phase
     features, labels = gaussians(per_class=20)
     given = phases(features, labels, GROUPS)
     model = learnt("gkeal", given, gamma=0.01)
-    expansion = model.classifier._require_state().model.expansion
+    expansion = learnt_of(model.classifier).model.expansion
     centres = expansion.projection.double().numpy().T
     first = given[0].images.features(None).double().numpy()
     assert cdist(centres, first).min(axis=1).max() == 0

@@ -1,6 +1,7 @@
 """The training loop on a GPU: recorded steps against plain ones."""
 
 import dataclasses
+import threading
 
 import pytest
 import torch
@@ -50,6 +51,38 @@ def test_recording_a_graph_leaves_weights_buffers_and_momentum():
     torch.cuda.synchronize()
     for name, tensor in step.tensors().items():
         assert torch.equal(tensor, before[name]), name
+
+
+def test_a_graph_is_recorded_while_another_thread_pins_memory():
+    # As the thread of a DataLoader does with what workers have decoded.
+    images, labels = problem(32)
+    device = torch.device("cuda")
+    network = resnet().to(device).train()
+    step = Step(network, CrossEntropy(), SETTINGS, device)
+    x = normalise(images.to(device), network.backbone.preprocessing)
+    batch = (x, labels.to(device), torch.arange(32, device=device))
+    over, errors, kept = threading.Event(), [], []
+
+    def pin():
+        try:
+            while not over.is_set():
+                kept.append(torch.empty(1000 + len(kept), dtype=torch.uint8).pin_memory())
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=pin)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    thread.start()
+    try:
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step._record(*batch)
+    finally:
+        over.set()
+        thread.join()
+    assert kept
+    assert not errors
 
 
 def test_recorded_steps_equal_plain_ones():

@@ -44,7 +44,7 @@ from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.class_means import ClassMeans, by_class
 from acil.bench.methods.frozen_features import FrozenMethod
 from acil.bench.training.settings import Settings
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import ACILClassifier, learnt_of
 from acil.core.files import pack, unpack
 from acil.core.inputs import Rows
 from acil.errors import NotFittedError
@@ -125,7 +125,7 @@ class AnaCP(FrozenMethod):
 
     def _outputs(self, rows: Tensor, targets: Tensor) -> Tensor:
         """Return o of rows (n, d)."""
-        model = self.first._require_state().model
+        model = learnt_of(self.first).model
         weights = model.weights()
         blocks = Rows(rows).blocks(model.block_rows, model.precision.products, model.device)
         scores = model.scores(blocks, weights)

@@ -30,6 +30,7 @@ from torch import Tensor
 from acil.bench.methods.acil import ACIL, new_classifier
 from acil.bench.methods.base import Context, Phase
 from acil.bench.methods.frozen_features import FrozenPlanning
+from acil.core.classifier import learnt_of
 from acil.core.inputs import Rows
 from acil.core.linalg import add_gram_, mirror_
 
@@ -72,7 +73,7 @@ class RanPAC(ACIL):
         self, X: Tensor, Y: Tensor, queries: Tensor, answers: Tensor, ridges: Sequence[float]
     ) -> list[float]:
         """Return the squared errors on queries of regressions with these γ, learnt from X and Y."""
-        d = self.classifier._require_state().model.expansion.size
+        d = learnt_of(self.classifier).model.expansion.size
         few = torch.cat(list(self._expanded(X))) if len(X) < d else None
         if few is not None:
             # x_q Xᵀ (X Xᵀ + γI)⁻¹ Y
@@ -96,9 +97,9 @@ class RanPAC(ACIL):
         return errors.tolist()
 
     def _expanded(self, features: Tensor) -> Iterator[Tensor]:
-        model = self.classifier._require_state().model
+        model = learnt_of(self.classifier).model
         blocks = Rows(features).blocks(model.block_rows, torch.float64, model.device)
         return map(model.expansion, blocks)
 
     def _split(self, targets: Tensor) -> tuple[Tensor, ...]:
-        return torch.split(targets, self.classifier._require_state().model.block_rows)
+        return torch.split(targets, learnt_of(self.classifier).model.block_rows)

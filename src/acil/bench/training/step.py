@@ -301,8 +301,10 @@ class Step:
         for _ in range(_WARMUP_STEPS):
             self._run(*inputs)
         graph = torch.cuda.CUDAGraph()
-        # On the stream of the other steps: gradients belong to the stream that first made them.
-        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        # On the stream of the other steps: gradients belong to the stream that first made them. Only
+        # this thread is watched: another one pins the batches that workers have decoded meanwhile.
+        stream = torch.cuda.current_stream()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self._run(*inputs)
         self.load(before)
         return graph, inputs

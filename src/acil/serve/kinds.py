@@ -1,0 +1,164 @@
+"""Images or texts: how requests bring the samples of a model, and how they become features."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from starlette.datastructures import FormData, Headers, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from torch import Tensor
+
+from acil.core.threads import threads_for
+from acil.encoders.images.embedder import Embedder, worker_threads
+from acil.errors import InputError
+from acil.serve.settings import Settings
+from acil.serve.uploads import FIELD, Item, TooLargeError, check_image, shown_name
+
+#: Cores that this process may use.
+_CORES = worker_threads()
+#: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
+_IMAGE_COST, _BYTE_COST = 1_000_000, 16
+
+
+class _Kind:
+    #: One, and several.
+    one: ClassVar[str]
+    many: ClassVar[str]
+    #: Of a request, and what to say if it has another.
+    content_type: ClassVar[str]
+    wanted: ClassVar[str]
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def counted(self, number: int) -> str:
+        """Return a number of samples in words."""
+        return f"{number} {self.one if number == 1 else self.many}"
+
+    def require_type(self, headers: Headers) -> None:
+        """Raise unless a request says that it brings samples of this kind."""
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != self.content_type:
+            raise HTTPException(415, f"This model is one of {self.many}. {self.wanted}")
+
+
+class _Parser(MultiPartParser):
+    """Refuses a form without its end; Starlette's own parser leaves out the part that is cut off.
+
+    Too many images are a `TooLargeError`.
+    """
+
+    _ended = False
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if len(self._files_to_close_on_error) == self.max_files:
+            raise TooLargeError(f"A request may have {self.max_files - 1} images. Send fewer at a time.")
+
+    def on_end(self) -> None:
+        self._ended = True
+
+    async def parse(self) -> FormData:
+        form = await super().parse()
+        if not self._ended:
+            for file in self._files_to_close_on_error:
+                file.close()
+            raise InputError("The request ends before its last image does. Send it again.")
+        return form
+
+
+class Images(_Kind):
+    """Image files, which are decoded in threads."""
+
+    one, many = "image", "images"
+    content_type = "multipart/form-data"
+    wanted = f"Send images as multipart/form-data, in fields named '{FIELD}'."
+    #: Schema of a request.
+    schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "required": [FIELD],
+        "properties": {
+            FIELD: {
+                "type": "array",
+                "items": {"type": "string", "format": "binary"},
+                "description": "Image files: JPEG, PNG, WEBP, GIF or BMP.",
+            }
+        },
+    }
+    #: Samples that go through the network together, and threads that decode.
+    batch, decoders = 2 * _CORES, min(4, _CORES)
+
+    def __init__(self, settings: Settings, embedder: Embedder) -> None:
+        super().__init__(settings)
+        self.embedder = embedder
+        self.embed = stacked(embedder)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """What a request may have: images in all, and pixels each."""
+        return {"images": self.settings.max_images, "pixels": self.settings.max_pixels}
+
+    @property
+    def largest_cost(self) -> int:
+        """Cost of all samples of a request, at most."""
+        settings = self.settings
+        return (
+            settings.request_pixels + _IMAGE_COST * settings.max_images + _BYTE_COST * settings.max_bytes
+        )
+
+    async def receive(self, headers: Headers, chunks: AsyncGenerator[bytes, None]) -> list[Item]:
+        """Return the samples of a request."""
+        self.require_type(headers)
+        # The first that is too many is told by our parser.
+        parser = _Parser(headers, chunks, max_files=self.settings.max_images + 1, max_fields=1)
+        # Bytes are counted, so none has to go to the disk.
+        parser.spool_max_size = self.settings.max_bytes + 1
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise HTTPException(400, error.message) from None
+        try:
+            fields = form.multi_items()
+            if not fields:
+                raise InputError(f"There are no images. Send at least one, in a field named '{FIELD}'.")
+            files = []
+            for number, (key, value) in enumerate(fields, start=1):
+                if key != FIELD or not isinstance(value, UploadFile):
+                    raise InputError(f"Send files in fields named '{FIELD}', and nothing else.")
+                files.append(Item(shown_name(value.filename, number), value.file.read()))
+            return files
+        finally:
+            await form.close()
+
+    def check(self, content: bytes) -> tuple[int, int]:
+        """Return the pixels of a sample and what it costs, or raise if it cannot be used."""
+        pixels = check_image(content, self.settings.max_pixels)
+        return pixels, pixels + _IMAGE_COST + _BYTE_COST * len(content)
+
+    def read(self, content: bytes) -> Tensor:
+        """Return a sample as `embed` takes it, or raise."""
+        return self.embedder.decode(content)
+
+    @property
+    def blank(self) -> Tensor:
+        """What `embed` takes in the place of a sample that cannot be read."""
+        made = self.embedder.preprocessing
+        return torch.zeros(len(made.mean), made.size, made.size, dtype=torch.uint8)
+
+    def given(self, read: Sequence[Tensor]) -> list[Any]:
+        """Return samples that have been read as `prepare` of a classifier takes them."""
+        # As arrays; they have the size that the network takes, and keep their values.
+        return [pixels.permute(1, 2, 0).squeeze(-1).numpy() for pixels in read]
+
+
+def stacked(embedder: Embedder) -> Callable[[list[Tensor]], Tensor]:
+    """Return what makes features of a batch of images, for a line."""
+
+    def embed(batch: list[Tensor]) -> Tensor:
+        with threads_for(sum(pixels.numel() for pixels in batch)):
+            pixels = torch.stack(batch)
+        return embedder.embed(pixels)
+
+    return embed
