@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +120,11 @@ class OnnxEmbedder(Embedder):
 
 def open_onnx(path: str) -> OnnxEmbedder:
     """Open an ONNX file as an embedder; the hash of its content is its identity, not its place."""
+    return OnnxEmbedder(read_onnx(path), "onnx")
+
+
+def read_onnx(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of an ONNX file, in one piece with weights that lie beside it."""
     file = Path(path)
     try:
         if file.exists() and not file.is_file():
@@ -128,7 +134,7 @@ def open_onnx(path: str) -> OnnxEmbedder:
         raise cannot_read(path, error) from error
     if b"location" in content:  # the word that says where weights are, if not in the file
         content = _with_weights(file)
-    return OnnxEmbedder(content, "onnx")
+    return content
 
 
 def _with_weights(file: Path) -> bytes:
@@ -221,17 +227,23 @@ def exported_network(backbone: Backbone) -> bytes:
 
 
 def export_module(
-    module: nn.Module, example: Tensor, input_name: str, output_names: list[str], opset: int = OPSET
+    module: nn.Module,
+    example: Tensor | tuple[Tensor, ...],
+    input_name: str | list[str],
+    output_names: list[str],
+    opset: int = OPSET,
+    open_axes: int = 1,
 ) -> bytes:
-    """Return a module of one input as an ONNX model; the first dimension of the example stays open."""
+    """Return a module as an ONNX model; so many first dimensions of its examples stay open."""
     require_onnx()
-    dynamic: Any = ({0: torch.export.Dim.DYNAMIC},)
+    examples = example if isinstance(example, tuple) else (example,)
+    dynamic: Any = tuple(dict.fromkeys(range(open_axes), torch.export.Dim.DYNAMIC) for _ in examples)
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
                 module,
-                (example,),
-                input_names=[input_name],
+                examples,
+                input_names=[input_name] if isinstance(input_name, str) else input_name,
                 output_names=output_names,
                 dynamic_shapes=dynamic,
                 opset_version=opset,
