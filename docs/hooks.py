@@ -7,15 +7,17 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
-#: Files of the root that are pages, too.
-PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")
+#: Files of the root that are pages, too, and the pages.
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 
 
 def on_files(files: Any, config: Any) -> None:
     """Add pages from files of the root, where links start at the root."""
-    for name in PAGES:
-        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
-        files.append(File.generated(config, name.lower(), content=text))
+    for name, page in PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        # As if it stood in docs/.
+        text = re.sub(r"\]\((?!docs/|https?:|#)", "](../", text).replace("](docs/", "](")
+        files.append(File.generated(config, page, content=text))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -25,8 +27,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if "/" in page.file.src_uri:
         # Of a page in a folder, .. is still inside docs/.
         return markdown
-    for name in PAGES:
-        markdown = markdown.replace(f"](../{name}", f"]({name.lower()}")
+    for name, its_page in PAGES.items():
+        markdown = markdown.replace(f"](../{name}", f"]({its_page}")
     return re.sub(r"\[([^]]*)\]\(\.\./([^)#]+)[^)]*\)", r"\1 (`\2` in the repository)", markdown)
 
 

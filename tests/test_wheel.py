@@ -37,10 +37,10 @@ def test_quick_start_of_the_readme_runs_in_an_empty_environment(wheel, tmp_path)
     run(*install, "-c", ROOT / "constraints.txt", "torch")
     run(*install, "-c", ROOT / "constraints.txt", wheel)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    run(bin / "python", "-W", "error", "-c", QUICK_START, cwd=tmp_path, env=clean)
+    saved = "import acil; acil.save(clf, 'digits.acil')"
+    run(bin / "python", "-W", "error", "-c", QUICK_START + saved, cwd=tmp_path, env=clean)
     assert "acil" in run(bin / "acil", "--version", cwd=tmp_path, env=clean)
-    for model in tmp_path.glob("*.acil"):
-        assert '"classes"' in run(bin / "acil", "inspect", model, "--json", cwd=tmp_path, env=clean)
+    assert '"classes"' in run(bin / "acil", "inspect", "digits.acil", "--json", cwd=tmp_path, env=clean)
     names = {line.split("==")[0].lower() for line in run(*install[:3], "freeze").splitlines()}
     assert not names & {"pillow", "matplotlib", "pooch", "fastapi", "onnx", "pandas"}
 

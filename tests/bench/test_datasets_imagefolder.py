@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from acil.bench.datasets import imagefolder, load
-from acil.bench.orders import imagenet_subset
 from acil.encoders.images.decode import decode
 from acil.errors import InputError
 
@@ -233,21 +232,3 @@ def test_impossible_sizes_and_missing_root_are_refused(folder):
             load("imagefolder", folder, size=size)
     with pytest.raises(InputError, match="imagefolder:DIR"):
         load("imagefolder")
-
-
-def test_subset_takes_its_hundred_of_a_thousand_classes(tmp_path, monkeypatch):
-    names = [f"n{i:08d}" for i in np.random.default_rng(0).permutation(10**6)[:1000]]
-    write_image(tmp_path / "one.png", (1, 2, 3), size=(2, 2))
-    for split in ("train", "val"):
-        for name in names:
-            (tmp_path / split / name).mkdir(parents=True)
-            (tmp_path / split / name / "one.png").symlink_to(tmp_path / "one.png")
-    for subset in ("lucir", "podnet"):
-        dataset = load(f"imagenet100-{subset}", tmp_path, size=2)
-        assert dataset.class_names == tuple(sorted(names)[i] for i in imagenet_subset(subset))
-        assert (dataset.name, len(dataset.train)) == (f"imagenet100-{subset}", 100)
-    shutil.rmtree(tmp_path / "train" / names[0])
-    with pytest.raises(InputError, match="999"):
-        load("imagenet100-lucir", tmp_path)
-    with pytest.raises(InputError, match="lucir and podnet"):
-        load("imagefolder", tmp_path, subset="mine")

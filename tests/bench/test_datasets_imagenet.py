@@ -25,7 +25,7 @@ def trees(tmp_path_factory):
         "devkit": write_tree(root / "devkit", flat=True, truth="devkit"),
     }
     trees["archives"] = packed(trees["flat"], root / "archives")
-    kaggle = root / "kaggle" / "ILSVRC" / "Data" / "CLS-LOC"
+    trees["kaggles-images"] = kaggle = root / "kaggle" / "ILSVRC" / "Data" / "CLS-LOC"
     shutil.copytree(trees["flat"], kaggle)
     shutil.move(kaggle / "LOC_val_solution.csv", root / "kaggle")
     trees["kaggle"] = root / "kaggle"
@@ -45,7 +45,9 @@ def own(trees, tmp_path):
     return shutil.copytree(trees["flat"], tmp_path / "own")
 
 
-@pytest.mark.parametrize("layout", ["flat", "devkit", "archives", "kaggle", "packed-kit"])
+@pytest.mark.parametrize(
+    "layout", ["flat", "devkit", "archives", "kaggle", "kaggles-images", "packed-kit"]
+)
 def test_every_layout_is_the_same_data_set(trees, layout):
     one, other = (load(f"imagenet100:{trees[name]}", **SMALL) for name in ("folders", layout))
     assert one.identity == other.identity
@@ -72,8 +74,11 @@ def test_both_lists_of_a_hundred_classes(trees, tmp_path):
     lucir = tuple(names[place] for place in imagenet_subset("lucir"))
     with pytest.raises(InputError, match=r"lacks 91 of the 100 class folders"):
         load(f"imagenet100:{trees['flat']}", subset="lucir", **SMALL)
-    tree = write_tree(tmp_path / "lucir", each=(1, 1), wnids=lucir)
-    assert load(f"imagenet100:{tree}", subset="lucir", **SMALL).class_names == lucir
+    tree = write_tree(tmp_path / "lucir", each=(1, 1), wnids=lucir, flat=True)
+    for name, options in (("imagenet100", {"subset": "lucir"}), ("imagenet100-lucir", {})):
+        dataset = load(f"{name}:{tree}", **options, **SMALL)
+        assert (dataset.name, dataset.class_names) == ("imagenet100-lucir", lucir)
+    assert load(f"imagenet100-podnet:{trees['flat']}", **SMALL).class_names == HUNDRED
 
 
 def test_what_is_missing_is_told_with_the_command_that_mends_it(own):
@@ -98,7 +103,14 @@ def test_what_is_missing_is_told_with_the_command_that_mends_it(own):
     (own / "train" / "tench").rename(folder)
     for file in (own / "val").glob("*0000000[1-2].JPEG"):
         file.unlink()
-    told("no test image of the class")
+    told(r"lacks 2 of the 100 test images of these classes: ILSVRC2012_val_00000001, .*Unpack")
+    (own / "LOC_val_solution.csv").write_text(
+        f"ImageId,Classes\nILSVRC2012_val_00000009,{HUNDRED[8]} 1\n"
+    )
+    told(f"names no test image of the class {HUNDRED[0]}")
+    (own / "LOC_val_solution.csv").unlink()
+    (own / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(b"half of one")
+    told(r"devkit_t12\.tar\.gz is damaged .*Fetch it again")
     shutil.rmtree(own / "val")
     told(r"mkdir .*val && tar -xf ILSVRC2012_img_val\.tar")
     shutil.rmtree(own / "train")
@@ -143,10 +155,23 @@ def test_checking_goes_on_where_it_was_interrupted(trees, tmp_path, monkeypatch)
 def test_an_outline_reads_no_image_and_has_their_numbers(trees, monkeypatch):
     monkeypatch.setattr("acil.encoders.images.imagefiles.decode", None)
     started = time.monotonic()
-    outline = load(f"imagenet100:{trees['folders']}", outline=True, **SMALL)
-    assert (len(outline.train), len(outline.test), outline.notes) == (300, 100, ())
+    for layout in ("folders", "devkit"):
+        outline = load(f"imagenet100:{trees[layout]}", outline=True, **SMALL)
+        assert (len(outline.train), len(outline.test), len(outline.notes)) == (300, 100, 2)
     monkeypatch.setattr("acil.bench.datasets.imagenet._COUNTING", -1.0)
     outline = load(f"imagenet100:{trees['folders']}", outline=True, **SMALL)
     assert len(outline.train) == 128_100
     assert "the images of 0 of 100 classes were counted" in outline.notes[0]
     assert time.monotonic() - started < 60
+
+
+def test_classes_with_other_numbers_of_images_than_the_official_ones_are_told(trees, caplog):
+    told = (
+        "train: 100 of 100 classes have not the 732 to 1300 images of ILSVRC 2012: n01440764 (3)",
+        "val: 100 of 100 classes have not the 50 images of ILSVRC 2012: n01440764 (1)",
+    )
+    load(f"imagenet100:{trees['flat']}", **SMALL)
+    outline = load(f"imagenet100:{trees['flat']}", outline=True, **SMALL)
+    for note, logged, beginning in zip(outline.notes, caplog.messages, told, strict=True):
+        assert note.startswith(beginning)
+        assert logged.startswith(beginning)

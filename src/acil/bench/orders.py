@@ -12,8 +12,6 @@ import numpy as np
 from acil.errors import InputError
 
 Subset = Literal["lucir", "podnet"]
-#: Number of classes that the subsets are positions in.
-IMAGENET_CLASSES = 1000
 PODNET_ORDERS = ("podnet1", "podnet2", "podnet3")
 #: Seeds that NumPy's legacy generator takes.
 _MOST_SEED = 2**32 - 1

@@ -45,6 +45,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
     "imagenet": {"order": "seed1993"},
     "imagenet100": {"order": "seed1993"},
+    "imagenet100-lucir": {"order": "seed1993"},
+    "imagenet100-podnet": {"order": "seed1993"},
 }
 #: The rows of the paper's table that have a column for K = 50, and those that ImageNet-Full lacks.
 _TO_FIFTY = ("acil", "podnet")

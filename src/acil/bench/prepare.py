@@ -233,7 +233,7 @@ class PreparedRun:
 
     def phase_sizes(self, job: Job) -> tuple[int, ...]:
         """Return the number of training images of each phase of a job."""
-        return tuple(len(rows) for rows in self.protocol.tasks(self.data, job))
+        return self.protocol.sizes(self.data, job)
 
     def base_identity(self, seed: int) -> dict[str, Any]:
         """Return what a trained base network must remember, and no other network shares."""

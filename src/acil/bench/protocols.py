@@ -81,6 +81,11 @@ class Protocol:
             for classes in job.grouping
         )
 
+    def sizes(self, data: Dataset, job: Job) -> tuple[int, ...]:
+        """Return how many samples each phase of a job has, as fast as a plan needs it."""
+        counts = torch.bincount(data.train_labels, minlength=len(data.class_names))
+        return tuple(int(counts[list(classes)].sum()) for classes in job.grouping)
+
     def parts(self, data: Dataset, tasks: Sequence[Tensor], index: int, number: int) -> Iterator[Part]:
         """Yield what is learnt of one phase between tests.
 
@@ -152,6 +157,10 @@ class SiBlurry(Protocol):
     def tasks(self, data: Dataset, job: Job) -> tuple[Tensor, ...]:
         """Return the samples of the tasks that have any; the split follows from the job's seed."""
         return self.split(data, max(job.covers), job.seed)
+
+    def sizes(self, data: Dataset, job: Job) -> tuple[int, ...]:
+        """Return the lengths of the tasks."""
+        return tuple(map(len, self.tasks(data, job)))
 
     def split(self, data: Dataset, n_tasks: int, seed: int) -> tuple[Tensor, ...]:
         """Return the samples of the tasks that have any, for a number of tasks and a seed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -31,6 +31,7 @@ from acil.core.inputs import (
     check_rows,
     check_same_kind,
     check_weights,
+    columns_of,
     given_scaling,
     resolve_seed,
 )
@@ -288,6 +289,40 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             merged = mine.merged(theirs.model.ridge.sums, theirs.classes, theirs.calibration)
             ledger = both_ledgers(mine.release, theirs.release)
             self._state = replace(merged, release=ledger, clipped=mine.clipped and theirs.clipped)
+        return self
+
+    def rename_classes(self, labels: Mapping[Any, Any]) -> Self:
+        """Give classes other labels; classes that get the same label become one.
+
+        Exact, as if all samples had been learnt with these labels: what a class adds to the sums is a
+        column of its own, and columns are added up. Of classes that become one, what probabilities and
+        novelty are scaled by was measured while they were apart.
+
+        Parameters
+        ----------
+        labels : mapping
+            The new label of each class that gets one; the others keep theirs.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from acil import ACILClassifier
+        >>> clf = ACILClassifier(expansion_size=8).fit(np.eye(3), ["cat", "dog", "tabby"])
+        >>> clf.rename_classes({"tabby": "cat", "dog": "hound"}).classes_.tolist()
+        ['cat', 'hound']
+        >>> clf.class_count_
+        array([2, 1])
+        """
+        with holding(self, counted=True) as state:
+            state.model.learner  # noqa: B018 (raises if the model can only predict)
+            renamed = state.classes.tolist()
+            if labels:
+                old, new = (check_labels(list(part)) for part in (labels.keys(), labels.values()))
+                check_same_kind(check_declared(None, new), state.classes)
+                check_same_kind(old, state.classes)
+                for column, label in zip(columns_of(old, state.classes).tolist(), new, strict=True):
+                    renamed[column] = label.item()
+            self._state = state.renamed(check_labels(renamed))
         return self
 
     def sums(self, projection: bool = True) -> ModelSums:

@@ -239,15 +239,17 @@ def largest_eigenvalue(multiply: Callable[[Tensor], Tensor], like: Tensor) -> fl
 
 
 def spread(matrix: Tensor, places: Tensor, n_columns: int) -> Tensor:
-    """Return a copy with more columns: column i moves to ``places[i]``, new ones are zero.
+    """Return a copy with other columns: column i moves to ``places[i]``, where several are added up.
 
     >>> spread(torch.tensor([[1.0, 2.0]]), torch.tensor([0, 2]), 3)
     tensor([[1., 0., 2.]])
+    >>> spread(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([1, 0, 1]), 2)
+    tensor([[2., 4.]])
     """
     wider, k = matrix.new_zeros(*matrix.shape[:-1], n_columns), matrix.shape[-1]
     if torch.equal(places, torch.arange(k)):
         # New ones come last, as in most phases: no indices have to travel to a GPU.
         wider[..., :k] = matrix
     else:
-        wider[..., places.to(matrix.device)] = matrix
+        wider.index_add_(-1, places.to(matrix.device), matrix)
     return wider

@@ -300,6 +300,19 @@ class Learnt:
             changes=self.changes + len(samples.rows),
         )
 
+    def renamed(self, labels: Labels) -> Learnt:
+        """Return the state in which class i has the label ``labels[i]``; those of one label are one."""
+        self.require_sums_of_samples()
+        state, classes = self.counted(), np.unique(labels)
+        head = state.model.learner.regrouped(columns_of(labels, classes), len(classes))
+        calibration = state.calibration
+        if calibration is not None and len(classes) < len(labels):
+            # Samples were scored among the classes of that time.
+            calibration = calibration.merged(None)
+        return replace(
+            state, classes=classes, model=state.model.with_head(head), calibration=calibration
+        )
+
     def measured(self, blocks: Iterable[Block]) -> Calibration:
         """Return how expanded samples that were learnt score when each is left out."""
         model, total = self.model, Calibration.empty()

@@ -250,8 +250,8 @@ def _conflicts(settings: Mapping[str, Any]) -> list[ACILError]:
     if fitted and settings["clip_norm"] is not None:
         found.append(
             UnsupportedError(
-                f"activation={settings['activation']!r} looks at samples, and with clip_norm nothing may "
-                'but the sums. Use activation="relu", or leave out clip_norm.'
+                f"activation={settings['activation']!r} looks at samples, and with clip_norm nothing "
+                'may but the sums. Use activation="relu", or leave out clip_norm.'
             )
         )
     return found

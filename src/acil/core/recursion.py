@@ -49,10 +49,7 @@ class Recursion:
 
     def learn(self, blocks: Iterable[Block], n_rows: int, places: Tensor, n_classes: int) -> Recursion:
         """Return the regression that has seen one phase more; see `Ridge.learn`."""
-        new = copy(self)
-        new.coef, new.counts, new.weights = (
-            spread(part, places, n_classes) for part in (self.coef, self.counts, self.weights)
-        )
+        new = self.regrouped(places, n_classes)
         if not self.R.numel():
             new._learn_base(blocks)
             return new
@@ -73,6 +70,15 @@ class Recursion:
         new.coef = new.coef[:, kept.to(new.coef.device)].contiguous()
         new.counts, new.weights = new.counts[kept], new.weights[kept]
         return new, kept
+
+    def regrouped(self, places: Tensor, n_classes: int) -> Recursion:
+        """Return the regression with other columns of classes; see `Ridge.regrouped`."""
+        new = copy(self)
+        # W = R · moment, so its columns are added up as those of the moment are.
+        new.coef, new.counts, new.weights = (
+            spread(part, places, n_classes) for part in (self.coef, self.counts, self.weights)
+        )
+        return new
 
     def widened(self, size: int) -> Recursion:
         """Return the regression on rows of another width; see `Ridge.widened`."""

@@ -148,6 +148,15 @@ class Ridge:
         new._write(lambda sums: sums.merge(other, positions))
         return new
 
+    def regrouped(self, places: Tensor, n_classes: int) -> Ridge:
+        """Return the regression whose column i is at ``places[i]``; columns of one place add up."""
+        self.release()
+        new = self._copy(self.sums.draft(places, n_classes))
+        solution, new.solution, new._products = new.solution, None, None
+        if solution is not None and n_classes == len(places):  # other targets may want another γ
+            new.solution = replace(solution, coef=spread(solution.coef, places, n_classes))
+        return new
+
     def with_gamma(self, gamma: float | None) -> Ridge:
         """Return the regression with another γ, or with the same one, to be solved anew."""
         new = self._copy(self.sums)

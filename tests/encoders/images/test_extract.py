@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from acil.encoders.images.backbones import Backbone, Preprocessing, build, normalise
 from acil.encoders.images.cache import FeatureCache
 from acil.encoders.images.extract import FeatureExtractor, FeatureSettings, full_float32
+from acil.encoders.images.imagefiles import ImageFiles
 from acil.encoders.images.imageset import ImageSet, content_identity
 from acil.encoders.images.networks import WrappedBackbone
 from acil.errors import InputError
@@ -342,3 +344,16 @@ def test_identity_follows_weights_settings_and_preprocessing():
     seen.append(extractor.identity)
     assert len(set(seen)) == len(seen)
     assert not torch.equal(extractor.features(images), features)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_features_of_files_go_from_a_gpu_to_the_disk(tmp_path):
+    for k in range(3):
+        Image.new("RGB", (32, 32), (40 * k, 90, 9)).save(tmp_path / f"{k}.png")
+    names = np.array([f"{k}.png".encode() for k in range(3)])
+    images = ImageSet(ImageFiles([tmp_path], np.zeros(3), names, "three", size=32, workers=0))
+    backbone = build("resnet32")
+    expected = FeatureExtractor(backbone, FeatureSettings(), "cpu").features(images)
+    cache = FeatureCache(tmp_path / "cache")
+    found = FeatureExtractor(backbone.cuda(), FeatureSettings(), "cuda", cache=cache).features(images)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

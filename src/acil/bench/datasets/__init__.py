@@ -38,12 +38,12 @@ DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "cifar100": ("cifar100", {}),
     # imagefolder:DIR with train/CLASS/* and val/CLASS/*
     "imagefolder": ("imagefolder", {}),
-    # imagenet:DIR and imagenet100:DIR: the official folders and archives, read while a network trains
+    # imagenet:DIR: the official folders and archives, read while a network trains
     "imagenet": ("imagenet", {"n_classes": 1000, "subset": "podnet"}),
+    # A hundred classes of it: by the option subset, which is podnet's if nothing is said; or by name
     "imagenet100": ("imagenet", {"n_classes": 100}),
-    # ImageNet's folder: the 100 classes of LUCIR, and the first 100
-    "imagenet100-lucir": ("imagefolder", {"subset": "lucir"}),
-    "imagenet100-podnet": ("imagefolder", {"subset": "podnet"}),
+    "imagenet100-lucir": ("imagenet", {"n_classes": 100, "subset": "lucir"}),
+    "imagenet100-podnet": ("imagenet", {"n_classes": 100, "subset": "podnet"}),
     # Where pre-trained networks are compared: folders, no base phase, recipe "pretrained"
     "cub": ("imagefolder", {"n_classes": 200}),
     "imagenet-r": ("imagefolder", {"n_classes": 200}),
@@ -220,7 +220,8 @@ def _resolve(name: str) -> tuple[Callable[..., Dataset], Path | None, dict[str, 
     if head in DATASETS:
         module, options = DATASETS[head]
         if colon and not (module in WITH_PLACE and tail):
-            raise InputError(f"{name!r} names no data set: write imagefolder:DIR or features:FILE.")
+            usual = f"{head}:DIR" if module in WITH_PLACE else "imagefolder:DIR or features:FILE"
+            raise InputError(f"{name!r} names no data set: write {usual}.")
         place = Path(tail).expanduser() if colon else None
         return _module(head).load, place, options
     if not colon:

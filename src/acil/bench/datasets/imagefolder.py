@@ -1,4 +1,4 @@
-"""Folders of images in ImageNet's layout, and the two ImageNet-100 subsets of it.
+"""Folders of images, one for each class.
 
 Images are decoded once, into one file of pixels that later runs map into memory.
 """
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from acil.bench.datasets import ROOT_VARIABLE, Dataset, ProgressCallback
-from acil.bench.orders import IMAGENET_CLASSES, Subset, imagenet_subset
 from acil.core.files.writing import locked, replacing
 from acil.encoders.images.decode import decode
 from acil.encoders.images.embedder import decode_all
@@ -39,7 +38,6 @@ def load(
     root: Path | None,
     *,
     size: int = 256,
-    subset: Subset | None = None,
     n_classes: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     skip_bad: bool = False,
@@ -53,17 +51,15 @@ def load(
     environment variable ACIL_CACHE names it, or it is ``.acil-cache`` in ``root``. ``skip_bad`` leaves
     out images that cannot be decoded; `Dataset.skipped` names them.
 
-    ``subset`` takes an ImageNet-100 subset. Both are published as positions in the sorted list of the
-    1000 class folders, so all 1000 must be there. With ``n_classes``, so many class folders must be
-    there. Such a data set is for networks that are trained already: its recipe is ``pretrained``, and it
-    has no base phase.
+    With ``n_classes``, so many class folders must be there. Such a data set is for networks that are
+    trained already: its recipe is ``pretrained``, and it has no base phase.
     """
     root = _checked_root(root)
     if type(size) is not int or not 1 <= size <= 4096:
         raise InputError(f"size must be a whole number of pixels from 1 to 4096, got {size!r}.")
     test_name = "val" if (root / "val").is_dir() else "test"
     there = {split: _class_names(root / split) for split in ("train", test_name)}
-    names = there["train"] if subset is None else _subset(root / "train", there["train"], subset)
+    names = there["train"]
     for classes, has, lacks in (
         (set(there[test_name]) - set(there["train"]), test_name, "train"),
         (set(names) - set(there[test_name]), "train", test_name),
@@ -81,7 +77,7 @@ def load(
     folder = Path(cache or os.environ.get(CACHE_VARIABLE) or root / ".acil-cache")
     train, test = (_load_split(root / split, names, size, folder, skip_bad, progress) for split in there)
     return Dataset(
-        name="imagefolder" if subset is None else f"imagenet100-{subset}",
+        name="imagefolder",
         train=train[0],
         train_labels=train[1],
         test=test[0],
@@ -119,16 +115,6 @@ def _class_names(folder: Path) -> list[str]:
         if not name.isprintable():  # as bytes that are no UTF-8 are not
             raise InputError(f"The class folder {name!r} in {folder} has no name that can be printed.")
     return names
-
-
-def _subset(folder: Path, names: list[str], subset: Subset) -> list[str]:
-    positions = imagenet_subset(subset)
-    if len(names) != IMAGENET_CLASSES:
-        raise InputError(
-            f"The subset {subset} is a list of positions among {IMAGENET_CLASSES} classes, but {folder} "
-            f"has {len(names)}. Give all of ImageNet; a folder of the subset alone is an imagefolder."
-        )
-    return [names[position] for position in positions]
 
 
 def _load_split(

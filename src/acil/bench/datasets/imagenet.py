@@ -10,14 +10,18 @@ import csv
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 import shlex
 import tarfile
 import time
+import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -47,6 +51,8 @@ DEVKIT, DEVKIT_TAR = "ILSVRC2012_devkit_t12", "ILSVRC2012_devkit_t12.tar.gz"
 _TRUTH, _SYNSETS = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
 #: Kaggle's file of the same truth, and where its archive has the images.
 SOLUTION, KAGGLE = "LOC_val_solution.csv", Path("ILSVRC/Data/CLS-LOC")
+#: Images of a class in the official splits: others are odd.
+_PER_CLASS = {"train": range(732, 1301), "val": range(50, 51)}
 #: Seconds for counting images without listing them; the official numbers stand for the rest.
 _COUNTING = 0.6
 #: Images that are checked together, at most this much work is lost.
@@ -54,6 +60,8 @@ _CHECKED = 1000
 #: Reasons that a message lists.
 _SHOWN = 5
 _WNID = re.compile(r"n\d{8}")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -153,6 +161,9 @@ def load(
         train, test, notes = source.outlined(options)
     else:
         train, test = source.train().made(wnids, **options), source.test().made(wnids, **options)
+        for what, (_, labels) in (("train", train), ("val", test)):
+            for note in _odd(what, wnids, torch.bincount(labels).tolist()):
+                logger.warning("%s.", note)
     skipped: list[str] = []
     if not outline:
         parts = []
@@ -239,6 +250,10 @@ class _Source:
         self.train_tar = _first(root / TRAIN_TAR, images / TRAIN_TAR)
         self.val_tar = _first(root / VAL_TAR, images / VAL_TAR)
 
+    @cached_property
+    def _val_has_folders(self) -> bool:
+        return self.val_folder.is_dir() and bool(_folders(self.val_folder))
+
     @property
     def empty(self) -> bool:
         """Whether nothing of it is there."""
@@ -262,10 +277,10 @@ class _Source:
             )
         if self.train_folder.is_dir():
             self._check_folders(self.train_folder)
-        if not self.val_folder.is_dir() or not _folders(self.val_folder):
-            self.truth()
-        else:
+        if self._val_has_folders:
             self._check_folders(self.val_folder)
+        else:
+            _ = self._truth  # told here if it is not there
 
     def _check_folders(self, folder: Path) -> None:
         there = _folders(folder)
@@ -305,9 +320,9 @@ class _Source:
 
     def test(self) -> _Split:
         """List the test images, with their classes."""
-        if self.val_folder.is_dir() and _folders(self.val_folder):
+        if self._val_has_folders:
             return self._listed(self.val_folder, "listing val")
-        truth = self.truth()
+        truth = {stem: wnid for stem, wnid in self._truth.items() if wnid in set(self.wnids)}
         by_class: dict[str, list[str]] = {wnid: [] for wnid in self.wnids}
         found, index = _Split(), None
         if self.val_folder.is_dir():
@@ -317,30 +332,32 @@ class _Source:
             index = self._index(folder, nested=False)[""]
             there = list(index[0])
         known = {name.partition(".")[0]: name for name in there}
-        absent = sorted(set(truth) - set(known))
-        if absent and len(self.wnids) == 1000:
+        if absent := sorted(set(truth) - set(known)):
+            again = f"Unpack {VAL_TAR} again." if index is None else "Fetch it again."
             raise InputError(
-                f"{folder} lacks {len(absent)} of the {len(truth)} test images: {first_of(absent)}. "
-                f"Unpack {VAL_TAR} again."
+                f"{folder} lacks {len(absent)} of the {len(truth)} test images of these classes: "
+                f"{first_of(absent)}. {again}"
             )
         for stem, wnid in truth.items():
-            if wnid in by_class and stem in known:
-                by_class[wnid].append(known[stem])
+            by_class[wnid].append(known[stem])
         rows = None if index is None else dict(zip(index[0], index[1], strict=True))
         for label, wnid in enumerate(self.wnids):
             names = by_class[wnid]
             if not names:
                 raise InputError(
-                    f"{folder} has no test image of the class {wnid}. Unpack {VAL_TAR} again."
+                    f"The file of the truth names no test image of the class {wnid}. Fetch it again."
                 )
             found.add(
                 label, str(folder), names, None if rows is None else np.array([rows[n] for n in names])
             )
         return found
 
-    def truth(self) -> dict[str, str]:
-        """Return the class of each test image, by the beginning of its name."""
-        for place in (self.root / SOLUTION, self.val_folder / SOLUTION):
+    @cached_property
+    def _truth(self) -> dict[str, str]:
+        """The class of each test image, by the beginning of its name."""
+        above = self.root.absolute().parents[len(KAGGLE.parts) - 1 :][:1]
+        kaggles = above if self.root.absolute().match(str(KAGGLE)) else ()
+        for place in (folder / SOLUTION for folder in (self.root, self.val_folder, *kaggles)):
             if place.is_file():
                 return _solution(place)
         for folder in (self.root, self.val_folder, self.root / "devkit"):
@@ -351,11 +368,12 @@ class _Source:
                 )
         packed = self.root / DEVKIT_TAR
         if packed.is_file():
-            with tarfile.open(packed) as archive:
-                parts = []
-                for name in (_TRUTH, _SYNSETS):
-                    file = archive.extractfile(f"{DEVKIT}/data/{name}")
-                    parts.append(b"" if file is None else file.read())
+            try:
+                with tarfile.open(packed, "r:gz") as archive:
+                    files = [archive.extractfile(f"{DEVKIT}/data/{name}") for name in (_TRUTH, _SYNSETS)]
+                    parts = [b"" if file is None else file.read() for file in files]
+            except (tarfile.TarError, EOFError, KeyError, zlib.error) as error:
+                raise InputError(f"{packed} is damaged ({error}). Fetch it again.") from error
             return _devkit(parts[0].decode("utf-8"), parts[1])
         root = shlex.quote(str(self.root))
         images = self.val_folder if self.val_folder.is_dir() else self.val_tar
@@ -373,31 +391,35 @@ class _Source:
         made, notes = [], []
         if self.empty:
             notes.append(
-                f"{self.root} holds nothing yet: images are those published. The two archives take "
-                f"{_ARCHIVES / 2**30:.0f} GiB, and are read as they are"
+                f"{self.root} has neither train/ nor {TRAIN_TAR}: images are those published. The two "
+                f"archives take {_ARCHIVES / 2**30:.0f} GiB, and are read as they are"
             )
-        for folder, per_class in (
-            (self.train_folder, round(TRAIN_IMAGES / 1000)),
-            (self.val_folder, VAL_IMAGES // 1000),
-        ):
-            until = time.monotonic() + _COUNTING
-            counts = [per_class] * len(self.wnids)
-            counted = 0
-            if folder.is_dir() and _folders(folder):
-                for label, wnid in enumerate(self.wnids):
-                    if time.monotonic() > until:
-                        break
-                    counts[label] = max(1, sum(1 for _ in os.scandir(folder / wnid)))
-                    counted += 1
-            if counted < len(self.wnids) and not self.empty:
+        for what, mean in (("train", round(TRAIN_IMAGES / 1000)), ("val", VAL_IMAGES // 1000)):
+            counts = [] if self.empty else self._counted(what)
+            if len(counts) < len(self.wnids) and not self.empty:
                 notes.append(
-                    f"{folder.name}: the images of {counted} of {len(self.wnids)} classes were counted; "
-                    f"for the others stands the official mean, {per_class} a class"
+                    f"{what}: the images of {len(counts)} of {len(self.wnids)} classes were counted; "
+                    f"for the others stands the official mean, {mean} a class"
                 )
+            notes += _odd(what, self.wnids, counts)
+            counts += [mean] * (len(self.wnids) - len(counts))
             labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
             names, folder_of = np.zeros(len(labels), dtype="S1"), np.zeros(len(labels), dtype=np.int32)
             made.append((ImageSet(ImageFiles([""], folder_of, names, "outline", **options)), labels))
         return made[0], made[1], tuple(notes)
+
+    def _counted(self, what: str) -> list[int]:
+        """Return the number of images of each class, of as many classes as a short time suffices for."""
+        if what == "val" and not self._val_has_folders:
+            known = Counter(self._truth.values())
+            return [max(1, known[wnid]) for wnid in self.wnids]
+        folder, until = self.train_folder if what == "train" else self.val_folder, time.monotonic()
+        counts: list[int] = []
+        for wnid in self.wnids if folder.is_dir() else ():
+            if time.monotonic() > until + _COUNTING:
+                break
+            counts.append(max(1, sum(1 for _ in os.scandir(folder / wnid))))
+        return counts
 
     def _listed(self, folder: Path, what: str) -> _Split:
         found = _Split()
@@ -445,6 +467,27 @@ class _Source:
                 f"option cache or the environment variable {CACHE_VARIABLE}."
             ) from error
         return _read_index(kept)
+
+
+def _odd(what: str, wnids: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """Return what to say of classes with other numbers of images than the official ones: mostly nothing.
+
+    Examples
+    --------
+    >>> _odd("val", ["n01440764", "n01443537"], [50, 49])
+    ['val: 1 of 2 classes has not the 50 images of ILSVRC 2012: n01443537 (49). ...
+    """
+    official = _PER_CLASS[what]
+    odd = [k for k, count in enumerate(counts) if count not in official]
+    if not odd:
+        return []
+    numbers = f"{official[0]} to {official[-1]}" if len(official) > 1 else str(official[0])
+    shown = first_of([f"{wnids[k]} ({counts[k]})" for k in odd])
+    verb = "has" if len(odd) == 1 else "have"
+    return [
+        f"{what}: {len(odd)} of {len(counts)} classes {verb} not the {numbers} images of ILSVRC 2012: "
+        f"{shown}. Unpack {TRAIN_TAR if what == 'train' else VAL_TAR} again, unless you have chosen them"
+    ]
 
 
 def _existing(root: Path | None, outline: bool) -> Path:

@@ -266,19 +266,25 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return names of classes as people read them: as numbers if all are numbers, else as text.
+    """Return names of classes as people sort them: numbers by their size, also those inside of names.
 
     A model has them as scikit-learn sorts them (``classes_``).
 
     Examples
     --------
-    >>> in_order(["10", "9", "-1.5"]), in_order(["10", "9", "ten"])
-    (['-1.5', '9', '10'], ['10', '9', 'ten'])
+    >>> in_order(["10", "9", "-1.5"]), in_order(["room 10", "Room 9", "attic"])
+    (['-1.5', '9', '10'], ['attic', 'Room 9', 'room 10'])
     """
     given = list(names)
     if all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in given):
         return sorted(given, key=lambda name: (Decimal(name), name))
-    return sorted(given)
+
+    def natural(name: str) -> tuple[list[str | int], str]:
+        # Text and digits take turns, so that like is compared with like.
+        parts = enumerate(re.split(r"(\d+)", name))
+        return [int(part) if place % 2 else part.casefold() for place, part in parts], name
+
+    return sorted(given, key=natural)
 
 
 def require_whole(path: str | os.PathLike[str]) -> None:

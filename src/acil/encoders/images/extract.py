@@ -256,7 +256,7 @@ class FeatureExtractor:
             for batch in images.batches(self.batch_size):
                 repeated = batch[-1:].expand(self.batch_size - len(batch), -1, -1, -1)
                 full = torch.cat([batch, repeated])
-                rows = self._row_features(full, views)[: len(batch)]
+                rows = self._row_features(full, views)[: len(batch)].cpu()
                 done += len(batch)
                 now = time.monotonic()
                 if self.progress is not None and now - reported >= REPORT_SECONDS:
