@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import jinja2
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -20,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from acil import __version__
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 from acil.serve.guard import Guard, TokenCheck, client_of
+from acil.serve.kinds import Kind
 from acil.serve.line import RETRY_SECONDS
 from acil.serve.metrics import CONTENT_TYPE
 from acil.serve.service import Service
@@ -295,7 +297,7 @@ def create_app(service: Service) -> FastAPI:
         return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
 
     for address, file in PAGES.items():
-        _add_page(app, address, STATIC / file)
+        _add_page(app, address, STATIC / file, kind)
     _describe(app, kind.many)
     app.add_middleware(Guard, settings=service.settings, metrics=service.metrics)
     return app
@@ -309,12 +311,17 @@ def _describe(app: FastAPI, many: str) -> None:
             del schema["properties"][name]
 
 
-def _add_page(app: FastAPI, address: str, path: Path) -> None:
+def _add_page(app: FastAPI, address: str, path: Path, kind: Kind) -> None:
     # From memory: opening a file for each request takes longer than all else.
-    content, kind = path.read_bytes(), mimetypes.guess_type(path)[0]
+    content, media_type = path.read_text(encoding="utf-8"), mimetypes.guess_type(path)[0]
+    if path.suffix == ".html":
+        pages = jinja2.Environment(
+            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        content = pages.from_string(content).render(one=kind.one, many=kind.many)
 
     async def page() -> Response:
-        return Response(content, media_type=kind)
+        return Response(content, media_type=media_type)
 
     app.get(address, include_in_schema=False)(page)
 

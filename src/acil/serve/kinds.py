@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +13,6 @@ from torch import Tensor
 
 from acil.core.threads import threads_for
 from acil.encoders.images.embedder import Embedder, worker_threads
-from acil.encoders.text import TextEncoder, clean_text
 from acil.errors import InputError
 from acil.serve.settings import Settings
 from acil.serve.uploads import FIELD, Item, TooLargeError, check_image, shown_name
@@ -26,18 +21,6 @@ from acil.serve.uploads import FIELD, Item, TooLargeError, check_image, shown_na
 _CORES = worker_threads()
 #: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
 _IMAGE_COST, _BYTE_COST = 1_000_000, 16
-
-#: What a text costs beside its characters, in characters.
-_TEXT_COST = 200
-#: Bytes of a request of texts, unless one may need more: while they are parsed nothing else runs.
-_TEXT_BYTES = 2**20
-#: Bytes of a character in JSON, at most, and of what is around a text.
-_CHARACTER_BYTES, _AROUND_BYTES = 12, 1024
-#: A request of texts, and nothing else: a list of lists would take two hundred times as long to parse.
-_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"\s*+'
-_TEXTS = re.compile(
-    rf'\s*+\{{\s*+"texts"\s*+:\s*+\[\s*+(?:{_STRING}(?:,\s*+{_STRING})*+)?\]\s*+\}}\s*+', re.DOTALL
-)
 
 
 class _Kind:
@@ -170,85 +153,7 @@ class Images(_Kind):
         return [pixels.permute(1, 2, 0).squeeze(-1).numpy() for pixels in read]
 
 
-class Texts(_Kind):
-    """Texts, which a request brings as JSON; nothing of them is decoded."""
-
-    one, many = "text", "texts"
-    content_type = "application/json"
-    wanted = 'Send JSON such as {"texts": ["one", "two"]}, with "Content-Type: application/json".'
-    schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "required": ["texts"],
-        "additionalProperties": False,
-        "properties": {"texts": {"type": "array", "items": {"type": "string"}, "minItems": 1}},
-    }
-    batch, decoders = 8 * _CORES, 0
-    blank = ""
-
-    def __init__(self, settings: Settings, encoder: TextEncoder) -> None:
-        largest = max(_TEXT_BYTES, _CHARACTER_BYTES * settings.max_characters + _AROUND_BYTES)
-        super().__init__(replace(settings, max_bytes=min(settings.max_bytes, largest)))
-        self._encoder = encoder
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """What a request may have: texts in all, and characters each."""
-        return {"texts": self.settings.max_texts, "characters": self.settings.max_characters}
-
-    @property
-    def largest_cost(self) -> int:
-        """Cost of all samples of a request, at most."""
-        return _TEXT_COST * self.settings.max_texts + self.settings.max_bytes
-
-    async def receive(self, headers: Headers, chunks: AsyncGenerator[bytes, None]) -> list[Item]:
-        """Return the samples of a request."""
-        self.require_type(headers)
-        body = b"".join([chunk async for chunk in chunks])
-        # In a thread, so that others have their turn before the next is parsed.
-        texts = await asyncio.to_thread(self._parsed, body)
-        return [Item(f"text {number}", text) for number, text in enumerate(texts, start=1)]
-
-    def _parsed(self, body: bytes) -> list[str]:
-        try:
-            content = body.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"The request is not UTF-8: {error.reason} at byte {error.start}. Encode it as such."
-            ) from None
-        if _TEXTS.fullmatch(content) is None:
-            raise InputError(f"The request is not an object with one list of strings. {self.wanted}")
-        try:
-            texts: list[str] = json.loads(content)["texts"]
-        except ValueError as error:
-            raise InputError(f"The request is not JSON: {error}.") from None
-        if not texts:
-            raise InputError("There are no texts. Send at least one.")
-        most = self.settings.max_texts
-        if len(texts) > most:
-            raise TooLargeError(f"A request may have {most} texts. Send fewer at a time.")
-        return texts
-
-    def check(self, content: str) -> tuple[int, int]:
-        """Return the pixels of a sample (none) and what it costs, or raise if it cannot be used."""
-        if len(content) > self.settings.max_characters:
-            raise TooLargeError(
-                f"It has {len(content):,} characters, more than {self.settings.max_characters:,}. "
-                "Shorten it."
-            )
-        clean_text(content)
-        return 0, _TEXT_COST + len(content)
-
-    def read(self, content: str) -> str:
-        """Return a sample as `embed` takes it."""
-        return content
-
-    def embed(self, batch: list[str]) -> Tensor:
-        """Return the features of samples; they do not depend on the others."""
-        return torch.from_numpy(self._encoder.encode(batch).features)
-
-    def given(self, read: Sequence[str]) -> list[str]:
-        """Return samples that have been read as `prepare` of a classifier takes them."""
-        return list(read)
+Kind = Images
 
 
 def stacked(embedder: Embedder) -> Callable[[list[Tensor]], Tensor]:

@@ -35,8 +35,6 @@ class Settings:
     max_bytes: int = 64 * 2**20  # of a request
     max_images: int = 64  # of a request
     max_pixels: int = 50_000_000  # of an image; a request may have `request_pixels` in all
-    max_texts: int = 256  # of a request
-    max_characters: int = 10_000  # of a text
     read_seconds: float = 60.0  # in which a request must have arrived
     track: bool = True  # whether a new model keeps hashes of its images
     undo: bool = True  # whether states before changes are kept
