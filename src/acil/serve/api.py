@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import jinja2
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -20,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from acil import __version__
 from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
 from acil.serve.guard import Guard, TokenCheck, client_of
+from acil.serve.kinds import Kind
 from acil.serve.line import RETRY_SECONDS
 from acil.serve.metrics import CONTENT_TYPE
 from acil.serve.service import Service
@@ -40,6 +42,8 @@ PAGES = {
 }
 #: Seconds between two checks of the model file.
 WATCH_SECONDS = 1.0
+#: Fields that answers of a model of images have and those of texts do not, and the other way round.
+_FIELDS = {"images": ("images", "image", "pixels"), "texts": ("texts", "characters")}
 _NOTHING = "There is nothing at this address; /docs has all addresses."
 
 
@@ -50,108 +54,111 @@ class Likely(BaseModel):
     probability: float
 
 
-class Predicted(BaseModel):
-    """What the model says of one image, or why it cannot say anything."""
+class Counted(BaseModel):
+    """A number of samples, under the name of what they are; an answer has one of both."""
 
-    image: str = Field(description="Name of the file.")
+    images: int = 0
+    texts: int = 0
+
+
+class Predicted(BaseModel):
+    """What the model says of one sample, or why it cannot say anything."""
+
+    image: str = Field("", description="Name of the file.")
     label: str = Field(description='The likeliest class, or "unknown"; "" if there is an error.')
-    unknown: bool = Field(description="Whether the image is unlike everything learnt.")
+    unknown: bool = Field(description="Whether it is unlike everything learnt.")
     novelty: float | None = Field(
-        description="Above 1 for 5 % of images of the classes learnt, and for others."
+        description="Above 1 for 5 % of samples of the classes learnt, and for others."
     )
     top: list[Likely] = Field(description="The likeliest classes, best first.")
-    error: str | None = Field(description="Why the file cannot be used, if so.")
+    error: str | None = Field(description="Why it cannot be used, if so.")
 
 
 class Predictions(BaseModel):
-    """What the model says of the images of one request, in their order."""
+    """What the model says of the samples of one request, in their order."""
 
     revision: str = Field(description="The state of the model that all these answers come from.")
     predictions: list[Predicted]
 
 
-class Accuracy(BaseModel):
-    """Accuracy on the held-out folder, in percent, over the classes that the model knows."""
+class Accuracy(Counted):
+    """Accuracy on the held-out samples, in percent, over the classes that the model knows."""
 
     accuracy: float | None
-    images: int
     per_class: dict[str, float]
 
 
-class Kept(BaseModel):
+class Kept(Counted):
     """What became of the classes known before and after a change."""
 
     accuracy_before: float | None
     accuracy_after: float | None
-    images: int
-    lost: int = Field(description="Images that were right before and are not now.")
+    lost: int = Field(description="Samples that were right before and are not now.")
 
 
 class Comparison(BaseModel):
-    """Accuracy on the held-out folder before and after a change."""
+    """Accuracy on the held-out samples before and after a change."""
 
     before: Accuracy
     after: Accuracy
     kept: Kept
 
 
-class Entry(BaseModel):
+class Entry(Counted):
     """One change of the model."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     action: Action
     class_: str = Field(alias="class")
-    images: int
     revision: str
     held_out: Comparison | None
 
 
-class RefusedFile(BaseModel):
-    """A file of a request that cannot be used."""
+class Refused(BaseModel):
+    """A sample of a request that cannot be used."""
 
     place: int = Field(description="Which one, from 0.")
-    image: str = Field(description="Its name.")
+    image: str = Field("", description="Name of the file.")
     error: str
 
 
 class Changed(Entry):
     """A change that has just been made and saved."""
 
-    totals: dict[str, int] = Field(description="Images of each class in the model now.")
-    repeated: int = Field(description="Images left out, because they were learnt before.")
+    totals: dict[str, int] = Field(description="Samples of each class in the model now.")
+    repeated: int = Field(description="Samples left out, because they were learnt before.")
     misplaced: int = Field(
         description="Those of them that were learnt as another class: forget them there first."
     )
-    refused: list[RefusedFile] = Field(description="Files left out, because they cannot be used.")
+    refused: list[Refused] = Field(description="Samples left out, because they cannot be used.")
     seconds: float
 
 
-class Class(BaseModel):
+class Class(Counted):
     """One class that the model knows."""
 
     name: str
-    images: int
 
 
-class Limits(BaseModel):
-    """What a request may have: bytes and images in all, and pixels an image."""
+class Limits(Counted):
+    """What a request may have: bytes and samples in all, and pixels or characters of one."""
 
     bytes: int
-    images: int
-    pixels: int
+    pixels: int = 0
+    characters: int = 0
 
 
-class Model(BaseModel):
+class Model(Counted):
     """The model that is served."""
 
     name: str
+    kind: Literal["images", "texts"]
     revision: str | None
     classes: list[Class]
-    images: int
     network: str
     can_learn: bool
-    tells_unknown: bool = Field(description="Whether it can say that an image is unknown.")
+    tells_unknown: bool = Field(description="Whether it can say that a sample is unknown.")
     protected: bool = Field(description="Whether teaching and forgetting need a token.")
     undo_left: int = Field(description="How many of the last changes can be taken back.")
     limits: Limits
@@ -171,8 +178,8 @@ class Refusal(BaseModel):
     """Why a request was refused; nothing was changed."""
 
     detail: str
-    refused: list[RefusedFile] | None = Field(
-        None, description="Files that cannot be used, if that is the reason."
+    refused: list[Refused] | None = Field(
+        None, description="Samples that cannot be used, if that is the reason."
     )
 
 
@@ -204,13 +211,15 @@ def create_app(service: Service) -> FastAPI:
     )
     for fault, status, detail in _STATUS:
         app.add_exception_handler(fault, _answered(status, detail))
-    app.add_exception_handler(RefusedError, _files_refused)
+    app.add_exception_handler(RefusedError, _samples_refused)
     app.add_exception_handler(404, _answered(404, _NOTHING))
     app.add_exception_handler(405, _method_refused)
     app.add_exception_handler(RequestValidationError, _parameters_refused)
     kind = service.kind
+    # A number of samples has one of two names in an answer.
+    asked: dict[str, Any] = {"responses": refusals, "response_model_exclude_unset": True}
     content = {kind.content_type: {"schema": kind.schema}}
-    body: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
+    brought = {**asked, "openapi_extra": {"requestBody": {"required": True, "content": content}}}
     app.state.inbox = inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
 
@@ -219,7 +228,7 @@ def create_app(service: Service) -> FastAPI:
             done = await _unless_gone(request, service.change(action, name, items))
             return Changed.model_validate(done)
 
-    @app.post("/predict", responses=refusals, openapi_extra=body)
+    @app.post("/predict", **brought)
     async def predict(
         request: Request,
         top: Annotated[int, Query(ge=1, le=100, description="Number of classes to name.")] = 3,
@@ -228,13 +237,13 @@ def create_app(service: Service) -> FastAPI:
             Query(
                 ge=0,
                 allow_inf_nan=False,
-                description="Novelty beyond which an image is unknown; 0 calls none so.",
+                description="Novelty beyond which a sample is unknown; 0 calls none so.",
             ),
         ] = None,
     ) -> Predictions:
-        """Name the class of images.
+        """Name the class of samples.
 
-        Of a file that cannot be used the answer has the error; if none can be used, it is a refusal.
+        Of one that cannot be used the answer has the error; if none can be used, it is a refusal.
         """
         limit = service.settings.unknown_above if unknown_above is None else unknown_above
         service.store.require()
@@ -243,20 +252,20 @@ def create_app(service: Service) -> FastAPI:
             answer = await _unless_gone(request, work)
         return Predictions.model_validate(answer)
 
-    @app.post("/classes/{name}", responses=refusals, openapi_extra=body, dependencies=protected)
+    @app.post("/classes/{name}", **brought, dependencies=protected)
     async def teach(request: Request, name: str) -> Changed:
-        """Teach images of a new class, or more of a known one; the model is saved before the answer.
+        """Teach samples of a new class, or more of a known one; the model is saved before the answer.
 
-        Files that cannot be used are left out and named; if none can be used, it is a refusal.
+        Those that cannot be used are left out and told; if none can be used, it is a refusal.
         """
         return await changed(request, "learn", name)
 
-    @app.post("/classes/{name}/forget", responses=refusals, openapi_extra=body, dependencies=protected)
+    @app.post("/classes/{name}/forget", **brought, dependencies=protected)
     async def forget(request: Request, name: str) -> Changed:
-        """Forget images of a class: the head becomes the one that never learnt them.
+        """Forget samples of a class: the head becomes the one that never learnt them.
 
-        Send the same files that were taught. A class of which none is left disappears. If one file
-        cannot be used or was not taught, nothing is forgotten.
+        Send the same that were taught. A class of which none is left disappears. If one cannot be used
+        or was not taught, nothing is forgotten.
         """
         return await changed(request, "forget", name)
 
@@ -265,14 +274,14 @@ def create_app(service: Service) -> FastAPI:
         # Only a name with a '/', or none, comes here.
         check_name(name.removesuffix("/forget"))
 
-    @app.post("/undo", responses=refusals, dependencies=protected)
+    @app.post("/undo", **asked, dependencies=protected)
     async def undo() -> Model:
         """Take the last change of the model back, also one that another process has made."""
         return Model.model_validate(await service.undo())
 
-    @app.get("/model")
+    @app.get("/model", **asked)
     def model() -> Model:
-        """Describe the model: classes, counts, limits, accuracy on the held-out folder."""
+        """Describe the model: classes, counts, limits, accuracy on the held-out samples."""
         return Model.model_validate(service.describe())
 
     @app.get("/health")
@@ -288,17 +297,31 @@ def create_app(service: Service) -> FastAPI:
         return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
 
     for address, file in PAGES.items():
-        _add_page(app, address, STATIC / file)
+        _add_page(app, address, STATIC / file, kind)
+    _describe(app, kind.many)
     app.add_middleware(Guard, settings=service.settings, metrics=service.metrics)
     return app
 
 
-def _add_page(app: FastAPI, address: str, path: Path) -> None:
+def _describe(app: FastAPI, many: str) -> None:
+    """Leave fields that answers of such a model never have out of the description of the interface."""
+    others = {name for kind, names in _FIELDS.items() if kind != many for name in names}
+    for schema in app.openapi()["components"]["schemas"].values():
+        for name in others & schema.get("properties", {}).keys():
+            del schema["properties"][name]
+
+
+def _add_page(app: FastAPI, address: str, path: Path, kind: Kind) -> None:
     # From memory: opening a file for each request takes longer than all else.
-    content, kind = path.read_bytes(), mimetypes.guess_type(path)[0]
+    content, media_type = path.read_text(encoding="utf-8"), mimetypes.guess_type(path)[0]
+    if path.suffix == ".html":
+        pages = jinja2.Environment(
+            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        content = pages.from_string(content).render(one=kind.one, many=kind.many)
 
     async def page() -> Response:
-        return Response(content, media_type=kind)
+        return Response(content, media_type=media_type)
 
     app.get(address, include_in_schema=False)(page)
 
@@ -355,8 +378,8 @@ async def _parameters_refused(request: Request, error: Any) -> JSONResponse:
     return JSONResponse({"detail": " ".join(texts)}, 422)
 
 
-async def _files_refused(request: Request, error: Any) -> JSONResponse:
-    """Say which files cannot be used."""
+async def _samples_refused(request: Request, error: Any) -> JSONResponse:
+    """Say which samples cannot be used."""
     status = 413 if error.too_large else 422
     return JSONResponse({"detail": str(error), "refused": error.refused}, status)
 

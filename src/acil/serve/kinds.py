@@ -153,6 +153,9 @@ class Images(_Kind):
         return [pixels.permute(1, 2, 0).squeeze(-1).numpy() for pixels in read]
 
 
+Kind = Images
+
+
 def stacked(embedder: Embedder) -> Callable[[list[Tensor]], Tensor]:
     """Return what makes features of a batch of images, for a line."""
 

@@ -35,7 +35,7 @@ class Settings:
     max_bytes: int = 64 * 2**20  # of a request
     max_images: int = 64  # of a request
     max_pixels: int = 50_000_000  # of an image; a request may have `request_pixels` in all
-    read_seconds: float = 60.0  # in which the images of a request must have arrived
+    read_seconds: float = 60.0  # in which a request must have arrived
     track: bool = True  # whether a new model keeps hashes of its images
     undo: bool = True  # whether states before changes are kept
     unknown_above: float = UNKNOWN_ABOVE  # novelty beyond which an image is unknown
@@ -62,7 +62,7 @@ class Settings:
     @property
     def too_many_bytes(self) -> str:
         """What a client with more bytes is told."""
-        return f"A request may have {self.max_bytes:,} bytes. Send fewer or smaller images."
+        return f"A request may have {self.max_bytes:,} bytes. Send less at a time."
 
     @property
     def every_address(self) -> bool:

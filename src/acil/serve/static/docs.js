@@ -11,7 +11,9 @@ function command(method, path, operation) {
   const url = `${location.origin}${path.replace("{name}", "NAME")}`;
   if (method === "get") return `curl ${url}`;
   const token = path === "/predict" ? "" : ' -H "Authorization: Bearer $ACIL_TOKEN"';
-  const sent = operation.requestBody ? "-F images=@one.jpg -F images=@two.jpg" : "-X POST";
+  const kinds = Object.keys(operation.requestBody?.content ?? {});
+  const sent = kinds.includes("multipart/form-data") ? "-F images=@one.jpg -F images=@two.jpg"
+    : kinds.length ? `-H "Content-Type: ${kinds[0]}" -d '{"texts": ["one", "two"]}'` : "-X POST";
   return `curl${token} ${sent} ${url}`;
 }
 

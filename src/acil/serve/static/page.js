@@ -1,6 +1,9 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
+// What the samples of this model are called: an image or a text. One is a File, or a text with a name.
+const { one: ONE, many: MANY } = document.body.dataset;
+const TEXTS = MANY === "texts";
 let model = null;
 
 function element(tag, attributes = {}, ...children) {
@@ -18,7 +21,10 @@ function say(id, text, bad = false) {
 
 const percent = (value) => (value === null ? "–" : `${value.toFixed(1)} %`);
 const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
-const unusable = (n) => `${counted(n, "image", "images")} cannot be used`;
+const samples = (n) => counted(n, ONE, MANY);
+const unusable = (n) => `${samples(n)} cannot be used`;
+// A name inside a sentence; one that is read from the right must not turn what stands beside it.
+const quoted = (name) => (/[\u0590-\u08ff\ufb1d-\ufefc]/.test(name) ? `“\u2068${name}\u2069”` : `“${name}”`);
 
 // Requests
 
@@ -40,12 +46,20 @@ function wantToken() {
   return `${wrong}: enter it under “Token”.`;
 }
 
-async function ask(path, files) {
+function bodyOf(given) {
+  if (TEXTS) return JSON.stringify({ texts: given.map(({ text }) => text) });
+  const body = new FormData();
+  for (const file of given) body.append("images", file);
+  return body;
+}
+
+// Ask for an address; with samples, send them there.
+async function ask(path, given) {
   const options = { headers: {} };
-  if (files) {
+  if (given) {
     options.method = "POST";
-    options.body = new FormData();
-    for (const file of files) options.body.append("images", file);
+    options.body = bodyOf(given);
+    if (TEXTS) options.headers["Content-Type"] = "application/json";
     const token = $("token").value.trim();
     if (token) options.headers.Authorization = `Bearer ${token}`;
   }
@@ -62,24 +76,24 @@ async function ask(path, files) {
   throw Object.assign(new Error(text), { status, refused: body.refused });
 }
 
-// What each part of a multipart request adds to its file, at most.
-const PART_BYTES = 1024;
+// What a request adds to each sample, at most.
+const PART_BYTES = TEXTS ? 16 : 1024;
 
-// Send files in as few requests as the limits of the server allow; use the answer to each part of them.
-// A part of which no file can be used is for `useNone`; without it, an error.
-async function send(path, files, use, useNone = null) {
+// Send samples in as few requests as the limits of the server allow; use the answer to each part of them.
+// A part of which no sample can be used is for `useNone`; without it, an error.
+async function send(path, given, use, useNone = null) {
   // Somebody may be faster than the answer that tells the limits.
   if (!model) await refresh();
-  const { images, bytes } = model.limits;
+  const { [MANY]: number, bytes } = model.limits;
   const parts = [];
   let room = 0;
-  for (const file of files) {
-    room -= file.size + PART_BYTES;
-    if (!parts.length || room < 0 || parts.at(-1).length === images) {
+  for (const one of given) {
+    room -= one.size + PART_BYTES;
+    if (!parts.length || room < 0 || parts.at(-1).length === number) {
       parts.push([]);
-      room = bytes - file.size - PART_BYTES;
+      room = bytes - one.size - PART_BYTES;
     }
-    parts.at(-1).push(file);
+    parts.at(-1).push(one);
   }
   while (parts.length) {
     const part = parts.shift();
@@ -88,7 +102,7 @@ async function send(path, files, use, useNone = null) {
       if (part[0].size > bytes) {
         const [size, most] = [part[0].size, bytes].map((n) => n.toLocaleString("en"));
         const text = `It has ${size} bytes, more than ${most}. Make it smaller.`;
-        const refused = [{ place: 0, image: part[0].name, error: text }];
+        const refused = [{ place: 0, error: text }];
         throw Object.assign(new Error(`${part[0].name}: ${text}`), { refused });
       }
       use(await ask(path, part), part);
@@ -105,7 +119,7 @@ async function send(path, files, use, useNone = null) {
   }
 }
 
-// Choosing images: by file, by camera, by dropping
+// Choosing images: by file, by camera, by dropping; and texts: what is written in a box
 
 function picker(ids, onChoose) {
   for (const id of ids) {
@@ -130,6 +144,11 @@ function picker(ids, onChoose) {
   });
 }
 
+function figure(one, text) {
+  if (TEXTS) return element("blockquote", { dir: "auto" }, one.text);
+  return picture(one, text);
+}
+
 function picture(file, text) {
   const image = element("img", { alt: text });
   image.src = URL.createObjectURL(file);
@@ -138,10 +157,50 @@ function picture(file, text) {
   return image;
 }
 
-function collection(ids, thumbs, onChange = () => {}) {
+// Characters of a text that name it.
+const NAME = 60;
+
+function textOf(text) {
+  const line = text.replace(/\s+/g, " ");
+  const name = line.length > NAME ? `${line.slice(0, NAME - 1)}…` : line;
+  return { text, name, size: new Blob([JSON.stringify(text)]).size };
+}
+
+// The texts of a box: its lines, or all of it as one.
+function writing(id, onChange = () => {}) {
+  const box = $(`${id}-text`);
+  const split = $(`${id}-lines`);
+  const parts = () => (split.checked ? box.value.split("\n") : [box.value]);
+  const given = () => parts().filter((text) => text.trim()).map(textOf);
+  const changed = () => onChange(given().length);
+  box.addEventListener("input", changed);
+  split.addEventListener("change", changed);
+  box.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    box.form.requestSubmit();
+  });
+  const remove = (gone) => {
+    const left = parts();
+    for (const { text } of gone) {
+      const place = left.indexOf(text);
+      if (place >= 0) left.splice(place, 1);
+    }
+    box.value = left.join("\n");
+    changed();
+  };
+  return { given, remove, clear: () => remove(given()) };
+}
+
+// The samples of one purpose.
+function collection(id, onChange) {
+  return TEXTS ? writing(id, onChange) : pictures([`${id}-files`, `${id}-camera`].filter($), `${id}-thumbs`, onChange);
+}
+
+function pictures(ids, thumbs, onChange = () => {}) {
   // Each file and its place in the list.
   const shown = new Map();
-  const files = () => [...shown.keys()];
+  const given = () => [...shown.keys()];
   const remove = (gone) => {
     for (const file of gone) {
       shown.get(file)?.remove();
@@ -165,24 +224,24 @@ function collection(ids, thumbs, onChange = () => {}) {
     $(thumbs).append(...chosen.map((file) => shown.get(file)));
     onChange(shown.size);
   });
-  return { files, remove, clear: () => remove(files()) };
+  return { given, remove, clear: () => remove(given()) };
 }
 
 // The model
 
-// A class with fewer images is marked; a list with more classes can be searched.
+// A class with fewer samples is marked; a list with more classes can be searched.
 const FEW = 5;
 const LONG_LIST = 10;
 
 function showClasses() {
-  const rows = model.classes.map(({ name, images }) => {
+  const rows = model.classes.map(({ name, [MANY]: number }) => {
     const button = element("button", { class: "button quiet", type: "button" }, "Forget …");
-    button.setAttribute("aria-label", `Forget images of ${name}`);
+    button.setAttribute("aria-label", `Forget ${MANY} of ${name}`);
     button.disabled = !model.can_learn;
     button.addEventListener("click", () => openForget(name));
-    const few = images < FEW ? [element("span", { class: "few" }, "few")] : [];
-    return element("tr", {}, element("th", { scope: "row" }, name),
-      element("td", { class: "number" }, ...few, String(images)), element("td", { class: "action" }, button));
+    const few = number < FEW ? [element("span", { class: "few" }, "few")] : [];
+    return element("tr", {}, element("th", { scope: "row", dir: "auto" }, name),
+      element("td", { class: "number" }, ...few, String(number)), element("td", { class: "action" }, button));
   });
   document.querySelector("#classes tbody").replaceChildren(...rows);
   $("classes").hidden = !rows.length;
@@ -213,28 +272,30 @@ function row(name, before, after) {
 function showHeldOut() {
   $("held-out").hidden = model.held_out === null;
   if (model.held_out === null) return;
-  const { accuracy, images } = model.held_out;
+  const { accuracy, [MANY]: number } = model.held_out;
   $("accuracy").textContent = percent(accuracy);
-  $("accuracy-note").textContent = images
-    ? `of ${counted(images, "image", "images")} of the classes known now`
-    : "no image of a class known now";
+  $("accuracy-note").textContent = number
+    ? `of ${samples(number)} of the classes known now`
+    : `no ${ONE} of a class known now`;
   const last = model.history.at(-1);
   $("comparison").hidden = !last;
   if (!last) return;
   const { before, after, kept } = last.held_out;
   $("comparison-heading").textContent = last.action === "learn"
-    ? `Before and after teaching “${last.class}”` : `Before and after forgetting images of “${last.class}”`;
+    ? `Before and after teaching ${quoted(last.class)}`
+    : `Before and after forgetting ${MANY} of ${quoted(last.class)}`;
   const rows = [row("Classes known at both times", kept.accuracy_before, kept.accuracy_after)];
   // A class may be called "constructor", which every object has.
   const own = ({ per_class: all }) => (Object.hasOwn(all, last.class) ? all[last.class] : null);
   if (own(before) !== null || own(after) !== null) rows.push(row(last.class, own(before), own(after)));
   rows.push(row("All classes known at the time", before.accuracy, after.accuracy));
   $("comparison-rows").replaceChildren(...rows);
-  const good = kept.images > 0 && kept.lost === 0;
-  $("verdict").textContent = !kept.images ? "No class was known at both times."
-    : good ? `Nothing forgotten: of ${counted(kept.images, "image", "images")}, all that were right still are.`
-      : `Right before and not now: ${kept.lost} of ${counted(kept.images, "image", "images")}.`;
-  $("verdict").className = `verdict ${good ? "good" : kept.images ? "less" : ""}`;
+  const both = kept[MANY];
+  const good = both > 0 && kept.lost === 0;
+  $("verdict").textContent = !both ? "No class was known at both times."
+    : good ? `Nothing forgotten: of ${samples(both)}, all that were right still are.`
+      : `Right before and not now: ${kept.lost} of ${samples(both)}.`;
+  $("verdict").className = `verdict ${good ? "good" : both ? "less" : ""}`;
 }
 
 async function refresh() {
@@ -242,7 +303,7 @@ async function refresh() {
   $("model-name").textContent = model.name;
   document.title = `acil · ${model.name}`;
   $("model-facts").textContent = `${counted(model.classes.length, "class", "classes")}, `
-    + `${counted(model.images, "image", "images")} learnt, network ${model.network}`
+    + `${samples(model[MANY])} learnt, network ${model.network}`
     + (model.tells_unknown ? "" : ". It cannot tell what is unknown");
   $("token-section").hidden = !model.protected;
   $("undo").hidden = !model.undo_left;
@@ -257,40 +318,40 @@ async function refresh() {
 function bar({ label, probability }) {
   const fill = element("div", { class: "fill" });
   fill.style.width = `${100 * probability}%`;
-  return element("li", {}, element("span", { class: "name" }, label),
+  return element("li", {}, element("span", { class: "name", dir: "auto" }, label),
     element("span", { class: "share" }, percent(100 * probability)),
     element("div", { class: "track", "aria-hidden": "true" }, fill));
 }
 
 // Bars of an answer, and classes that the server should name to tell what teaching has changed.
 const SHOWN = 3;
-const MANY = 100;
+const ALL = 100;
 
-// What teaching an image under a name has changed in the answer to it.
+// What teaching a sample under a name has changed in the answer to it.
 function changed(before, now, name) {
   const share = ({ top }) => top.find(({ label }) => label === name)?.probability;
-  const text = before.label === now.label ? `The answer is still “${now.label}”`
-    : `The answer was “${before.label}” and is now “${now.label}”`;
+  const text = before.label === now.label ? `The answer is still ${quoted(now.label)}`
+    : `The answer was ${quoted(before.label)} and is now ${quoted(now.label)}`;
   const [was, is] = [share(before), share(now)];
   if (is === undefined) return `${text}.`;
-  return `${text}; “${name}” has ${percent(100 * is)}${was === undefined ? "" : `, before ${percent(100 * was)}`}.`;
+  return `${text}; ${quoted(name)} has ${percent(100 * is)}${was === undefined ? "" : `, before ${percent(100 * was)}`}.`;
 }
 
 // "Wrong? It is …": the other likely classes are one click away, any other name can be typed.
-function correction(file, found, item) {
+function correction(one, found, item) {
   const status = element("p", { class: "status", role: "status" });
   const learn = async (name) => {
-    status.textContent = `Teaching “${name}” …`;
+    status.textContent = `Teaching ${quoted(name)} …`;
     status.classList.remove("bad");
     try {
-      const { images, misplaced } = await ask(pathOf(name), [file]);
-      if (!images) throw new Error(`This image was taught before${misplaced ? elsewhere("it") : "."}`);
-      const { predictions: [now] } = await ask(`/predict?top=${MANY}`, [file]);
-      const again = answer(file, now);
+      const { [MANY]: number, misplaced } = await ask(pathOf(name), [one]);
+      if (!number) throw new Error(`This ${ONE} was taught before${misplaced ? elsewhere("it") : "."}`);
+      const { predictions: [now] } = await ask(`/predict?top=${ALL}`, [one]);
+      const again = answer(one, now);
       item.replaceWith(again);
       again.querySelector("h3").focus();
       // Screen readers tell what changes in the page, not what comes with it.
-      again.querySelector(".status").textContent = `Learnt as “${name}”, and saved. ${changed(found, now, name)}`;
+      again.querySelector(".status").textContent = `Learnt as ${quoted(name)}, and saved. ${changed(found, now, name)}`;
       await refresh();
     } catch (error) {
       status.textContent = error.message;
@@ -303,8 +364,8 @@ function correction(file, found, item) {
     return button;
   });
   const name = element("input", { type: "text", maxlength: "200", autocomplete: "off", required: "",
-    list: "known-classes", placeholder: "other name", "aria-label": `Right name of ${file.name}` });
-  const teach = element("button", { class: "button", "aria-label": `Teach ${file.name} under this name` }, "Teach");
+    list: "known-classes", placeholder: "other name", "aria-label": `Right name of ${one.name}` });
+  const teach = element("button", { class: "button", "aria-label": `Teach ${one.name} under this name` }, "Teach");
   const form = element("form", { class: "choices" }, ...others, name, teach);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -314,34 +375,35 @@ function correction(file, found, item) {
     element("p", {}, found.unknown ? "It is …" : "Wrong? It is …"), form, status);
 }
 
-function answer(file, found) {
+function answer(one, found) {
   if (found.error) {
-    const told = element("div", {}, element("h3", {}, found.image), element("p", { class: "bad" }, found.error));
-    return element("li", { class: "answer" }, picture(file, ""), told);
+    const name = TEXTS ? [] : [element("h3", {}, one.name)];
+    const told = element("div", {}, ...name, element("p", { class: "bad" }, found.error));
+    return element("li", { class: "answer" }, figure(one, ""), told);
   }
-  const heading = element("h3", { tabindex: "-1" }, found.unknown ? "unknown" : found.label);
+  const heading = element("h3", { tabindex: "-1", dir: "auto" }, found.unknown ? "unknown" : found.label);
   const text = element("div", {}, heading);
   if (found.unknown) {
     heading.className = "unknown";
     text.append(element("p", {}, "Unlike everything taught. If it is one of the classes:"));
   }
   text.append(element("ul", { class: "bars", "aria-label": "Probabilities" }, ...found.top.slice(0, SHOWN).map(bar)));
-  const item = element("li", { class: "answer" }, picture(file, file.name), text);
-  if (model?.can_learn) text.append(correction(file, found, item));
+  const item = element("li", { class: "answer" }, figure(one, one.name), text);
+  if (model?.can_learn) text.append(correction(one, found, item));
   return item;
 }
 
-async function predict(files) {
-  say("predict-status", `Looking at ${counted(files.length, "image", "images")} …`);
+async function predict(given) {
+  say("predict-status", `Looking at ${samples(given.length)} …`);
   $("answers").replaceChildren();
   const found = [];
   const show = (answers, part) => {
     found.push(...answers);
-    $("answers").append(...answers.map((one, i) => answer(part[i], one)));
-    if (found.length < files.length) say("predict-status", `${found.length} of ${files.length} answers …`);
+    $("answers").append(...answers.map((each, i) => answer(part[i], each)));
+    if (found.length < given.length) say("predict-status", `${found.length} of ${given.length} answers …`);
   };
   try {
-    await send("/predict", files, ({ predictions }, part) => show(predictions, part), show);
+    await send("/predict", given, ({ predictions }, part) => show(predictions, part), show);
     const good = found.filter(({ error }) => !error);
     const told = good.length === 1 ? [`This is: ${good[0].label}`] : good.length ? [`${good.length} answers`] : [];
     if (good.length < found.length) told.push(`${unusable(found.length - good.length)}.`);
@@ -357,52 +419,52 @@ const pathOf = (name) => `/classes/${encodeURIComponent(name)}`;
 
 const elsewhere = (them) => ` as another class; correct that by forgetting ${them} there first.`;
 
-// Teach or forget; `saved` takes the files of each part that is done, and whether it is the last.
-// Files that cannot be used are added to `refused`; without it, one of them stops it all.
-async function change(verb, tell, button, path, files, name, saved, refused = null) {
-  let [sent, images, repeated, misplaced, seconds] = [0, 0, 0, 0, 0];
-  const thumbs = button.form.querySelector(".thumbs");
+// Teach or forget; `saved` takes the samples of each part that is done, and whether it is the last.
+// Those that cannot be used are added to `refused`; without it, one of them stops it all.
+async function change(verb, tell, button, path, given, name, saved, refused = null) {
+  let [sent, number, repeated, misplaced, seconds] = [0, 0, 0, 0, 0];
+  const chosen = button.form.querySelector(TEXTS ? "textarea" : ".thumbs");
   const use = (report, part) => {
-    images += report.images;
+    number += report[MANY];
     repeated += report.repeated - report.misplaced;
     misplaced += report.misplaced;
     sent += part.length;
     seconds += report.seconds;
-    refused?.push(...report.refused);
-    const none = !images && refused?.length > 0;
-    const done = `${verb} ${counted(images, "image", "images")} of “${name}” in ${seconds.toFixed(1)} s`;
-    const told = [none ? "Nothing was learnt." : `${done}${images ? ", and saved" : ""}.`];
+    refused?.push(...report.refused.map(({ place, error }) => ({ name: part[place].name, error })));
+    const none = !number && refused?.length > 0;
+    const done = `${verb} ${samples(number)} of ${quoted(name)} in ${seconds.toFixed(1)} s`;
+    const told = [none ? "Nothing was learnt." : `${done}${number ? ", and saved" : ""}.`];
     if (repeated) told.push(`${counted(repeated, "was", "were")} taught before and left out.`);
     if (misplaced) {
       const them = misplaced === 1 ? "it" : "them";
       told.push(`${counted(misplaced, "was", "were")} taught before${elsewhere(them)}`);
     }
-    if (sent < files.length) told.push(`${files.length - sent} to go …`);
+    if (sent < given.length) told.push(`${given.length - sent} to go …`);
     if (refused?.length) told.push(`${unusable(refused.length)}:`);
-    saved(part, sent === files.length);
+    saved(part, sent === given.length);
     tell(told.join(" "), none);
   };
-  const useNone = (bad, part) => use({ images: 0, repeated: 0, misplaced: 0, seconds: 0, refused: bad }, part);
+  const useNone = (bad, part) => use({ [MANY]: 0, repeated: 0, misplaced: 0, seconds: 0, refused: bad }, part);
   try {
-    if (!files.length) throw new Error("Choose at least one image.");
+    if (!given.length) throw new Error(`${TEXTS ? "Write" : "Choose"} at least one ${ONE}.`);
     // What is on its way is not taken out by removing its picture.
-    button.disabled = thumbs.inert = true;
-    tell(`Sending ${counted(files.length, "image", "images")} …`);
-    await send(path, files, use, refused && useNone);
+    button.disabled = chosen.inert = true;
+    tell(`Sending ${samples(given.length)} …`);
+    await send(path, given, use, refused && useNone);
   } catch (error) {
-    tell(sent ? `${error.message} (${sent} of ${files.length} images are done.)` : error.message, true);
+    tell(sent ? `${error.message} (${sent} of ${given.length} ${MANY} are done.)` : error.message, true);
   } finally {
-    button.disabled = thumbs.inert = false;
+    button.disabled = chosen.inert = false;
   }
   if (sent) await refresh().catch((error) => tell(error.message, true));
 }
 
-const teaching = collection(["teach-files", "teach-camera"], "teach-thumbs", (number) => {
+const teaching = collection("teach", (number) => {
   $("teach-clear").hidden = !number;
-  say("teach-status", number ? counted(number, "image chosen", "images chosen") : "");
+  say("teach-status", number ? `${samples(number)} ${TEXTS ? "written" : "chosen"}` : "");
   $("teach-refused").replaceChildren();
 });
-const forgetting = collection(["forget-files"], "forget-thumbs");
+const forgetting = collection("forget");
 let forgottenName = "";
 
 function openForget(name) {
@@ -421,7 +483,7 @@ $("teach-form").addEventListener("submit", async (event) => {
   const tell = (text, bad) => {
     say("teach-status", text, bad);
     $("teach-refused").replaceChildren(...refused.map(
-      ({ image, error }) => element("li", {}, element("strong", {}, image), `: ${error}`)));
+      ({ name: called, error }) => element("li", {}, element("strong", { dir: "auto" }, called), `: ${error}`)));
   };
   const saved = (part, all) => {
     // Only what was sent: more may have been chosen meanwhile.
@@ -430,7 +492,7 @@ $("teach-form").addEventListener("submit", async (event) => {
     if (refused.length < sent.length && $("class-name").value.trim() === name) $("class-name").value = "";
     $("class-name").focus();
   };
-  const sent = teaching.files();
+  const sent = teaching.given();
   await change("Learnt", tell, $("teach-button"), pathOf(name), sent, name, saved, refused);
 });
 $("teach-clear").addEventListener("click", teaching.clear);
@@ -443,7 +505,7 @@ $("forget-form").addEventListener("submit", async (event) => {
     if (all) $("forget-dialog").close();
   };
   const path = `${pathOf(name)}/forget`;
-  await change("Forgot", tell, $("forget-button"), path, forgetting.files(), name, saved);
+  await change("Forgot", tell, $("forget-button"), path, forgetting.given(), name, saved);
 });
 $("undo").addEventListener("click", async () => {
   $("undo").disabled = true;
@@ -464,7 +526,15 @@ $("forget-cancel").addEventListener("click", () => {
   forgetting.clear();
   $("forget-dialog").close();
 });
-picker(["predict-files", "predict-camera"], predict);
+if (TEXTS) {
+  const asked = writing("predict");
+  $("predict-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const given = asked.given();
+    if (given.length) predict(given);
+    else say("predict-status", "Write at least one text.", true);
+  });
+} else picker(["predict-files", "predict-camera"], predict);
 
 // A file dropped beside a field would otherwise replace the page.
 for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
