@@ -28,7 +28,7 @@ def learnt(activation, X, y, **changes):
 
 
 def expansion_of(model):
-    return model._require_state().model.expansion
+    return learnt_of(model).model.expansion
 
 
 def test_kernels_are_those_around_a_random_part_of_the_first_samples():
