@@ -19,7 +19,15 @@ ENTRY = {"", "__main__", "moved"}
 #: They run code that a file contains, or write such files.
 UNSAFE = {"pickle", "cloudpickle", "dill", "shelve", "joblib", "torch.load", "torch.save"}
 #: What named tuples and torch call so, and document or offer no other way to.
-FOREIGN = {"_replace", "_asdict", "_fields", "_conv_forward", "_compiled_call_impl", "_scale", "_growth_tracker"}
+FOREIGN = {
+    "_replace",
+    "_asdict",
+    "_fields",
+    "_conv_forward",
+    "_compiled_call_impl",
+    "_scale",
+    "_growth_tracker",
+}
 
 
 @cache

@@ -12,8 +12,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from acil import ACILClassifier
-from acil.core.analytic import AnalyticModel
 from acil.core.classifier import learnt_of
+from acil.core.expansion import AnalyticModel
 from acil.errors import NotFittedError
 from support.strategies import Unchanged, blobs, correction_rank, relative, sums_of
 

@@ -6,6 +6,7 @@ import torch
 from scipy.spatial.distance import cdist, pdist
 
 from acil import ACILClassifier, load, save
+from acil.core.classifier import learnt_of
 from acil.core.expansion import MEASURED, Expansion
 from acil.core.parameters import FITTED
 from acil.errors import InputError, UnsupportedError

@@ -12,9 +12,9 @@ from torch import nn
 
 from acil import ACILClassifier
 from acil.bench.training.settings import Training
-from acil.core import threads
+from acil.core import linalg
 from acil.core.expansion import ACTIVATIONS
-from acil.core.threads import SMALL, sized, threads_for
+from acil.core.linalg import SMALL, sized, threads_for
 from acil.encoders.images import FeatureExtractor, ImageSet, build
 from acil.encoders.images.decode import decode
 from acil.encoders.images.embedder import embed_files
@@ -135,7 +135,7 @@ def test_each_thread_gets_its_own_back():
 
 
 def test_nothing_is_limited_where_the_library_has_no_such_setting(monkeypatch):
-    monkeypatch.setattr(threads, "_set_openmp", None)
+    monkeypatch.setattr(linalg, "_set_openmp", None)
     with threads_for(1):
         assert torch.get_num_threads() == ALL
 
@@ -182,7 +182,7 @@ def seen(monkeypatch):
 )
 @pytest.mark.parametrize(("width", "expected"), [(64, 1), (300, ALL)], ids=["narrow", "wide"])
 def test_rows_of_a_head_take_the_threads_that_they_are_worth(call, width, expected, seen, monkeypatch):
-    monkeypatch.setattr(threads, "SMALL", 20 * 100**2)
+    monkeypatch.setattr(linalg, "SMALL", 20 * 100**2)
     X, y = np.random.default_rng(0).normal(size=(20, 8)), np.arange(20) % 2
     clf = ACILClassifier(expansion_size=width, gamma=1.0, random_state=0)
     clf.fit(X, y).partial_fit(X, y)
@@ -193,7 +193,7 @@ def test_rows_of_a_head_take_the_threads_that_they_are_worth(call, width, expect
 
 
 def test_a_large_factor_takes_all_threads_also_for_one_row(seen, monkeypatch):
-    monkeypatch.setattr(threads, "SMALL", 100**3 / 3)
+    monkeypatch.setattr(linalg, "SMALL", 100**3 / 3)
     X, y = np.random.default_rng(0).normal(size=(20, 8)), np.arange(20) % 2
     for width, expected in ((90, 1), (110, ALL)):
         clf = ACILClassifier(expansion_size=width, gamma=1.0, scores="ridge").fit(X, y)
@@ -212,7 +212,7 @@ def test_multiplications_of_a_network():
 
 @pytest.mark.parametrize(("small", "expected"), [(32 * 313_536, 1), (32 * 313_344 - 1, ALL)])
 def test_a_small_network_is_trained_and_run_in_one_thread(small, expected, monkeypatch):
-    monkeypatch.setattr(threads, "SMALL", small)
+    monkeypatch.setattr(linalg, "SMALL", small)
     images, labels = problem(64)
     network, found = make_network(), []
     network.register_forward_pre_hook(lambda _module, _x: found.append(number()))

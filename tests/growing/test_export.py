@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from acil import ACILClassifier, ImageClassifier
-from acil.core.analytic import Weights
 from acil.core.classifier import learnt_of
+from acil.core.expansion import Weights
 from acil.encoders.images import WrappedBackbone
 from acil.encoders.images.decode import decode
 from acil.encoders.images.embedder import TorchEmbedder, embed_files

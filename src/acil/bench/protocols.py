@@ -251,8 +251,8 @@ def si_blurry(labels: Tensor, n_classes: int, n_tasks: int, seed: int) -> tuple[
         places = torch.randint(0, total, (n_tasks - 1,), generator=generator).sort().values.tolist()
         return [stop - start for start, stop in pairwise([0, *places, total])]
 
-    disjoint = order[:n_disjoint].split(cut(n_disjoint))
-    blurry = order[n_disjoint : n_disjoint + n_blurry].split(cut(n_blurry))
+    disjoint = torch.split(order[:n_disjoint], cut(n_disjoint))
+    blurry = torch.split(order[n_disjoint : n_disjoint + n_blurry], cut(n_blurry))
     own, shared = (
         [torch.nonzero(torch.isin(labels, classes)).flatten() for classes in groups]
         for groups in (disjoint, blurry)

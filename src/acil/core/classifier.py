@@ -19,8 +19,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from torch import Tensor
 
-from acil.core.analytic import Frozen, Weights, require_numbers
 from acil.core.exchange import ModelSums, Origin, both_ledgers
+from acil.core.expansion import Frozen, Weights, require_numbers
 from acil.core.inputs import (
     Labels,
     Rows,
@@ -35,11 +35,10 @@ from acil.core.inputs import (
     given_scaling,
     resolve_seed,
 )
-from acil.core.linalg import plain_torch
+from acil.core.linalg import plain_torch, sized
 from acil.core.model import Learnt, Samples, empty_for
 from acil.core.parameters import PARAMETERS, check_parameters, scores_of
 from acil.core.scores import condition, rebalanced
-from acil.core.threads import sized
 from acil.errors import InputError, NotFittedError
 
 logger = logging.getLogger(__name__)
@@ -753,7 +752,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         """Tell scikit-learn whether there is anything to predict with."""
         state: Learnt | None = self.__dict__.get("_state")
-        return state is not None and bool(state.model.head.counts.any())
+        return state is not None and state.model.has_samples
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is derived from recent rows, and what another thread may be changing."""

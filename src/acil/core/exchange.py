@@ -12,7 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acil.core.inputs import Labels, check_labels, check_same_kind, columns_of, union
+from acil.core.inputs import (
+    Labels,
+    check_labels,
+    check_same_kind,
+    columns_of,
+    require_not_private,
+    union,
+)
 from acil.core.linalg import unpack_lower_
 from acil.core.scores import Calibration
 from acil.core.sums import PRECISIONS, Sums
@@ -293,13 +300,3 @@ def both_ledgers(mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> 
         return mine or theirs
     known = {release["id"]: release for release in (*mine["releases"], *theirs["releases"])}
     return {**mine, "releases": list(known.values())}
-
-
-def require_not_private(release: dict[str, Any] | None) -> None:
-    """Raise if the sums are those of a private release, which must not mix with others."""
-    if release is not None and release["private"]:
-        raise UnsupportedError(
-            "This model is a private release: its sums have noise, and its ε would no longer hold "
-            "for what is added or removed. Change the model it was made from and release that "
-            "again; releases are added up by acil.privacy.combine."
-        )

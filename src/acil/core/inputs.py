@@ -23,7 +23,7 @@ from torch import Tensor
 
 from acil.core.parameters import MAX_GAMMA, invalid, is_number, number
 from acil.core.sums import PRECISIONS
-from acil.errors import ACILError, InputError, InputTypeError
+from acil.errors import ACILError, InputError, InputTypeError, UnsupportedError
 
 Labels = npt.NDArray[Any]
 #: Features whose largest root mean square is more than this many times the median are in several units.
@@ -401,3 +401,13 @@ def resolve_device(name: Any, dtype: str) -> torch.device:
             f'dtype="{dtype}": {reason}. Use device="auto" or device="cpu", also to load a model.'
         ) from error
     return device
+
+
+def require_not_private(release: dict[str, Any] | None) -> None:
+    """Raise if the sums are those of a private release, which must not mix with others."""
+    if release is not None and release["private"]:
+        raise UnsupportedError(
+            "This model is a private release: its sums have noise, and its ε would no longer hold "
+            "for what is added or removed. Change the model it was made from and release that "
+            "again; releases are added up by acil.privacy.combine."
+        )

@@ -14,11 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acil.core.analytic import AnalyticModel
 from acil.core.cholesky import cholesky_
-from acil.core.exchange import ModelSums, Origin, both_ledgers, require_not_private
+from acil.core.exchange import ModelSums, Origin, both_ledgers
 from acil.core.exchange import joined as joined_calibration
-from acil.core.expansion import MEASURED, Expansion
+from acil.core.expansion import MEASURED, AnalyticModel, Expansion
 from acil.core.gcv import GRID
 from acil.core.inputs import (
     Labels,
@@ -27,6 +26,7 @@ from acil.core.inputs import (
     check_same_kind,
     columns_of,
     given_scaling,
+    require_not_private,
     resolve_device,
     resolve_seed,
     union,

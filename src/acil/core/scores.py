@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from acil.core.analytic import AnalyticModel, Frozen, Mixer
+from acil.core.expansion import AnalyticModel, Frozen, Mixer
 from acil.core.ridge import Ridge
 from acil.errors import SingularMatrixError
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from acil.core.analytic import Frozen
 from acil.core.classifier import ACILClassifier, holding, learnt_of
+from acil.core.expansion import Frozen
 from acil.core.files.header import in_order
 from acil.core.inputs import Rows
 from acil.core.ridge import Ridge

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acil.core.analytic import Frozen
 from acil.core.classifier import ACILClassifier, check_query, holding, origin_of
-from acil.core.expansion import Expansion
+from acil.core.expansion import Expansion, Frozen
 from acil.core.inputs import Rows
 from acil.core.linalg import mirror_
 from acil.core.recursion import Recursion

@@ -15,9 +15,8 @@ import torch
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from acil.core.analytic import AnalyticModel, Frozen
 from acil.core.classifier import ACILClassifier, adopt, holding, learnt_of, origin_of
-from acil.core.expansion import Expansion
+from acil.core.expansion import AnalyticModel, Expansion, Frozen
 from acil.core.inputs import (
     Labels,
     check_gamma,

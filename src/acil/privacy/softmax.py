@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acil.core.analytic import Frozen
 from acil.core.classifier import ACILClassifier, check_samples, holding
+from acil.core.expansion import Frozen
 from acil.core.inputs import check_same_kind, columns_of
 from acil.core.model import Learnt
 from acil.core.parameters import is_number

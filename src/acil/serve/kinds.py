@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from torch import Tensor
 
-from acil.core.threads import threads_for
+from acil.core.linalg import threads_for
 from acil.encoders.images.embedder import Embedder, worker_threads
 from acil.errors import InputError
 from acil.serve.settings import Settings

@@ -58,7 +58,7 @@ def test_blocks_of_rows_do_not_matter(monkeypatch):
     features, labels = gaussians(per_class=30)
     all_phases = phases(features, labels, GROUPS)
     whole = learnt("ds-al", all_phases).scores(features.double())
-    monkeypatch.setattr("acil.core.analytic._BLOCK_BYTES", {"cpu": 1})
+    monkeypatch.setattr("acil.core.expansion._BLOCK_BYTES", {"cpu": 1})
     split = learnt("ds-al", all_phases).scores(features.double())
     torch.testing.assert_close(whole, split, rtol=1e-9, atol=1e-9)
 

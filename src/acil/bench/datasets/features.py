@@ -92,7 +92,7 @@ def load(root: Path | None, *, published_as: str | None = None) -> Dataset:
 
 def _read_folder(folder: Path) -> dict[str, Any]:
     """Return the four arrays of the files of both splits."""
-    found = {}
+    found: dict[str, Any] = {}
     for split in ("train", "test"):
         files = [file for file in sorted(folder.glob(f"{split}.*")) if holds_features(file)]
         if len(files) != 1:

@@ -38,9 +38,9 @@ from acil.bench.methods.acil import classifier_memory, learn_phase, new_classifi
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenMethod
 from acil.bench.training.settings import Settings
-from acil.core.analytic import AnalyticModel
 from acil.core.cholesky import cholesky_
 from acil.core.classifier import learnt_of
+from acil.core.expansion import AnalyticModel
 from acil.core.files import pack, unpack
 from acil.core.inputs import Rows
 from acil.core.linalg import add_gram_, pack_lower, solve_lower, spread, unpack_lower_

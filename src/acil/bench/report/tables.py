@@ -164,8 +164,8 @@ def suite_table(suite: str, comparison: Comparison) -> Table:
     if suite == "main" and comparison.base_classes == 0:
         # Features say in their settings which data set they are of.
         named = {str(row.settings.get("data.published_as", "")) for row in comparison.rows}
-        found = [line for name in sorted({comparison.dataset, *named}) for line in pretrained(name)]
-        notes += [f"Published, pre-trained, from zero: {line}." for line in found]
+        lines = [line for name in sorted({comparison.dataset, *named}) for line in pretrained(name)]
+        notes += [f"Published, pre-trained, from zero: {line}." for line in lines]
     if suite in ("main", "ablation"):
         notes += _published_notes(suite, comparison)
     return Table(suite, f"{_SUBJECTS[suite]} on {described(comparison)}", columns, rows, notes, about)

@@ -20,7 +20,7 @@ from acil.bench.training.network import FeatureNetwork
 from acil.bench.training.objectives import Assisted, AssistedLoss, CrossEntropy, MeanScores, Objective
 from acil.bench.training.settings import Training
 from acil.bench.training.step import Step
-from acil.core.threads import threads_for
+from acil.core.linalg import threads_for
 from acil.encoders.images.backbones import Preprocessing, normalise
 from acil.encoders.images.decode import centre
 from acil.encoders.images.extract import full_float32, multiplications

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 import acil
-from acil.core.analytic import AnalyticModel, Frozen
 from acil.core.cholesky import cholesky_
 from acil.core.classifier import ACILClassifier, adopt, holding, learnt_of
-from acil.core.expansion import Expansion
+from acil.core.expansion import AnalyticModel, Expansion, Frozen
 from acil.core.files.header import (
     CHECKSUM_KEY,
     FORMAT_VERSION,

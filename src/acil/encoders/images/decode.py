@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acil.core.threads import threads_for
+from acil.core.linalg import threads_for
 from acil.errors import InputError, MissingExtraError
 from acil.extras import install
 

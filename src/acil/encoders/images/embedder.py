@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from acil.core.threads import threads_for
+from acil.core.linalg import threads_for
 from acil.encoders.images.architectures import Backbone
 from acil.encoders.images.backbones import fingerprint
 from acil.encoders.images.decode import Preprocessing, Source, decode

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from acil.core.threads import threads_for
+from acil.core.linalg import threads_for
 from acil.encoders.images.backbones import Backbone, fingerprint, normalise
 from acil.encoders.images.cache import FeatureCache
 from acil.encoders.images.decode import centre

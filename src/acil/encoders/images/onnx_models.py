@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from acil.core.files.reading import cannot_read
-from acil.core.threads import threads_for
+from acil.core.linalg import threads_for
 from acil.encoders.images.architectures import IMAGENET_MEAN, IMAGENET_STD, Backbone
 from acil.encoders.images.decode import Preprocessing, normalise
 from acil.encoders.images.embedder import Embedder, worker_threads

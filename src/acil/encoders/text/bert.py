@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from acil.core.threads import threads_for
+from acil.core.linalg import threads_for
 from acil.encoders.images.embedder import worker_threads
 from acil.encoders.images.extract import full_float32
 from acil.encoders.text.encoder import TextEncoder

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from acil.core.analytic import AnalyticModel
-from acil.core.expansion import Expansion
+from acil.core.expansion import AnalyticModel, Expansion
 from acil.core.recursion import Recursion
 from acil.core.ridge import Ridge
 from acil.core.scores import Pooled, estimated_temperature
