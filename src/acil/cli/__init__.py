@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import bench, data, doctor, learn, models, predict, privacy, serve
+from acil.cli import bench, classes, data, doctor, learn, models, predict, privacy, serve
 from acil.cli.shared import is_rank_zero, plain, tell
 from acil.errors import ACILError, ProcessLostError
 
@@ -78,6 +78,8 @@ app.command("evaluate")(predict.evaluate)
 app.command("embed")(predict.embed)
 app.command("forget")(learn.forget)
 app.command("undo")(learn.undo)
+app.command("rename")(classes.rename)
+app.command("merge-classes")(classes.merge_classes)
 app.command("merge")(models.merge)
 app.command("inspect")(models.inspect)
 app.command("verify")(models.verify)

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self
@@ -16,6 +17,7 @@ import numpy as np
 from acil.core.classifier import ACILClassifier
 from acil.core.files import load as load_head
 from acil.core.files import save as save_head
+from acil.core.files.header import in_order
 from acil.encoders.images.embedder import Embedded
 from acil.encoders.images.listing import check_class_name, first_of
 from acil.encoders.images.stored import FromFeaturesError, located, require_identity, without_folder
@@ -269,6 +271,59 @@ class Classifier(ABC):
             head.merge(theirs.head)
             self._snapshot = Snapshot.of(head, tracker, before.source)
         return self
+
+    def rename_classes(self, names: Mapping[str, str]) -> Report:
+        """Give classes other names: the new one of each that gets one.
+
+        Nothing else changes. A name that another class keeps is refused: see `merge_classes`.
+        """
+        called = Counter(names.get(name, name) for name in self.snapshot.totals)
+        if twice := [name for name, number in called.items() if number > 1]:
+            raise InputError(
+                f"Several classes would be called {first_of(twice)}. Give another name, or make them "
+                "one class (merge_classes, acil merge-classes)."
+            )
+        return self._renamed(names)
+
+    def merge_classes(self, groups: Mapping[str, str]) -> Report:
+        """Make one class of several: the name of the new class for each that becomes part of it.
+
+        Exact, as if all samples had been learnt under that name. A class that has the name already
+        becomes part of it, too.
+        """
+        return self._renamed(groups)
+
+    def _renamed(self, names: Mapping[str, str]) -> Report:
+        with self._changing:
+            start = time.perf_counter()
+            before = self.snapshot
+            names = {old: new for old, new in names.items() if old != new}
+            if not names:
+                return Report({}, before.totals)
+            labels = {str(label): label for label in before.head.classes_.tolist()}
+            unknown = [name for name in names if name not in labels]
+            if unknown:
+                raise InputError(
+                    f"This model has no class {first_of(unknown)}. Known are "
+                    f"{first_of(list(before.totals))}."
+                )
+            if before.identity is not None:
+                for name in names.values():
+                    check_class_name(name)
+            head = before.copy_head()
+            head.rename_classes({labels[old]: self._label(new) for old, new in names.items()})
+            tracker = before.tracker.renamed(names)
+            self._snapshot = made = Snapshot.of(head, tracker, before.source)
+            counts = {name: made.totals[name] for name in in_order({*names.values()})}
+            return Report(counts, made.totals, head_seconds=time.perf_counter() - start)
+
+    def _label(self, name: str) -> Any:
+        """Return a name as a label of the kind that the head has: as a number, if these are numbers."""
+        kind = self.snapshot.head.classes_.dtype
+        try:
+            return np.array([name]).astype(kind)[0].item() if kind.kind in "if" else name
+        except ValueError:
+            return name  # which the head refuses in words
 
     def release(self, epsilon: float, delta: float) -> ACILClassifier:
         """Return a differentially private release, of which this model then knows.

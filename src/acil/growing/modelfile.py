@@ -32,6 +32,9 @@ Signature = tuple[int, int, int, int]
 #: after: raises to refuse the change, or returns what it has measured.
 Gate = Callable[[Snapshot | None, Snapshot], Mapping[str, Any] | None]
 
+#: Changes that a gate has no say in: what held-out samples are called, or other files, change with them.
+_UNGATED = ("rename", "merge-classes", "release")
+
 
 @dataclass(frozen=True)
 class Change:
@@ -157,6 +160,14 @@ class ModelFile:
         samples = self.prepare(source, labels)
         return self.change("forget", lambda model: model.forget(samples))
 
+    def rename_classes(self, names: Mapping[str, str]) -> Change:
+        """Give classes other names; see `Classifier.rename_classes`. The gate is not asked."""
+        return self.change("rename", lambda model: model.rename_classes(names))
+
+    def merge_classes(self, groups: Mapping[str, str]) -> Change:
+        """Make one class of several; see `Classifier.merge_classes`. The gate is not asked."""
+        return self.change("merge-classes", lambda model: model.merge_classes(groups))
+
     def change(self, action: str, work: Callable[[ImageClassifier], Report]) -> Change:
         """Change the model that the file has: read, work on it, save it.
 
@@ -244,7 +255,8 @@ class ModelFile:
         after, earlier = model.snapshot, signature_of(self.path)
         if after is before:
             return Change(action, report, before, after, earlier, earlier)
-        measured = None if self._gate is None else self._gate(before, after)
+        gate = None if action in _UNGATED else self._gate
+        measured = None if gate is None else gate(before, after)
         forgets = action == "forget"
         if forgets:
             receipts_file(self.path)  # raises while nothing has been changed

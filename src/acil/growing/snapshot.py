@@ -38,7 +38,16 @@ class SaltedHashes(NamedTuple):
 
     salt: str
     hashes: frozenset[str]  # of images
-    placed: frozenset[str]  # of images together with their classes
+    placed: frozenset[str]  # of images together with their classes, as these were called then
+    renamed: tuple[tuple[str, str], ...] = ()  # name of a class then, and now, where they differ
+
+    def then(self, name: str) -> list[str]:
+        """Return what a class was called when its images were hashed.
+
+        That is more than one name if it was made of several, none if another class had this name.
+        """
+        former = [old for old, new in self.renamed if new == name]
+        return former if name in dict(self.renamed) else [*former, name]
 
 
 @dataclass(frozen=True)
@@ -93,12 +102,27 @@ class Tracker:
 
     def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
         """Return a tracker that knows these images and their classes too."""
-        if not self.active:
+        if not self.active or not digests:
             return self
-        (salt, hashes, placed), *others = self.groups
+        # To a group that was hashed before classes were renamed, a name means what it meant then.
+        groups = Tracker.new().groups + self.groups if self.groups[0].renamed else self.groups
+        (salt, hashes, placed, _), *others = groups
         hashes |= {_salted(digest, salt) for digest in digests}
         placed |= {_placed(*pair, salt) for pair in zip(digests, names, strict=True)}
         return Tracker((SaltedHashes(salt, hashes, placed), *others))
+
+    def renamed(self, names: Mapping[str, str]) -> Tracker:
+        """Return a tracker that knows classes under other names: the new name of each that gets one."""
+        groups = []
+        for group in self.groups:
+            now = {old: names.get(new, new) for old, new in group.renamed}
+            now = {**names, **now} if group.hashes else {}
+            groups.append(
+                group._replace(
+                    renamed=tuple(sorted((old, new) for old, new in now.items() if old != new))
+                )
+            )
+        return Tracker(tuple(groups))
 
     def require_learnt(self, samples: Samples, complete: bool) -> None:
         """Raise unless these samples may be forgotten.
@@ -126,41 +150,49 @@ class Tracker:
 
         Of one that two models had learnt before they were merged, the other copy stays.
         """
-        gone: dict[str, list[tuple[str, str]]] = {group.salt: [] for group in self.groups}
-        for pair in zip(digests, names, strict=True):
-            for group in islice(self._with(*pair), 1):
-                gone[group.salt].append(pair)
+        gone: dict[SaltedHashes, list[tuple[str, str]]] = {group: [] for group in self.groups}
+        for digest, name in zip(digests, names, strict=True):
+            for group in islice(self._with(digest, name), 1):
+                gone[group].append((digest, name))
         groups = (
-            SaltedHashes(
-                salt,
-                hashes - {_salted(digest, salt) for digest, _ in gone[salt]},
-                placed - {_placed(*pair, salt) for pair in gone[salt]},
+            group._replace(
+                hashes=group.hashes - {_salted(digest, group.salt) for digest, _ in pairs},
+                placed=group.placed
+                - {
+                    _placed(digest, then, group.salt)
+                    for digest, name in pairs
+                    for then in group.then(name)
+                },
             )
-            for salt, hashes, placed in self.groups
+            for group, pairs in gone.items()
         )
         return Tracker(tuple(groups))
 
     def merged(self, other: Tracker) -> Tracker:
         """Return a tracker that knows the images of both."""
-        mine = {group.salt: group for group in self.groups}
+        groups = list(self.groups)
         for theirs in other.groups:
-            ours = mine.get(theirs.salt, SaltedHashes(theirs.salt, frozenset(), frozenset()))
-            common = ours.hashes & theirs.hashes
+            ours = [group for group in groups if group.salt == theirs.salt]
+            common = sum(len(group.hashes & theirs.hashes) for group in ours)
             if common:
                 raise InputError(
-                    f"{len(common)} images have been learnt by both models, which have a "
+                    f"{common} images have been learnt by both models, which have a "
                     "common past: merged, they would count twice. Forget them in one of the models."
                 )
-            mine[theirs.salt] = SaltedHashes(
-                theirs.salt, ours.hashes | theirs.hashes, ours.placed | theirs.placed
-            )
-        return Tracker(tuple(mine.values()))
+            alike = next((group for group in ours if group.renamed == theirs.renamed), None)
+            if alike is None:
+                groups.append(theirs)
+            else:
+                hashes, placed = alike.hashes | theirs.hashes, alike.placed | theirs.placed
+                groups[groups.index(alike)] = alike._replace(hashes=hashes, placed=placed)
+        return Tracker(tuple(groups))
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the groups as JSON has them."""
         return [
-            {"salt": salt, "hashes": sorted(hashes), "placed": sorted(placed)}
-            for salt, hashes, placed in self.groups
+            {"salt": group.salt, "hashes": sorted(group.hashes), "placed": sorted(group.placed)}
+            | ({"renamed": dict(group.renamed)} if group.renamed else {})
+            for group in self.groups
         ]
 
     @classmethod
@@ -168,7 +200,12 @@ class Tracker:
         """Return the tracker of a model file, whose header has been checked."""
         return cls(
             tuple(
-                SaltedHashes(group["salt"], frozenset(group["hashes"]), frozenset(group["placed"]))
+                SaltedHashes(
+                    group["salt"],
+                    frozenset(group["hashes"]),
+                    frozenset(group["placed"]),
+                    tuple(sorted(group.get("renamed", {}).items())),
+                )
                 for group in groups
             )
         )
@@ -176,7 +213,9 @@ class Tracker:
     def _with(self, digest: str, name: str | None = None) -> Iterator[SaltedHashes]:
         """Yield the groups that know an image, of a class: one at most, unless models were merged."""
         for group in self.groups:
-            placed = name is None or _placed(digest, name, group.salt) in group.placed
+            placed = name is None or any(
+                _placed(digest, then, group.salt) in group.placed for then in group.then(name)
+            )
             if placed and _salted(digest, group.salt) in group.hashes:
                 yield group
 

@@ -121,8 +121,8 @@ def _list_of(rule: Rule, least: int = 0) -> Rule:
     return check
 
 
-def _object(entries: dict[str, Rule]) -> Rule:
-    """Return the rule of an object that has these entries and no others."""
+def _object(entries: dict[str, Rule], optional: frozenset[str] = frozenset()) -> Rule:
+    """Return the rule of an object that has these entries and no others; some it may lack."""
 
     def check(value: Any, name: str) -> None:
         if not isinstance(value, dict):
@@ -131,9 +131,10 @@ def _object(entries: dict[str, Rule]) -> Rule:
         for key in value | entries:
             if key not in entries:
                 raise InvalidFileError(f"its header has the unknown entry {shown(f'{prefix}{key}')}")
-            if key not in value:
+            if key in value:
+                entries[key](value[key], prefix + key)
+            elif key not in optional:
                 raise InvalidFileError(f"its header has no '{prefix}{key}'")
-            entries[key](value[key], prefix + key)
 
     return check
 
@@ -202,7 +203,17 @@ CALIBRATION: dict[str, Rule] = {
 #: What a file says of images.
 IMAGES: dict[str, Rule] = {
     "source": _or_none(NETWORK),
-    "tracked": _list_of(_object({"salt": HASH, "hashes": _list_of(HASH), "placed": _list_of(HASH)})),
+    "tracked": _list_of(
+        _object(
+            {
+                "salt": HASH,
+                "hashes": _list_of(HASH),
+                "placed": _list_of(HASH),
+                "renamed": _map_of(TEXT),
+            },
+            optional=frozenset(("renamed",)),
+        )
+    ),
 }
 #: Releases of the samples of a model, and whether the model is one itself: `acil.privacy.release`.
 RELEASE: dict[str, Rule] = {
