@@ -396,6 +396,41 @@ class Classifier(ABC):
             for i, source in enumerate(sources)
         ]
 
+    def suggest(
+        self,
+        sources: Sequence[Any] | Samples,
+        number: int = 50,
+        progress: Progress | None = None,
+        *,
+        skip_bad: bool = False,
+    ) -> list[Prediction]:
+        """Return what the model says of the samples whose label would teach it most, the best first.
+
+        These are the samples that are nearest to the border between two classes. A model of one class
+        has no border: then they are the most novel ones. What has been learnt already is left out.
+
+        Parameters
+        ----------
+        sources : sequence, or Samples
+            Samples without labels, as in `classify`.
+        number : int, default=50
+            Number of samples, at most. Learn their labels before asking for more.
+        skip_bad : bool, default=False
+            Leave out what cannot be read, instead of refusing all.
+        """
+        if number < 1:
+            raise InputError(f"number must be at least 1, got {number}.")
+        snapshot = self.snapshot
+        if not isinstance(sources, Samples):
+            self._require_list(sources)
+            sources = self.prepare(sources, skip_bad=skip_bad, progress=progress)
+        require_identity(sources.identity, snapshot.identity)
+        fresh = sources.without(snapshot.tracker.repeated(sources.digests))
+        rows = fresh.rows_for(snapshot.head)
+        found = snapshot.classify(rows, fresh.images, 3, UNKNOWN_ABOVE)
+        found.sort(key=lambda sample: (sample.closeness, sample.novelty or 0.0), reverse=True)
+        return found[:number]
+
     def evaluate(
         self,
         source: Any,
