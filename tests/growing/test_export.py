@@ -1,4 +1,4 @@
-"""ONNX: one graph from pixels to scores that gives what PyTorch gives, or nothing is written."""
+"""ONNX: one graph from pixels or tokens to scores that gives what PyTorch gives, or none is written."""
 
 import json
 import re
@@ -19,11 +19,15 @@ from acil.encoders.images import WrappedBackbone
 from acil.encoders.images.decode import decode
 from acil.encoders.images.embedder import TorchEmbedder, embed_files
 from acil.encoders.images.onnx_models import OnnxEmbedder, exported_network
-from acil.errors import UnsupportedError
+from acil.encoders.text import clean_text, open_encoder
+from acil.encoders.text.encoder import EncodedTexts
+from acil.encoders.text.networks import ModuleEncoder
+from acil.errors import InputError, UnsupportedError
 from acil.growing import export
-from acil.growing.export import TOLERANCE, export_onnx
+from acil.growing.export import TEXT_TOLERANCE, TOLERANCE, export_onnx
 from support.commands import acil
 from support.pictures import PREPROCESSING, Pooled, draw
+from support.texts import TOPICS, sentences, tiny_encoder
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -49,7 +53,7 @@ def test_graph_gives_the_scores_and_classes_of_torch(network, pictures, tmp_path
     pixels = torch.stack([decode(path, 8) for path in files])
     path = tmp_path / "m.onnx"
     done = export_onnx(model.snapshot.head, model.embedder, path)
-    assert (done.images, done.bytes) == (8, path.stat().st_size)
+    assert (done.compared, done.bytes) == (8, path.stat().st_size)
     assert done.difference < TOLERANCE
     # Where the code lies is nobody's business.
     assert str(Path(torch.__file__).parents[1]).encode() not in path.read_bytes()
@@ -164,3 +168,106 @@ def test_command_writes_and_says_how_well_it_agrees(pictures, tmp_path):
     (difference,) = re.findall(r"agree on 8 images: .* within (\S+)", acil(*written).stdout)
     assert float(difference) < 1e-3
     assert "exists" in acil(*written, code=1).stderr
+
+
+#: Longer than both networks read, with marks of their own, and with what is no text.
+ODD_TEXTS = [
+    "card",
+    "rain " * 900,
+    "Cafe\u0301\x07 PIN\0blocked",
+    "\u202e\u05d0 snow",
+    " \t two\nlines ",
+    "日本 card",
+]
+
+
+def learnt_texts(encoder, **settings):
+    """Return a head that knows the topics."""
+    texts = [text for topic in TOPICS for text in sentences(topic, 12)]
+    labels = [topic for topic in TOPICS for _ in range(12)]
+    made = ACILClassifier(scores="discriminant", **settings)
+    return made.fit(encoder.encode(texts).features, labels)
+
+
+def require_same_from_script(encoder, head, path):
+    """Run the script beside a graph, which imports no acil, and compare what it says."""
+    texts = [sentences(topic, 3, seed=1)[2] for topic in TOPICS] + ODD_TEXTS
+    expected = head.decision_function(encoder.encode(texts).features)
+    script = runpy.run_path(f"{path}.py")
+    assert [script["clean"](text) for text in ODD_TEXTS[2:]] == list(map(clean_text, ODD_TEXTS[2:]))
+    # Together, filled up to the longest, and alone
+    for given in (texts, *([text] for text in texts)):
+        scores, probabilities = script["session"].run(None, script["tokens"](given))
+        place = texts.index(given[0])
+        np.testing.assert_allclose(
+            scores, expected[place : place + len(given)], rtol=0, atol=TEXT_TOLERANCE
+        )
+        np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    hidden = "import sys; sys.modules.update(acil=None, torch=None, transformers=None)"
+    run = f"import runpy; runpy.run_path({f'{path}.py'!r}, run_name='__main__')"
+    command = [sys.executable, "-c", f"{hidden}; {run}"]
+    lines = [text for text in texts if text.isprintable()]
+    for arguments, piped in ((lines, ""), ([], "\n".join(lines))):
+        done = subprocess.run(
+            [*command, *arguments], input=piped, capture_output=True, text=True, check=True
+        )
+        labels = [line.split("\t")[1] for line in done.stdout.splitlines()]
+        assert labels == head.predict(encoder.encode(lines).features).tolist()
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """The small network for texts, exported once: exporting takes seconds."""
+    made = tiny_encoder()
+    content = made.to_onnx()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "to_onnx", lambda: content)
+        yield made
+
+
+def test_graph_of_texts_gives_the_scores_of_torch_and_so_does_the_script_beside_it(encoder, tmp_path):
+    path = tmp_path / "a \"desk'.onnx"
+    head = learnt_texts(encoder, expansion_size=32)
+    done = export_onnx(head, encoder, path)
+    assert done.difference < TEXT_TOLERANCE
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert [end.name for end in session.get_inputs()] == ["input_ids", "attention_mask"]
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["acil_classes"]) == sorted(TOPICS)
+    assert json.loads(facts["acil_backbone"]) == encoder.identity
+    require_same_from_script(encoder, head, path)
+
+
+@pytest.mark.slow
+def test_graph_of_minilm_gives_the_scores_of_torch(tmp_path):
+    encoder = open_encoder()
+    head = learnt_texts(encoder, expansion_size=2048)
+    assert export_onnx(head, encoder, tmp_path / "desk.onnx").difference < TEXT_TOLERANCE
+    require_same_from_script(encoder, head, tmp_path / "desk.onnx")
+
+
+def test_graph_of_texts_that_cannot_be_or_differs_is_not_written(encoder, tmp_path, monkeypatch):
+    head = learnt_texts(encoder)
+    other = tmp_path / "tokenizer.json"
+    other.write_text("of another network")
+    with pytest.raises(InputError, match=r"of another network\. Give --force"):
+        export_onnx(head, encoder, tmp_path / "desk.onnx", force=False)
+    own = ModuleEncoder(Own(), "module:own")
+    with pytest.raises(UnsupportedError, match="only the default one can be exported"):
+        export_onnx(head, own, tmp_path / "desk.onnx")
+    real = encoder.encode
+    wrong = lambda texts: EncodedTexts(real(texts).features + 1e-3, 0)  # noqa: E731
+    monkeypatch.setattr(encoder, "encode", wrong)
+    with pytest.raises(UnsupportedError, match="It was not written"):
+        export_onnx(head, encoder, tmp_path / "desk.onnx")
+    assert [file.name for file in tmp_path.iterdir()] == ["tokenizer.json"]
+    assert other.read_text() == "of another network"
+
+
+class Own:
+    """A user's network for texts."""
+
+    version = "1"
+
+    def encode(self, texts):
+        return np.ones((len(texts), 16), dtype=np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -242,8 +241,9 @@ def export(
 ) -> None:
     """Write a model as ONNX, as a small file, or as a private release.
 
-    The ONNX graph takes pixels (uint8, RGB) and gives scores and probabilities; it is compared with
-    PyTorch in onnxruntime before it is written. A script beside it makes these pixels of image files.
+    The ONNX graph takes pixels (uint8, RGB), or ids of tokens and a mask, and gives scores and
+    probabilities; it is compared with PyTorch in onnxruntime before it is written. A script beside it
+    makes these of image files or of texts.
     A private release protects the samples that the head has learnt and the network never saw. The model
     remembers it: ε of further ones adds up. Its earlier states, for `acil undo`, are removed.
     """
@@ -280,8 +280,10 @@ def export(
             written["private"] = _private(model, private, epsilon, delta)
         if onnx is not None:
             loaded = ImageClassifier.load(model, backbone=backbone)
-            done = export_onnx(loaded.snapshot.solved(), loaded.embedder, onnx)
-            written["onnx"] = {"path": str(onnx), **dataclasses.asdict(done)}
+            done = export_onnx(loaded.snapshot.solved(), loaded.embedder, onnx, force)
+            compared = {f"{loaded.thing}s": done.compared}
+            facts = {"bytes": done.bytes, **compared, "difference": done.difference}
+            written["onnx"] = {"path": str(onnx), **facts}
     if as_json:
         echo_json(written)
         return
@@ -291,11 +293,11 @@ def export(
         typer.echo(written["private"]["privacy"])
         tell("Its probabilities are not calibrated: that would tell of the samples.")
     if onnx is not None:
-        facts = written["onnx"]
-        typer.echo(f"{onnx}.py  names the class of image files with it, without acil")
+        shown = "image files" if loaded.thing == "image" else "texts"
+        typer.echo(f"{onnx}.py  names the class of {shown} with it, without acil")
         typer.echo(
-            f"ONNX and PyTorch agree on {counted(facts['images'], 'image')}: scores within "
-            f"{facts['difference']:.1e}"
+            f"ONNX and PyTorch agree on {counted(done.compared, loaded.thing)}: scores within "
+            f"{done.difference:.1e}"
         )
 
 

@@ -185,6 +185,30 @@ class BertEncoder(TextEncoder):
                     tell(done)
         return features, cut
 
+    @property
+    def words(self) -> list[str]:
+        """What the tokenizer knows, sorted."""
+        return sorted(self._tokenizer.get_vocab())
+
+    def tokens(self, texts: list[str]) -> dict[str, npt.NDArray[np.int64]]:
+        """Return texts as the exported network takes them, filled up to the longest with zeros."""
+        found = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+        ids = np.zeros((len(texts), max(map(len, found))), dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for row, each in enumerate(found):
+            ids[row, : len(each)], mask[row, : len(each)] = each, 1
+        return {"input_ids": ids, "attention_mask": mask}
+
+    def to_onnx(self) -> bytes:
+        """Return the network as an ONNX model: what `tokens` returns, to features."""
+        from acil.encoders.images.onnx_models import export_module
+
+        example = {name: torch.from_numpy(rows) for name, rows in self.tokens(["a", "a a"]).items()}
+        with self._lock:
+            return export_module(
+                self.network, tuple(example.values()), [*example], ["features"], open_axes=2
+            )
+
     def _features(self, tokens: list[list[int]]) -> npt.NDArray[Any]:
         """Return the features of texts of the same number of tokens."""
         rows = torch.tensor(tokens)
