@@ -3,6 +3,7 @@
 from acil.encoders.samples import Samples
 from acil.encoders.stored import network_of
 from acil.growing.classifier import Classifier
+from acil.growing.gate import Gate
 from acil.growing.images import ImageClassifier
 from acil.growing.modelfile import Change, ModelFile, load_classifier, reader_of
 from acil.growing.results import Evaluation, Prediction, Report
@@ -14,6 +15,7 @@ __all__ = [
     "Change",
     "Classifier",
     "Evaluation",
+    "Gate",
     "ImageClassifier",
     "ModelFile",
     "Prediction",
