@@ -175,7 +175,7 @@ def forget(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Remove images: the model becomes the one that never learnt them.
+    """Remove images, as if they had never been learnt.
 
     Give the same files, under the same class. A class of which all images are given disappears. This is
     exact for the head, which is all that learns here; a network that was trained on these images still
@@ -235,7 +235,7 @@ def undo(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take back the last change of a model: learning or forgetting.
+    """Take back the last changes of a model.
 
     Up to ten earlier states are kept, in the folder .MODEL.undo beside the model, as long as they take
     no more than 1 GiB. An undone change is gone: to have it again, learn or forget again.
