@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from acil.encoders.stored import network_of
 from acil.encoders.text import TextEncoder
 from acil.errors import InputError, ModelFileError
 from acil.growing.classifier import Classifier, Progress
+from acil.growing.history import Entry, history_of, record
 from acil.growing.images import ImageClassifier
 from acil.growing.results import Report
 from acil.growing.snapshot import Snapshot
@@ -210,11 +212,18 @@ class ModelFile:
             self._changed("release", work, undo=False)
         return made[0]
 
-    def undo(self, accept: Callable[[Path], Any] | None = None) -> tuple[Any, Signature | None]:
-        """Put the last state that is kept in the place of the file, or raise and change nothing.
+    def history(self) -> list[Entry]:
+        """Return the changes that the file remembers, the oldest first."""
+        return history_of(self.path)
 
-        ``accept`` gets the file of that state first, and may refuse it by an error. Return what it
-        returned, and the signature of the file.
+    def undo(
+        self, accept: Callable[[Path], Any] | None = None, to: int | None = None
+    ) -> tuple[Any, Signature | None]:
+        """Put an earlier state that is kept in the place of the file, or raise and change nothing.
+
+        That is the last one, or the one after the change of number ``to`` in the history; what was
+        changed since is gone. ``accept`` gets the file of that state first, and may refuse it by an
+        error. Return what it returned, and the signature of the file.
         """
         with locked(self.path, self._timeout):
             states = kept_states(self.path)
@@ -222,9 +231,36 @@ class ModelFile:
                 raise InputError(
                     f"No earlier state of {self.path.name} is kept: there is nothing to undo."
                 )
-            accepted = None if accept is None else accept(states[-1])
-            undo(self.path)
+            state = states[-1] if to is None else self._state_after(to)
+            accepted = None if accept is None else accept(state)
+            undo(self.path, state)
             return accepted, signature_of(self.path)
+
+    def states(self) -> dict[Path, int | None]:
+        """Return the files of the earlier states that are kept, the oldest first.
+
+        With each the number of the last change before it, None if that was not recorded.
+        """
+        numbers: dict[Path, int | None] = {}
+        for state in kept_states(self.path):
+            numbers[state] = None
+            with suppress(ModelFileError):  # damaged: `undo` says so
+                numbers[state] = _last(history_of(state))
+        return numbers
+
+    def _state_after(self, number: int) -> Path:
+        """Return the kept state after the change of a number."""
+        states = self.states()
+        for state, after in states.items():  # the first: what was not recorded may have come after it
+            if after == number:
+                return state
+        if self.path.exists() and _last(self.history()) == number:
+            raise InputError(f"{self.path.name} is as it was after change {number}: nothing to undo.")
+        kept = ", ".join(str(after) for after in states.values() if after is not None)
+        raise InputError(
+            f"The state of {self.path.name} after change {number} is not kept; kept are those after "
+            f"{kept or 'no change that was recorded'}. See acil history."
+        )
 
     def remove_states(self) -> int:
         """Remove all earlier states of the file; return how many there were."""
@@ -263,6 +299,7 @@ class ModelFile:
         if forgets:
             receipts_file(self.path)  # raises while nothing has been changed
             hashed = file_hash(self.path)
+        record(after, Entry.next(action, before, after, len(report.counts), measured))
         model.save(self.path, undo=undo)
         now, receipt = signature_of(self.path), None
         if forgets:
@@ -297,6 +334,11 @@ def reader_of(path: str | os.PathLike[str], backbone: Any = None) -> Classifier:
 
 def _kind_of(encoder: str) -> type[ImageClassifier] | type[TextClassifier]:
     return TextClassifier if encoder == "text" else ImageClassifier
+
+
+def _last(history: Sequence[Entry]) -> int | None:
+    """Return the number of the last change, None if none was recorded."""
+    return history[-1].number if history else None
 
 
 def signature_of(path: Path) -> Signature | None:

@@ -249,6 +249,8 @@ def _header(
         "backbone": getattr(clf, "backbone_", None),
         "images": images,
         "release": state.release,
+        # For those who change the model
+        "history": [] if inference else getattr(clf, "history_", []),
         "fingerprint": model.expansion.fingerprint(),
         "versions": {name: str(module.__version__) for name, module in _PACKAGES.items()},
     }
@@ -350,6 +352,8 @@ def _assembled(
         clf.backbone_ = header["backbone"]
     if header["images"] is not None:
         clf.images_, clf.encoder_ = header["images"], header["encoder"]
+    if header["history"]:
+        clf.history_ = header["history"]
     return clf
 
 
