@@ -173,13 +173,23 @@ def _arrays(columns: dict[str, npt.NDArray[Any]]) -> _Read:
     return {"features": features, **texts}, tuple(columns)
 
 
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     try:
         if column.dtype.kind == "U":
             column = np.where(column == "", "nan", column)  # the row of an empty cell is told
         return column.astype(np.float32)
-    except ValueError as error:
+    except ValueError:
+        cells = enumerate(column.tolist(), start=1)
+        place, cell = next((place, cell) for place, cell in cells if not _is_number(cell))
         raise ValueError(
-            f"column {name!r} is not of numbers ({error}). The first line names the columns, and that "
+            f"column {name!r} is not of numbers: row {place} is {cell!r}. The first line names the columns, and that "
             "of labels is called 'label'; a list of images has exactly two columns, path and label"
         ) from None
