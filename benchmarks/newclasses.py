@@ -32,7 +32,7 @@ SETS = {
 }
 #: Model → what the picture calls it, and its colour.
 LINES = {
-    DEFAULT: ("acil, learnt in two phases or at once", "#1f5fa8"),
+    DEFAULT: ("acil, in phases or at once", "#1f5fa8"),
     BALANCED: ("logistic regression, balanced, fitted on all", "#d1742b"),
     LOGISTIC: ("logistic regression, fitted on all", "0.55"),
 }
