@@ -325,3 +325,10 @@ class Snapshot:
             share = float(row[place[name]]) if name in place else None
             found.append(Prediction(image, label, unknown, likeliest, novelty, given=share))
         return found
+
+    def suggest(self, samples: Samples) -> list[Prediction]:
+        """Return what the model says of samples that it has not learnt, the best to learn next first."""
+        fresh = samples.without(self.tracker.repeated(samples.digests))
+        found = self.classify(fresh.rows_for(self.head), fresh.images, 3, UNKNOWN_ABOVE)
+        found.sort(key=lambda sample: (sample.closeness, sample.novelty or 0.0), reverse=True)
+        return found

@@ -24,8 +24,7 @@ from acil.serve.guard import Guard, TokenCheck, client_of
 from acil.serve.kinds import Kind
 from acil.serve.line import RETRY_SECONDS
 from acil.serve.metrics import CONTENT_TYPE
-from acil.serve.service import Service
-from acil.serve.store import Action
+from acil.serve.service import Action, Service
 from acil.serve.uploads import Inbox, RefusedError, TooLargeError, check_name
 
 logger = logging.getLogger(__name__)
@@ -81,6 +80,16 @@ class Predictions(BaseModel):
     predictions: list[Predicted]
 
 
+class Suggested(Predicted):
+    """A sample whose class would teach the model, and what it says of it."""
+
+    place: int = Field(description="Which one of the request, from 0.")
+    closeness: float = Field(
+        description="How close the second class comes to the first, from 0 to 1; the closest come "
+        "first, of equals the most novel."
+    )
+
+
 class Accuracy(Counted):
     """Accuracy on the held-out samples, in percent, over the classes that the model knows."""
 
@@ -111,6 +120,7 @@ class Entry(Counted):
 
     action: Action
     class_: str = Field(alias="class")
+    to: str | None = Field(None, description="What a class that was renamed or merged is called then.")
     revision: str
     held_out: Comparison | None
 
@@ -121,6 +131,15 @@ class Refused(BaseModel):
     place: int = Field(description="Which one, from 0.")
     image: str = Field("", description="Name of the file.")
     error: str
+
+
+class Suggestions(BaseModel):
+    """The samples of one request that are best taught next, the best first."""
+
+    revision: str = Field(description="The state of the model that ordered them.")
+    suggestions: list[Suggested]
+    known: int = Field(description="Samples left out: taught before, or the same as others here.")
+    refused: list[Refused] = Field(description="Samples left out, because they cannot be used.")
 
 
 class Changed(Entry):
@@ -223,7 +242,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.inbox = inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
 
-    async def changed(request: Request, action: Action, name: str) -> Changed:
+    async def changed(request: Request, action: Literal["learn", "forget"], name: str) -> Changed:
         async with inbox.items(request, kind.receive) as items:
             done = await _unless_gone(request, service.change(action, name, items))
             return Changed.model_validate(done)
@@ -269,10 +288,35 @@ def create_app(service: Service) -> FastAPI:
         """
         return await changed(request, "forget", name)
 
+    @app.post("/classes/{name}/rename", **asked, dependencies=protected)
+    async def rename(name: str, to: Annotated[str, Query(description="The new name.")]) -> Model:
+        """Give a class another name, one that no other class has. Nothing else changes."""
+        return Model.model_validate(await service.rename("rename", name, to))
+
+    @app.post("/classes/{name}/merge", **asked, dependencies=protected)
+    async def merge(name: str, to: Annotated[str, Query(description="The other class.")]) -> Model:
+        """Make a class part of another: exact, as if all had been taught under the other name."""
+        return Model.model_validate(await service.rename("merge", name, to))
+
     @app.post("/classes/{name:path}", include_in_schema=False)
     async def misnamed(name: str) -> None:
         # Only a name with a '/', or none, comes here.
-        check_name(name.removesuffix("/forget"))
+        last = name.rpartition("/")[2]
+        check_name(name.removesuffix(f"/{last}") if last in ("forget", "rename", "merge") else name)
+
+    @app.post("/suggest", **brought, dependencies=protected)
+    async def suggest(
+        request: Request,
+        number: Annotated[int, Query(ge=1, le=1000, description="Number of samples to name.")] = 10,
+    ) -> Suggestions:
+        """Say which samples without a class would teach most, had they one; the best come first.
+
+        Those that were taught before are left out: this is for who may teach.
+        """
+        service.store.require()
+        async with inbox.items(request, kind.receive) as items:
+            work = service.suggest(client_of(request.scope), items, number)
+            return Suggestions.model_validate(await _unless_gone(request, work))
 
     @app.post("/undo", **asked, dependencies=protected)
     async def undo() -> Model:
