@@ -3,11 +3,19 @@
 import gzip
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 
+from acil import ACILClassifier
 from benchmarks import firstcontact, vectors
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """The default width takes most of the time, and nothing here depends on it."""
+    monkeypatch.setattr(firstcontact, "ACILClassifier", partial(ACILClassifier, expansion_size=128))
 
 
 def filled(page, name):
@@ -18,7 +26,7 @@ def filled(page, name):
     ]
 
 
-def test_two_records_fill_the_page(tmp_path, monkeypatch, capsys):
+def test_two_records_fill_the_page(tmp_path, monkeypatch, capsys, narrow):
     monkeypatch.setattr(firstcontact, "FEW", (5,))
     page, before, after = tmp_path / "page.md", tmp_path / "before.json", tmp_path / "after.json"
     names = ("balanced", "few", "calibration", "unknown", "rays")
@@ -70,7 +78,7 @@ def test_calibration_error_is_what_confidence_is_off_by():
     assert firstcontact.calibration_error(off) == pytest.approx(0.4, abs=0.01)
 
 
-def test_exact_balance_is_a_regression_in_which_each_class_counts_the_same():
+def test_exact_balance_is_a_regression_in_which_each_class_counts_the_same(narrow):
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], [200, 60, 8])
     X = rng.normal(size=(len(y), 5)) + 1.5 * np.eye(3, 5)[y]

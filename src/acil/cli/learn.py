@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from acil.cli.gate import HeldOut, MaxDrop, gate_of, require_gate, tell_measured
 from acil.cli.shared import (
     HEAD,
     AsJson,
@@ -48,6 +49,8 @@ def learn(
         ),
     ] = None,
     undo: Undo = True,
+    gate: HeldOut = None,
+    max_drop: MaxDrop = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     as_json: AsJson = False,
     **chosen: Any,
@@ -71,6 +74,7 @@ def learn(
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     _require_new(model, chosen)
+    require_gate(gate, max_drop)
     new = ImageClassifier(backbone, track=track is not False, **chosen)
     file = ModelFile(model, new=lambda: new, backbone=backbone, track=track, undo=undo)
 
@@ -94,7 +98,9 @@ def learn(
             raise InputError("--backbone is for images: features have been made by a network already.")
         else:
             begin(HEAD)
-        report = file.change("learn", work).report
+        file.gate = gate_of(gate, max_drop, file, begin)
+        change = file.change("learn", work)
+    report = change.report
     tell_skipped(report.skipped)
     pairs = dict(report.twins)
     if before := [image for image in report.repeated if image not in pairs]:
@@ -121,7 +127,7 @@ def learn(
     rate = len(samples.digests) / samples.seconds if samples.seconds else None
     if as_json:
         facts = {"model": str(model), "seconds": seconds, "images_per_second": rate}
-        echo_json({**report.to_dict(), **facts})
+        echo_json({**report.to_dict(), **facts, "held_out": change.measured})
         return
     if not report.counts:
         typer.echo(f"nothing new: {model} is unchanged")
@@ -133,6 +139,7 @@ def learn(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
+    tell_measured(change.measured)
     states = file.undo_left
     if states:
         tell(
@@ -163,6 +170,8 @@ def forget(
     images: LabelledImages,
     class_name: ClassName = None,
     undo: Undo = True,
+    gate: HeldOut = None,
+    max_drop: MaxDrop = None,
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
@@ -174,18 +183,20 @@ def forget(
     """
     from acil.growing import ModelFile
 
+    require_gate(gate, max_drop)
     samples, labels = given(images, class_name)
     file = ModelFile(model, backbone=backbone, undo=undo)
     with shown_progress() as begin:
         if labels is not None:
             samples = file.prepare(samples, labels, progress=begin("images"))
+        file.gate = gate_of(gate, max_drop, file, begin)
         begin(HEAD)
         change = file.forget(samples)
     report, tracker = change.report, change.after.tracker
     receipts, receipt = change.receipt or (None, None)
     if as_json:
         facts = {"model": str(model), "receipt": receipt, "undo_left": file.undo_left}
-        echo_json({**report.to_dict(), **facts})
+        echo_json({**report.to_dict(), **facts, "held_out": change.measured})
         return
     _show_counts(report.counts, report.totals)
     gone = [name for name in report.counts if name not in report.totals]
@@ -197,6 +208,7 @@ def forget(
     if tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     typer.echo(f"forgot {counted(number, 'sample')}: {now}. The network in front of it forgets nothing.")
+    tell_measured(change.measured)
     tell(
         f"Receipt: {receipts}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies."

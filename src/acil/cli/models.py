@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from acil.cli.gate import HeldOut, MaxDrop, gate_of, require_gate, tell_measured
 from acil.cli.shared import (
     AsJson,
     Backbone,
@@ -196,27 +197,34 @@ def merge(
     models: Annotated[list[Path], typer.Argument(help="Two or more model files.", metavar="MODEL")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Model file to write.")],
     force: Force = False,
+    gate: HeldOut = None,
+    max_drop: MaxDrop = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge models of the same network: exact, without their images.
 
-    An image that two of them have learnt counts twice. The settings of the first model stay.
+    An image that two of them have learnt counts twice. The settings of the first model stay, and it is
+    the one that --gate compares with.
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
     from acil.growing import ModelFile
 
     require_free(out, force)
+    require_gate(gate, max_drop)
+    file = ModelFile(out)
     with shown_progress() as begin:
+        file.gate = gate_of(gate, max_drop, ModelFile(models[0]), begin)
         begin("merging")
-        change = ModelFile(out).merge(models, force=force)
+        change = file.merge(models, force=force)
     totals = change.after.totals
     if as_json:
-        echo_json({"model": str(out), "totals": totals})
+        echo_json({"model": str(out), "totals": totals, "held_out": change.measured})
         return
     typer.echo(table(totals.items(), right=(1,)))
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
     typer.echo(f"{out} knows {known} from {learnt}")
+    tell_measured(change.measured)
     tell_recoverable(out, sum(change.report.counts.values()), f"{models[0]} and {out}")
 
 

@@ -2,6 +2,7 @@
 
 from acil.encoders.images.stored import network_of
 from acil.encoders.samples import Samples
+from acil.growing.gate import Gate
 from acil.growing.images import ImageClassifier
 from acil.growing.modelfile import Change, ModelFile
 from acil.growing.results import Evaluation, Prediction, Report
@@ -11,6 +12,7 @@ __all__ = [
     "UNKNOWN_ABOVE",
     "Change",
     "Evaluation",
+    "Gate",
     "ImageClassifier",
     "ModelFile",
     "Prediction",

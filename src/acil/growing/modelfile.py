@@ -29,8 +29,8 @@ from acil.privacy.receipts import file_hash, receipts_file, write_receipt
 #: Identifies one version of a file.
 Signature = tuple[int, int, int, int]
 #: Called before anything is saved, with the states before (None if the change makes the model) and
-#: after: raises to refuse the change, or returns what it has measured.
-Gate = Callable[[Snapshot | None, Snapshot], Mapping[str, Any] | None]
+#: after: raises to refuse the change, or returns what it has measured. See `acil.growing.gate`.
+GateLike = Callable[[Snapshot | None, Snapshot], Mapping[str, Any] | None]
 
 #: Changes that a gate has no say in: what held-out samples are called, or other files, change with them.
 _UNGATED = ("rename", "merge-classes", "release")
@@ -73,7 +73,8 @@ class ModelFile:
     undo : bool, default=True
         Keep the state before a change, or remove all that are kept.
     gate : callable, optional
-        Gets the states before and after a change, and raises an error to refuse it.
+        Gets the states before and after a change, and raises an error to refuse it, such as a `Gate`;
+        also later, as the attribute ``gate``.
     timeout : float, optional
         Seconds to wait for others that change the file; by default as long as it takes.
 
@@ -106,12 +107,13 @@ class ModelFile:
         backbone: str | Embedder | None = None,
         track: bool | None = None,
         undo: bool = True,
-        gate: Gate | None = None,
+        gate: GateLike | None = None,
         timeout: float | None = None,
     ) -> None:
         self.path = Path(path)
         self._new, self._backbone, self._track = new, backbone, track
-        self._undo, self._gate, self._timeout = undo, gate, timeout
+        self._undo, self._timeout = undo, timeout
+        self.gate = gate
 
     @property
     def undo_left(self) -> int:
@@ -255,7 +257,7 @@ class ModelFile:
         after, earlier = model.snapshot, signature_of(self.path)
         if after is before:
             return Change(action, report, before, after, earlier, earlier)
-        gate = None if action in _UNGATED else self._gate
+        gate = None if action in _UNGATED else self.gate
         measured = None if gate is None else gate(before, after)
         forgets = action == "forget"
         if forgets:
