@@ -192,6 +192,28 @@ def test_what_to_teach_next_is_what_the_library_says(taught):
     assert post(taught, "/suggest", {"red.png": learnt[0]}).json()["suggestions"] == []
 
 
+def test_a_change_for_the_worse_is_refused_with_what_would_be_worse(settings, place):
+    with client(settings(held_out=place / "held-out", max_drop=0.5)) as served:
+        for name in ("red", "blue"):
+            served.teach(name, images_of(name, 5))
+        # Green has not been known before, so it cannot get worse.
+        assert served.teach("green", images_of("green", 5)).status_code == 200
+        served.post("/classes/green/rename", params={"to": "leaf"})
+        before, content = served.get("/model").json(), served.service.settings.model.read_bytes()
+        assert before["max_drop"] == 0.5
+        refused = served.teach("red", images_of("green", 40, seed=5))
+        assert refused.status_code == 409
+        assert "\n" not in refused.json()["detail"]
+        assert "accuracy would fall from 100.00 to " in refused.json()["detail"]
+        found = refused.json()["comparison"]
+        assert (found["samples"], found["before"]) == (12, 100)
+        # Also of a class that has another name by now.
+        assert found["per_class"]["leaf"]["after"] < 100
+        assert served.get("/model").json() == before
+        assert served.service.settings.model.read_bytes() == content
+        assert served.forget("leaf", images_of("green", 5)).status_code == 200
+
+
 def test_who_may_not_teach_cannot_rename_nor_ask_what_has_been_taught(settings):
     with client(settings(token=TOKEN)) as served:
         served.headers["authorization"] = f"Bearer {TOKEN}"

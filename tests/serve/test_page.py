@@ -396,6 +396,29 @@ def test_what_to_teach_next_comes_first_and_is_taught_in_one_click(opened, viewp
     suggested(page, learnt, "Nothing to teach here. 2 were taught before")
 
 
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_change_that_is_refused_for_what_it_would_lose_is_shown_as_such(opened, place, viewport):
+    page = opened(viewport, held_out=place / "held-out", max_drop=2.5)
+    playwright.expect(page.locator("#gate-note")).to_contain_text("lose more than 2.5 points is refused")
+    teach(page, "red", "blue", "green", number=5)
+    send(page, "red", files("green", 40, seed=5))
+    says(page, "teach", "This change was refused, and nothing was changed: on 12 held-out samples")
+    playwright.expect(page.locator("#comparison-heading")).to_have_text("The last change was refused")
+    lines = page.locator("#comparison-rows tr").all_inner_texts()
+    assert [line.split("\t")[:2] for line in lines] == [
+        ["Classes known at both times", "100.0 %"],
+        ["green", "100.0 %"],
+    ]
+    playwright.expect(page.locator("#verdict.less")).to_contain_text("It would have been worse")
+    assert totals(page) == {"blue": 5, "green": 5, "red": 5}
+    # Asking changes nothing of it, the next change does.
+    predicted(page, "red")
+    playwright.expect(page.locator("#comparison-heading")).to_have_text("The last change was refused")
+    page.get_by_role("button", name="Remove these images").click()
+    teach(page, "white", number=5)
+    playwright.expect(page.locator("#comparison-heading")).to_contain_text("after teaching “white”")
+
+
 def test_more_images_than_a_request_may_have_are_sent_in_parts(opened):
     page = opened(max_images=4, max_bytes=8_000)
     # Also before the limits are known

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
 
 from acil import __version__
-from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
+from acil.errors import GateError, InputError, ModelFileError, NotFittedError, UnsupportedError
 from acil.serve.guard import Guard, TokenCheck, client_of
 from acil.serve.kinds import Kind
 from acil.serve.line import RETRY_SECONDS
@@ -179,6 +179,10 @@ class Model(Counted):
     can_learn: bool
     tells_unknown: bool = Field(description="Whether it can say that a sample is unknown.")
     protected: bool = Field(description="Whether teaching and forgetting need a token.")
+    max_drop: float | None = Field(
+        description="Points of accuracy on the held-out samples that a change may lose: one that would "
+        "lose more is refused."
+    )
     undo_left: int = Field(description="How many of the last changes can be taken back.")
     limits: Limits
     held_out: Accuracy | None
@@ -193,10 +197,25 @@ class Health(BaseModel):
     fault: str | None = Field(description="Why changes of the model file are not seen, if so.")
 
 
+class Fall(BaseModel):
+    """Held-out samples, and accuracy on them before a change and as it would be after it."""
+
+    samples: int
+    before: float
+    after: float
+
+
+class Worse(Fall):
+    """Why a change was refused: accuracy on classes known before and after, of all and of each."""
+
+    per_class: dict[str, Fall]
+
+
 class Refusal(BaseModel):
     """Why a request was refused; nothing was changed."""
 
     detail: str
+    comparison: Worse | None = Field(None, description="What would have been worse, if that is why.")
     refused: list[Refused] | None = Field(
         None, description="Samples that cannot be used, if that is the reason."
     )
@@ -231,6 +250,7 @@ def create_app(service: Service) -> FastAPI:
     for fault, status, detail in _STATUS:
         app.add_exception_handler(fault, _answered(status, detail))
     app.add_exception_handler(RefusedError, _samples_refused)
+    app.add_exception_handler(GateError, _change_refused)
     app.add_exception_handler(404, _answered(404, _NOTHING))
     app.add_exception_handler(405, _method_refused)
     app.add_exception_handler(RequestValidationError, _parameters_refused)
@@ -426,6 +446,12 @@ async def _samples_refused(request: Request, error: Any) -> JSONResponse:
     """Say which samples cannot be used."""
     status = 413 if error.too_large else 422
     return JSONResponse({"detail": str(error), "refused": error.refused}, status)
+
+
+async def _change_refused(request: Request, error: Any) -> JSONResponse:
+    """Say what would have been worse after a change; the message has a table for terminals."""
+    detail = str(error).partition("\n")[0]
+    return JSONResponse({"detail": detail, "comparison": error.comparison}, 409)
 
 
 def _answered(status: int, detail: str | None) -> Any:

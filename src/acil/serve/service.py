@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
@@ -20,8 +20,9 @@ from torch import Tensor
 from acil.core.files.header import in_order
 from acil.encoders.images.embedder import decode_all
 from acil.errors import InputError
-from acil.growing import ModelFile, Prediction, Samples
+from acil.growing import Gate, ModelFile, Prediction, Samples
 from acil.growing.modelfile import Change
+from acil.growing.snapshot import Snapshot
 from acil.serve.kinds import Images, Kind
 from acil.serve.line import BusyError, Line, Waiting
 from acil.serve.metrics import Metrics
@@ -50,7 +51,9 @@ class Service:
         self.settings = self.kind.settings
         self._held_out: Samples | None = None
         if settings.held_out is not None:
-            self._held_out = self.store.reader.prepare(settings.held_out)
+            self._held_out = samples = self.store.reader.prepare(settings.held_out)
+            if settings.max_drop is not None:
+                self.store.file.gate = functools.partial(self._gate, samples, settings.max_drop)
         self._measured: Measured | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self.metrics = metrics = Metrics(self.kind.many)
@@ -83,7 +86,7 @@ class Service:
 
         A sample that cannot be used has an error instead; if none can, raise.
         """
-        question = _Question(self.kind, items)
+        question = Question(self.kind, items)
         answer = functools.partial(self._classified, question, top=top, unknown_above=unknown_above)
         return await self._in_line(client, question, answer)
 
@@ -92,13 +95,13 @@ class Service:
 
         Those that have been learnt are left out and counted: who asks can tell which they are.
         """
-        question = _Question(self.kind, items, told_apart=True)
+        question = Question(self.kind, items, told_apart=True)
         return await self._in_line(
             client, question, functools.partial(self._suggested, question, number)
         )
 
     async def _in_line(
-        self, client: str, question: _Question, answer: Callable[[Tensor], dict[str, Any]]
+        self, client: str, question: Question, answer: Callable[[Tensor], dict[str, Any]]
     ) -> dict[str, Any]:
         costs, question.faults = await self._checked(question.items)
         question.places = list(costs)
@@ -163,6 +166,7 @@ class Service:
             "tells_unknown": published is None or published.snapshot.knows_novelty,
             "undo_left": self.store.undo_left,
             "protected": settings.token is not None,
+            "max_drop": settings.max_drop,
             "limits": {"bytes": settings.max_bytes, **self.kind.limits},
             "held_out": None if measured is None else measured.to_dict(),
             "history": list(self._history),
@@ -207,7 +211,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._checkers, check)
 
     def _classified(
-        self, question: _Question, features: Tensor, top: int, unknown_above: float | None
+        self, question: Question, features: Tensor, top: int, unknown_above: float | None
     ) -> dict[str, Any]:
         """Classify the samples of a request, all by one state of the model."""
         places, rows = question.usable(features)
@@ -221,7 +225,7 @@ class Service:
         predictions = [found[place].to_dict() for place in range(len(items))]
         return {"revision": published.revision, "predictions": predictions}
 
-    def _suggested(self, question: _Question, number: int, features: Tensor) -> dict[str, Any]:
+    def _suggested(self, question: Question, number: int, features: Tensor) -> dict[str, Any]:
         places, rows = question.usable(features)
         published = self.store.require()
         samples = Samples(
@@ -310,6 +314,11 @@ class Service:
             self._history.append({**self._entry(action, name, number, before, after), "to": to})
             logger.info("%s %r: now %r", "renamed" if action == "rename" else "merged", name, to)
 
+    def _gate(
+        self, samples: Samples, max_drop: float, before: Snapshot | None, after: Snapshot
+    ) -> Mapping[str, float]:
+        return Gate(_called(samples, self.store.published), max_drop)(before, after)
+
     def _entry(
         self, action: Action, name: str, number: int, before: Served | None, after: Served
     ) -> dict[str, Any]:
@@ -341,7 +350,7 @@ class Service:
 
 
 @dataclass
-class _Question:
+class Question:
     """Samples of a request that waits in the line."""
 
     kind: Kind
@@ -384,12 +393,11 @@ class Measured:
     @classmethod
     def of(cls, samples: Samples, published: Served | None, many: str) -> Measured:
         """Measure a state; None is a model that knows nothing yet."""
+        names = _called(samples, published).labels
         if published is None:
-            names = samples.labels
             nothing = np.zeros(len(names), dtype=np.bool_)
             return cls(many, None, names, nothing, nothing)
         head = published.snapshot.head
-        names = np.array([published.names.get(name, name) for name in samples.labels.tolist()])
         right = names == head.predict(samples.features)
         return cls(many, published.revision, names, np.isin(names, head.classes_), right)
 
@@ -401,6 +409,12 @@ class Measured:
             self.many: int(self.known.sum()),
             "per_class": {name: _percent(self.right, self.names == name) for name in classes},
         }
+
+
+def _called(samples: Samples, published: Served | None) -> Samples:
+    """Return held-out samples, each with the name that its class has in a state of the model."""
+    names = {} if published is None else published.names
+    return replace(samples, labels=np.array([names.get(name, name) for name in samples.names]))
 
 
 def compared(before: Measured, after: Measured) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class Store:
             self.reader = ImageClassifier.load(self.path, backbone=settings.backbone)
             self.published = Served.of(self.reader.snapshot, signature)
         self.embedder = self.reader.embedder
-        self._file = ModelFile(
+        #: Through which the file is changed.
+        self.file = ModelFile(
             self.path, new=self._new, backbone=self.embedder, undo=settings.undo, timeout=LOCK_SECONDS
         )
 
@@ -112,7 +113,7 @@ class Store:
         # A change that is being made reads the file itself.
         elif signature != self._refused and self._changing.acquire(blocking=False):
             try:
-                self.published = self._served(self._file.read().snapshot, signature)
+                self.published = self._served(self.file.read().snapshot, signature)
             except ACILError as error:
                 # What could not be read may be readable later, with no other change of the file.
                 if not isinstance(error.__cause__, OSError):
@@ -131,7 +132,7 @@ class Store:
         ``renamed`` has the new names of classes that are renamed.
         """
         with self._changing:
-            done, before = work(self._file), self.published
+            done, before = work(self.file), self.published
             if done.before is not None and (before is None or before.signature != done.earlier):
                 # Another process had made the file, or changed it.
                 before = self._served(done.before, done.earlier)
@@ -149,7 +150,7 @@ class Store:
     @property
     def undo_left(self) -> int:
         """How many of the last changes can be taken back."""
-        return self._file.undo_left
+        return self.file.undo_left
 
     def undo(self) -> Served | None:
         """Take the last change of the file back, and serve the state before it.
@@ -164,15 +165,15 @@ class Store:
                     "This model has not been taught anything yet: there is nothing to undo."
                 )
             if served is None or served.signature != signature:
-                self._file.read()  # a file that cannot be served may be another model: it stays
+                self.file.read()  # a file that cannot be served may be another model: it stays
                 served = None
             # All of it: what is damaged must not replace the model.
-            return served, self._file.read(state).snapshot
+            return served, self.file.read(state).snapshot
 
         with self._changing:
             self._require_present()
             undone: Served | None
-            (undone, before), now = self._file.undo(accept)
+            (undone, before), now = self.file.undo(accept)
             self.published = self._served(before, now)
             return undone
 

@@ -5,6 +5,8 @@ const $ = (id) => document.getElementById(id);
 const { one: ONE, many: MANY } = document.body.dataset;
 const TEXTS = MANY === "texts";
 let model = null;
+// Of the last change, if it was refused because the model would do worse.
+let worse = null;
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -70,7 +72,9 @@ async function ask(path, given) {
     throw new Error("The server cannot be reached. Is it still running?");
   }
   const body = await response.json().catch(() => ({}));
+  if (!/^[/](model|predict|suggest)/.test(path)) worse = body.comparison ?? null;
   if (response.ok) return body;
+  if (worse) showHeldOut();
   const { status } = response;
   const text = status === 401 ? wantToken() : why(body, status);
   throw Object.assign(new Error(text), { status, refused: body.refused });
@@ -273,6 +277,8 @@ function row(name, before, after) {
     element("td", { class: "number" }, percent(before)), element("td", { class: "number" }, percent(after)));
 }
 
+// Classes that a change would make worse, and that are named.
+const MOST_LOST = 5;
 // What a change of the history was.
 const WHAT = {
   learn: ({ class: name }) => `teaching ${quoted(name)}`,
@@ -289,9 +295,25 @@ function showHeldOut() {
   $("accuracy-note").textContent = number
     ? `of ${samples(number)} of the classes known now`
     : `no ${ONE} of a class known now`;
+  $("gate-note").hidden = model.max_drop === null;
+  $("gate-note").textContent = `A change that would lose more than ${model.max_drop} points is refused.`;
   const last = model.history.at(-1);
-  $("comparison").hidden = !last;
-  if (!last) return;
+  $("comparison").hidden = !last && !worse;
+  if (worse) showRefusal();
+  else if (last) showChange(last);
+}
+
+function showRefusal() {
+  $("comparison-heading").textContent = "The last change was refused";
+  const lost = Object.entries(worse.per_class).filter(([, { before, after }]) => after < before)
+    .sort(([, a], [, b]) => (b.before - b.after) * b.samples - (a.before - a.after) * a.samples);
+  const rows = [["Classes known at both times", worse], ...lost.slice(0, MOST_LOST)];
+  $("comparison-rows").replaceChildren(...rows.map(([name, { before, after }]) => row(name, before, after)));
+  $("verdict").textContent = "It would have been worse. Nothing was changed.";
+  $("verdict").className = "verdict less";
+}
+
+function showChange(last) {
   const { before, after, kept } = last.held_out;
   $("comparison-heading").textContent = `Before and after ${WHAT[last.action](last)}`;
   const rows = [row("Classes known at both times", kept.accuracy_before, kept.accuracy_after)];
