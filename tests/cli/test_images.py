@@ -262,6 +262,7 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, networ
     assert json.loads(acil("merge", full, full, "-o", rows.with_suffix(".both"), "--json").stdout) == {
         "model": str(rows.with_suffix(".both")),
         "totals": {"a": 2, "b": 2},
+        "held_out": None,
     }
     before = counts(other)
     acil("merge", other, model, "-o", other, "--force")

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import bench, classes, data, doctor, learn, models, predict, privacy, serve
+from acil.cli import bench, classes, data, doctor, history, learn, models, predict, privacy, serve
 from acil.cli.shared import is_rank_zero, plain, tell
 from acil.errors import ACILError, GateError, ProcessLostError
 
@@ -78,7 +78,8 @@ app.command("predict")(predict.predict)
 app.command("evaluate")(predict.evaluate)
 app.command("embed")(predict.embed)
 app.command("forget")(learn.forget)
-app.command("undo")(learn.undo)
+app.command("undo")(history.undo)
+app.command("history")(history.history)
 app.command("rename")(classes.rename)
 app.command("merge-classes")(classes.merge_classes)
 app.command("merge")(models.merge)

@@ -1,4 +1,4 @@
-"""`acil learn`, `acil forget` and `acil undo`: add images to a model, remove them exactly, step back."""
+"""`acil learn` and `acil forget`: add images to a model, and remove them exactly."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def learn(
     new = ImageClassifier(backbone, track=track is not False, **chosen)
     file = ModelFile(model, new=lambda: new, backbone=backbone, track=track, undo=undo)
 
-    def work(classifier: ImageClassifier) -> Any:
+    def work(classifier: Any) -> Any:
         _require_new(model, chosen)  # another process may have made it
         return classifier.learn(samples)
 
@@ -132,7 +132,7 @@ def learn(
     if not report.counts:
         typer.echo(f"nothing new: {model} is unchanged")
         return
-    _show_counts(report.counts, report.totals)
+    show_counts(report.counts, report.totals)
     learnt_now, known = counted(n_images, "sample"), counted(len(report.totals), "class", "classes")
     speed = "" if rate is None else f"features {rate:.0f} images/s, "
     typer.echo(
@@ -175,7 +175,7 @@ def forget(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Remove images: the model becomes the one that never learnt them.
+    """Remove images, as if they had never been learnt.
 
     Give the same files, under the same class. A class of which all images are given disappears. This is
     exact for the head, which is all that learns here; a network that was trained on these images still
@@ -198,7 +198,7 @@ def forget(
         facts = {"model": str(model), "receipt": receipt, "undo_left": file.undo_left}
         echo_json({**report.to_dict(), **facts, "held_out": change.measured})
         return
-    _show_counts(report.counts, report.totals)
+    show_counts(report.counts, report.totals)
     gone = [name for name in report.counts if name not in report.totals]
     if gone:
         typer.echo(f"no longer known: {', '.join(gone)}")
@@ -228,48 +228,7 @@ def forget(
         )
 
 
-def undo(
-    model: Model,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Change nothing, and delete all earlier states.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Take back the last change of a model: learning or forgetting.
-
-    Up to ten earlier states are kept, in the folder .MODEL.undo beside the model, as long as they take
-    no more than 1 GiB. An undone change is gone: to have it again, learn or forget again.
-    """
-    from acil.core.files import describe
-    from acil.core.files.header import in_order
-    from acil.growing import ModelFile
-
-    file = ModelFile(model)
-    if remove:
-        number = file.remove_states()
-        tell(f"removed {counted(number, 'earlier state')} of {model}")
-        if as_json:
-            echo_json({"model": str(model), "removed": number, "undo_left": 0})
-        return
-
-    def compared(state: Path) -> tuple[dict[str, int], dict[str, int]]:
-        return _counts(describe(model)) if model.exists() else {}, _counts(describe(state))
-
-    (before, after), _ = file.undo(compared)
-    left = file.undo_left
-    if as_json:
-        echo_json({"model": str(model), "totals": after, "undo_left": left})
-        return
-    names = in_order(name for name in {*before, *after} if before.get(name) != after.get(name))
-    _show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
-    typer.echo(f"{model} is as it was before the last change; {counted(left, 'earlier state')} left")
-
-
-def _counts(header: dict[str, Any]) -> dict[str, int]:
-    return dict(zip(map(str, header["classes"]), header["counts"], strict=True))
-
-
-def _show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
+def show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
     """Print a table of classes: samples of this call, and samples in the model."""
     rows = [(name, count, totals.get(name, 0)) for name, count in counts.items()]
     typer.echo(table([("class", "samples", "in model"), *rows], right=(1, 2)))

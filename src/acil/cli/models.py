@@ -50,7 +50,7 @@ _SCALED = " It has the mean and the deviation of each feature over the samples l
 
 
 def inspect(model: Model, as_json: AsJson = False) -> None:
-    """Show what a model knows, how it was made and what it stores."""
+    """Show what a model knows and stores, and how it was made."""
     from acil.core.files import describe
 
     report = describe(model)
@@ -73,7 +73,7 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
 
 
 def verify(model: Model, as_json: AsJson = False) -> None:
-    """Check that a model file is whole, and its parts belong together.
+    """Check that a model file is whole and fits together.
 
     Header, checksums, values; of a full model also whether its sums can be sums over samples, fit the
     counts of the classes, and give its weights and scores. Exit code 1 if anything is wrong.
@@ -201,10 +201,10 @@ def merge(
     max_drop: MaxDrop = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge models of the same network: exact, without their images.
+    """Merge models of the same network, without their images.
 
-    An image that two of them have learnt counts twice. The settings of the first model stay, and it is
-    the one that --gate compares with.
+    Exact: the model becomes the one that would have learnt the images of all. An image that two of them
+    have learnt counts twice. The settings of the first model stay, and --gate compares with it.
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
@@ -247,7 +247,7 @@ def export(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Write a model as ONNX, as a small file, or as a private release.
+    """Write a model as ONNX, a small file or a private release.
 
     The ONNX graph takes pixels (uint8, RGB), or ids of tokens and a mask, and gives scores and
     probabilities; it is compared with PyTorch in onnxruntime before it is written. A script beside it
@@ -270,7 +270,7 @@ def export(
         require_free(path, force)
         if path.resolve() == model.resolve():
             raise InputError(f"{path} is the model itself. Give another name.")
-    from acil.encoders.images.stored import require_network
+    from acil.encoders.stored import require_network
     from acil.growing import ImageClassifier
     from acil.growing.export import export_onnx
 

@@ -62,7 +62,7 @@ def serve(
     ] = True,
     undo: Undo = True,
 ) -> None:
-    """Serve a model over HTTP and on a page: predict, teach, forget.
+    """Serve a model over HTTP and on a page.
 
     Listens on this machine only, unless --host says otherwise. Teaching and forgetting need a token. By
     default a new one is made at each start and printed as part of the address; to be reached from other

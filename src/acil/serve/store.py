@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from acil.encoders.images.stored import require_network
+from acil.encoders.stored import require_network
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.growing import ImageClassifier, ModelFile
 from acil.growing.modelfile import Change, Signature, signature_of
