@@ -15,6 +15,7 @@ from acil import ImageClassifier
 from acil.core.files import describe, load, locked
 from acil.core.files.reading import cannot_read
 from acil.errors import ModelFileError
+from acil.growing import modelfile
 from acil.growing.undo import kept_states
 from acil.serve.api import PAGES
 from acil.serve.uploads import Item, shown_name
@@ -443,15 +444,15 @@ def test_a_damaged_state_does_not_replace_the_model(taught):
 
 
 def test_a_file_that_could_not_be_read_once_is_served_when_it_can(taught, monkeypatch):
-    path, load = taught.service.settings.model, ImageClassifier.load.__func__
+    path = taught.service.settings.model
 
-    def unreadable(cls, *given, **options):
+    def unreadable(*given, **options):
         raise cannot_read(path, PermissionError(13, "Permission denied")) from PermissionError(13)
 
-    monkeypatch.setattr(ImageClassifier, "load", classmethod(unreadable))
-    path.write_bytes(path.read_bytes())
-    wait_until(lambda: taught.get("/health").json()["status"] == "degraded")
-    monkeypatch.setattr(ImageClassifier, "load", classmethod(load))
+    with monkeypatch.context() as patched:
+        patched.setattr(modelfile, "load", unreadable)
+        path.write_bytes(path.read_bytes())
+        wait_until(lambda: taught.get("/health").json()["status"] == "degraded")
     wait_until(lambda: taught.get("/health").json()["status"] == "ok")
 
 

@@ -214,11 +214,11 @@ def test_a_served_model_refuses_what_makes_it_worse(place, tmp_path):
         started("m.acil", *options, *gate, cwd=tmp_path) as (_, address),
         Client(base_url=address, timeout=60) as served,
     ):
-        for name in ("red", "blue"):
-            assert served.teach(name, images_of(name, 4)).status_code == 200
+        for name in ("red", "blue", "green"):
+            assert served.teach(name, images_of(name, 5)).status_code == 200
         assert served.get("/model").json()["max_drop"] == 1
-        assert served.teach("blue", images_of("red", 40, seed=5)).status_code == 409
-    assert describe(tmp_path / "m.acil")["counts"] == [4, 4]
+        assert served.teach("red", images_of("green", 40, seed=5)).status_code == 409
+    assert describe(tmp_path / "m.acil")["counts"] == [5, 5, 5]
 
 
 @pytest.mark.slow
