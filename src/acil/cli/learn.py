@@ -78,7 +78,7 @@ def learn(
     new = ImageClassifier(backbone, track=track is not False, **chosen)
     file = ModelFile(model, new=lambda: new, backbone=backbone, track=track, undo=undo)
 
-    def work(classifier: ImageClassifier) -> Any:
+    def work(classifier: Any) -> Any:
         _require_new(model, chosen)  # another process may have made it
         return classifier.learn(samples)
 

@@ -270,7 +270,7 @@ def export(
         require_free(path, force)
         if path.resolve() == model.resolve():
             raise InputError(f"{path} is the model itself. Give another name.")
-    from acil.encoders.images.stored import require_network
+    from acil.encoders.stored import require_network
     from acil.growing import ImageClassifier
     from acil.growing.export import export_onnx
 

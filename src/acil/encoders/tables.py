@@ -20,8 +20,8 @@ import numpy.typing as npt
 from acil.core.files.header import NETWORK, check_identity
 from acil.core.files.writing import replacing
 from acil.encoders.images.listing import check_class_name, delimiter_of, existing, first_of
-from acil.encoders.images.stored import located, without_folder
 from acil.encoders.samples import Samples
+from acil.encoders.stored import located, without_folder
 from acil.errors import InputError, MissingExtraError
 
 #: What damaged files and bad cells raise, and headers that claim more than memory holds.

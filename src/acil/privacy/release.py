@@ -361,7 +361,7 @@ def model_of(
     classes = union(labels[:0], labels)
     adopt(release, Learnt(classes, model, state.seed, calibration=calibration, release=ledger))
     release.n_features_in_ = expansion.in_features
-    for name in ("feature_names_in_", "backbone_"):
+    for name in ("feature_names_in_", "backbone_", "encoder_"):
         if hasattr(origin, name):
             setattr(release, name, getattr(origin, name))
     if hasattr(origin, "images_"):

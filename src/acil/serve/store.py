@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from acil.encoders.images.stored import require_network
+from acil.encoders.stored import require_network
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
 from acil.growing import ImageClassifier, ModelFile, Report, Samples
 from acil.growing.modelfile import Signature, signature_of

@@ -219,7 +219,7 @@ def _header(
         "format_version": FORMAT_VERSION,
         "kind": "inference" if inference else "full",
         "task": "classes",
-        "encoder": "features" if images is None else "images",
+        "encoder": "features" if images is None else getattr(clf, "encoder_", "images"),
         "parameters": parameters,
         "n_features": model.expansion.in_features,
         "feature_names": None if names is None else [str(name) for name in names],
@@ -351,7 +351,7 @@ def _assembled(
     if header["backbone"] is not None:
         clf.backbone_ = header["backbone"]
     if header["images"] is not None:
-        clf.images_ = header["images"]
+        clf.images_, clf.encoder_ = header["images"], header["encoder"]
     if header["history"]:
         clf.history_ = header["history"]
     return clf
