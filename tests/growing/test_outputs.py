@@ -56,15 +56,15 @@ def test_tables_have_a_line_for_each_sample_and_agree(found, tmp_path):
 def test_no_cell_is_a_formula(text, tmp_path):
     assert quoted(text) == f"'{text}"
     assert quoted(f"a{text}") == f"a{text}"
-    sample = Prediction(text, text, False, ((text, 1.0),), None)
-    write_predictions([sample], tmp_path / "t.csv", "text")
+    sample = Prediction(text, text, False, ((text, 1.0),), None, thing="text")
+    write_predictions([sample], tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as file:
         header, row = csv.reader(file)
     assert header[0] == "text"
     cell = f"'{text}".replace("\r", "\n")
     assert row == [cell, cell, "", cell, "1.000000"]
     write_predictions([sample], tmp_path / "t.jsonl")  # which no spreadsheet runs
-    assert json.loads((tmp_path / "t.jsonl").read_text())["image"] == text
+    assert json.loads((tmp_path / "t.jsonl").read_text())["text"] == text
 
 
 def test_names_of_other_kinds_and_missing_packages_are_told(found, tmp_path, monkeypatch):

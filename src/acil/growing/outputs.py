@@ -34,11 +34,11 @@ def quoted(cell: str) -> str:
     return f"'{cell}" if cell[:1] in _RUN else cell
 
 
-def columns(found: Sequence[Prediction], thing: str = "image") -> dict[str, list[Any]]:
-    """Return predictions as columns: name, label, novelty, then class and probability of the best."""
+def columns(found: Sequence[Prediction]) -> dict[str, list[Any]]:
+    """Return predictions as columns: sample, label, novelty, then class and probability of the best."""
     ranks = max((len(prediction.top) for prediction in found), default=0)
     table: dict[str, list[Any]] = {
-        thing: [prediction.image for prediction in found],
+        found[0].thing if found else "image": [prediction.image for prediction in found],
         "label": [prediction.label for prediction in found],
         "novelty": [prediction.novelty for prediction in found],
     }
@@ -49,9 +49,9 @@ def columns(found: Sequence[Prediction], thing: str = "image") -> dict[str, list
     return table
 
 
-def write_csv(found: Sequence[Prediction], file: IO[str], thing: str = "image") -> None:
+def write_csv(found: Sequence[Prediction], file: IO[str]) -> None:
     """Write predictions as CSV; texts that a spreadsheet would run begin with an apostrophe."""
-    table = columns(found, thing)
+    table = columns(found)
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table)
     for row in zip(*table.values(), strict=True):
@@ -78,9 +78,7 @@ def require_table(path: Path) -> None:
         _pandas()
 
 
-def write_predictions(
-    found: Sequence[Prediction], path: str | os.PathLike[str], thing: str = "image"
-) -> None:
+def write_predictions(found: Sequence[Prediction], path: str | os.PathLike[str]) -> None:
     """Write predictions to a table, whole or not at all: a line for each, in their order.
 
     Parameters
@@ -89,19 +87,17 @@ def write_predictions(
     path : str or path-like
         CSV (.csv), JSON lines (.jsonl), or parquet (.parquet, needs pandas and pyarrow). A file that is
         there is replaced. Only JSON lines have samples that could not be read, with the reason.
-    thing : str, default="image"
-        What a sample is called, at the head of its column.
     """
     place = Path(path)
     require_table(place)
     kind, readable = place.suffix.lower(), [p for p in found if p.error is None]
     with replacing(place) as draft:
         if kind == ".parquet":
-            _pandas().DataFrame(columns(readable, thing)).to_parquet(draft, index=False)
+            _pandas().DataFrame(columns(readable)).to_parquet(draft, index=False)
             return
         with draft.open("w", encoding="utf-8", newline="") as file:
             if kind == ".csv":
-                write_csv(readable, file, thing)
+                write_csv(readable, file)
             else:
                 file.writelines(f"{json.dumps(p.to_dict(), ensure_ascii=False)}\n" for p in found)
 
