@@ -30,6 +30,8 @@ acil predict m.acil strange.csv --top 1
 acil predict nothing.acil test.csv
 acil evaluate m.acil test.csv
 acil evaluate m.acil strange.csv
+acil suggest m.acil test.csv --top 1
+acil suggest nothing.acil test.csv
 acil inspect m.acil
 acil inspect pets.csv
 acil verify m.acil

@@ -190,6 +190,7 @@ def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         cells = enumerate(column.tolist(), start=1)
         place, cell = next((place, cell) for place, cell in cells if not _is_number(cell))
         raise ValueError(
-            f"column {name!r} is not of numbers: row {place} is {cell!r}. The first line names the columns, and that "
-            "of labels is called 'label'; a list of images has exactly two columns, path and label"
+            f"column {name!r} is not of numbers: row {place} is {cell!r}. The first line names the "
+            "columns, and that of labels is called 'label'; a list of images has exactly two columns, "
+            "path and label"
         ) from None
