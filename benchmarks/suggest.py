@@ -11,8 +11,8 @@ The first measures sentences (CLINC150, as vectors of MiniLM), photographs (as f
 network) and digits (pixels, which scikit-learn ships); without ``--text`` and ``--photos`` only digits.
 The second shows what was recorded.
 
-It begins with one label of each class, chosen at random. Then samples are labelled in steps: those that a
-model of the labels so far suggests, or random ones. Test samples only tell the accuracy.
+It begins with one label of each class, chosen at random. Then samples are labelled in steps: those that
+a model of the labels so far suggests, or random ones. Test samples only tell the accuracy.
 """
 
 from __future__ import annotations
