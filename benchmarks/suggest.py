@@ -32,7 +32,7 @@ from benchmarks.page import fill, table
 from benchmarks.vectors import Vectors, photographs, sentences
 
 #: Labels in a step, and in all, by data set; random choice goes on to the last number.
-STEPS = {"sentences": (50, 600, 1500), "digits": (10, 150, 400), "photographs": (10, 100, 300)}
+STEPS = {"sentences": (50, 600, 1500), "digits": (10, 150, 400), "photographs": (10, 100, 150)}
 SUGGESTED, RANDOM = "suggested", "random"
 
 
@@ -165,10 +165,10 @@ def main() -> None:
         found = json.loads(given.record.read_text())["data"]
     else:
         data = {"digits": digits()}
-        if given.photos is not None:
-            data["photographs"] = photographs(given.photos)
         if given.text is not None:
             data["sentences"] = sentences(given.text, given.cache)
+        if given.photos is not None:
+            data["photographs"] = photographs(given.photos)
         found = [measure(name, vectors, given.seeds) for name, vectors in data.items()]
         if given.record is not None:
             given.record.write_text(json.dumps({"acil": __version__, "data": found}) + "\n")
