@@ -6,8 +6,8 @@ r"""What a report of `acil evaluate` costs, and whether it finds labels that are
 
 Labels: a model learns training samples, and 2 % of the labels of the test samples are replaced by other
 classes at random. How many of these are among the first 4 % that the report calls probably mislabelled?
-Cost: a report of 6,000 images of 200 classes, each of 1280 x 960 pixels; half of them are confused. Seconds
-are those of the processor; memory is what the process takes beyond what it had before.
+Cost: a report of 6,000 images of 200 classes, each of 1280 x 960 pixels; half of them are confused. What
+counts are seconds of the processor, and the memory that the process takes beyond what it had before.
 """
 
 from __future__ import annotations
