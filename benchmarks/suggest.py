@@ -79,7 +79,7 @@ def measure(name: str, data: Vectors, seeds: int) -> dict[str, Any]:
         curves = []
         for seed in range(seeds):
             labels, accuracies = zip(*curve(data, rule, seed, step, end), strict=True)
-            curves.append(accuracies)
+            curves.append([round(accuracy, 3) for accuracy in accuracies])
             print(
                 f"{name}, {rule}, seed {seed}: {accuracies[-1]:.2f} % of {labels[-1]} labels", flush=True
             )
