@@ -1,0 +1,220 @@
+"""What a command is given: images, texts or features; which of them, and with which labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from acil.cli.shared import counted, plain, tell
+from acil.errors import InputError
+
+Labelled = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Images: folders with one folder for each class, or CSV of path,label; several folders of "
+        "images, each a class of its name; with --class: images. Texts: tables (CSV, TSV, JSON lines, "
+        "parquet) with columns text and label, or folders of .txt files like those of images. Or a file "
+        "of features (npz, parquet, csv).",
+        metavar="SAMPLES",
+    ),
+]
+ClassName = Annotated[
+    str | None, typer.Option("--class", help="Class of all these samples.", metavar="NAME")
+]
+TextColumn = Annotated[
+    str | None, typer.Option(help="Column of the texts in a table (default: text).", metavar="NAME")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Column of their classes (default: label).", metavar="NAME")
+]
+#: Names of the columns of texts and of labels, if they were given.
+Columns = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the arguments of a command name."""
+
+    kind: Literal["images", "text", "features"]
+    """In words of a model file."""
+    sources: Any
+    """Paths of images, or texts, or `Samples` of features."""
+    labels: list[str] | None = None
+    """Class of each; None of features, and if they were not asked for."""
+    skipped: tuple[str, ...] = ()
+    """Messages about lines of tables that were left out."""
+
+    @property
+    def things(self) -> str:
+        """What these samples are called, in the plural."""
+        return {"images": "images", "text": "texts", "features": "samples"}[self.kind]
+
+    def prepared(
+        self, reader: Any, begin: Any, skip_bad: bool = False, then: str = "", what: str = ""
+    ) -> Any:
+        """Return samples, of which ``reader`` (`ModelFile` or `Classifier`) makes the features."""
+        if self.kind == "features":
+            return self.sources
+        progress = begin(what or self.things, then)
+        found = with_hint(
+            lambda: reader.prepare(self.sources, self.labels, skip_bad=skip_bad, progress=progress)
+        )
+        return replace(found, skipped=(*self.skipped, *found.skipped))
+
+
+def with_hint(read: Callable[[], Any]) -> Any:
+    """Read samples; if only some of them are bad, say how to leave these out."""
+    from acil.encoders.images.embedder import UnreadableError
+
+    try:
+        return read()
+    except UnreadableError as error:
+        hint = " Or leave them out with --skip-bad." if error.others else ""
+        raise InputError(f"{error}{hint}") from error
+
+
+def given(
+    places: list[Path],
+    class_name: str | None = None,
+    *,
+    model: Path | None = None,
+    columns: Columns = (None, None),
+    skip_bad: bool = False,
+    labelled: bool | None = True,
+) -> Given:
+    """Return what these places hold, and say on stderr what was taken of tables.
+
+    Parameters
+    ----------
+    places : list of Path
+    class_name : str, optional
+        Class of all.
+    model : Path, optional
+        A model file that says what it takes, if it is there.
+    columns : tuple
+        Of texts and of labels: these say that tables are of texts.
+    skip_bad : bool, default=False
+        Leave out lines of tables that cannot be used.
+    labelled : bool or None, default=True
+        Whether classes are asked for, by folders, tables or ``class_name``; None takes those there are.
+    """
+    encoder = _encoder_of(model)
+    kind = _kind_of(places, encoder, columns)
+    if kind != "features" and encoder not in (kind, None):
+        shown = {"images": "images", "text": "texts"}
+        if encoder == "features":
+            from acil.encoders.stored import FromFeaturesError
+
+            raise FromFeaturesError(plain(model))
+        raise InputError(
+            f"{plain(model)} is a model of {shown[str(encoder)]}, and {plain(places[0])} holds "
+            f"{shown[kind]}. Give {shown[str(encoder)]}, or another model."
+        )
+    if kind == "features":
+        from acil.encoders.tables import read_features
+
+        if len(places) > 1:
+            raise InputError("Give one file of features at a time, and nothing else with it.")
+        return Given("features", read_features(places[0], class_name))
+    if kind == "text":
+        return _texts(places, class_name, columns, skip_bad, labelled)
+    if labelled is None:
+        labelled = class_name is not None or _has_classes(places)
+    if not labelled:
+        from acil.encoders.images.listing import list_files
+
+        return Given("images", list_files(places))
+    return Given("images", *_images(places, class_name))
+
+
+def _encoder_of(model: Path | None) -> str | None:
+    if model is None or not model.exists():
+        return None
+    from acil.core.files import describe
+
+    return str(describe(model)["encoder"])
+
+
+def _kind_of(
+    places: list[Path], encoder: str | None, columns: Columns
+) -> Literal["images", "text", "features"]:
+    """Say what these places hold: by flags, by what is in them, and for tables by the model."""
+    from acil.encoders.images.listing import LISTS, holds_features
+    from acil.encoders.text.tables import is_text_table
+
+    if any(columns) or any(map(is_text_table, places)):
+        return "text"
+    if encoder == "text":
+        # A table without the column is told by whoever reads it.
+        tables = all(place.suffix.lower() in (*LISTS, ".parquet") for place in places)
+        return "text" if tables else "features" if any(map(holds_features, places)) else "images"
+    return "features" if any(map(holds_features, places)) else "images"
+
+
+def _texts(
+    places: list[Path],
+    class_name: str | None,
+    columns: Columns,
+    skip_bad: bool,
+    labelled: bool | None,
+) -> Given:
+    from acil.encoders.text.tables import read_texts, where
+
+    texts: list[str] = []
+    labels: list[str] = []
+    skipped: list[str] = []
+    for place in places:
+        table = with_hint(lambda place=place: read_texts(place, *columns, skip_bad=skip_bad))
+        tell(f"taken: {plain(table.taken)}")
+        if table.labels is not None and class_name is not None:
+            raise InputError(f"{place} names the classes itself: leave out --class.")
+        by_name = len(places) > 1 and place.is_dir()
+        name = class_name or (place.resolve().name if by_name else None)
+        if labelled and table.labels is None and name is None:
+            raise InputError(
+                f"{place} has no column of labels. Name it (--label-column NAME), or give one class for "
+                "all (--class NAME)."
+            )
+        texts += table.texts
+        labels += table.labels or [name] * (name is not None) * len(table.texts)
+        skipped += [f"{place}, {where(at)}: {reason}" for at, reason in table.bad]
+    known = labels if len(labels) == len(texts) and labelled is not False else None
+    return Given("text", texts, known, tuple(skipped))
+
+
+def _has_classes(places: list[Path]) -> bool:
+    """Say whether places of images name classes: folders in folders, lists, or several folders."""
+    from acil.encoders.images.listing import LISTS
+
+    several = len(places) > 1 and all(place.is_dir() for place in places)
+    return several or any(has_folders(place) or place.suffix.lower() in LISTS for place in places)
+
+
+def has_folders(place: Path) -> bool:
+    """Say whether a path is a folder with folders in it, such as those of classes."""
+    return place.is_dir() and any(path.is_dir() for path in place.glob("[!.]*"))
+
+
+def _images(images: list[Path], class_name: str | None) -> tuple[list[Path], list[str]]:
+    """Return images and labels as `ImageClassifier` takes them, from the arguments of a command.
+
+    Of several folders, those without folders inside are classes of their name.
+    """
+    from acil.encoders.images.listing import first_of, list_images
+
+    def label(place: Path) -> str | None:
+        by_name = len(images) > 1 and place.is_dir() and not has_folders(place)
+        return (place if place.is_symlink() else place.resolve()).name if by_name else None
+
+    listings = [list_images(place, class_name or label(place)) for place in images]
+    for listing in listings:
+        if listing.ignored:
+            names = plain(first_of([path.name for path in listing.ignored]))
+            what = counted(len(listing.ignored), "entry", "entries")
+            tell(f"ignored {what}, no image or in no class folder: {names}")
+    paths = [path for listing in listings for path in listing.paths]
+    return paths, [label for listing in listings for label in listing.labels]
