@@ -15,7 +15,19 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import bench, classes, data, doctor, history, learn, models, predict, privacy, serve
+from acil.cli import (
+    bench,
+    classes,
+    data,
+    doctor,
+    history,
+    learn,
+    models,
+    predict,
+    privacy,
+    serve,
+    suggest,
+)
 from acil.cli.shared import is_rank_zero, plain, tell
 from acil.errors import ACILError, GateError, ProcessLostError
 
@@ -76,6 +88,7 @@ def _root(
 app.command("learn")(learn.learn)
 app.command("predict")(predict.predict)
 app.command("evaluate")(predict.evaluate)
+app.command("suggest")(suggest.suggest)
 app.command("embed")(predict.embed)
 app.command("forget")(learn.forget)
 app.command("undo")(history.undo)

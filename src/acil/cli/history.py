@@ -12,7 +12,7 @@ from acil.cli.shared import AsJson, Model, counted, echo_json, table, tell
 
 
 def history(model: Model, as_json: AsJson = False) -> None:
-    """Show what changed when, and the accuracy where it was measured.
+    """Show what changed when, and how accurate the model was.
 
     The file remembers the last 100 changes: their time, numbers of samples and classes, and what --gate
     measured; no sample and no name. Where the state after a change is kept, acil undo --to N goes back
