@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,6 +26,11 @@ Labelled = Annotated[
 ]
 ClassName = Annotated[
     str | None, typer.Option("--class", help="Class of all these samples.", metavar="NAME")
+]
+#: Where one bad file, or line, should not hold up the others.
+SkipBad = Annotated[
+    bool,
+    typer.Option("--skip-bad/--strict", help="Leave out unreadable images and bad lines, or fail."),
 ]
 TextColumn = Annotated[
     str | None, typer.Option(help="Column of the texts in a table (default: text).", metavar="NAME")
@@ -47,6 +54,8 @@ class Given:
     """Class of each; None of features, and if they were not asked for."""
     skipped: tuple[str, ...] = ()
     """Messages about lines of tables that were left out."""
+    places: tuple[str, ...] = ()
+    """Where each text stands."""
 
     @property
     def things(self) -> str:
@@ -77,6 +86,25 @@ def with_hint(read: Callable[[], Any]) -> Any:
         raise InputError(f"{error}{hint}") from error
 
 
+def given_or_typed(
+    places: list[Path] | None, typed: list[str] | None, model: Path, columns: Columns, skip_bad: bool
+) -> Given:
+    """Return samples without labels: of places, or texts that were typed; "-" stands for typed lines."""
+    piped = places == [Path("-")]
+    if bool(places) == bool(typed):
+        raise typer.BadParameter(
+            "Give images, tables or a file of features; or texts (--text TEXT, or - for a text a line).",
+            param_hint="SAMPLES",
+        )
+    if places and not piped:
+        return given(places, model=model, columns=columns, skip_bad=skip_bad, labelled=False)
+    _require_kind("text", _encoder_of(model), model, "what is typed")
+    if typed:
+        return Given("text", typed)
+    lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape").splitlines()
+    return Given("text", [line for line in lines if line.strip()])
+
+
 def given(
     places: list[Path],
     class_name: str | None = None,
@@ -104,16 +132,8 @@ def given(
     """
     encoder = _encoder_of(model)
     kind = _kind_of(places, encoder, columns)
-    if kind != "features" and encoder not in (kind, None):
-        shown = {"images": "images", "text": "texts"}
-        if encoder == "features":
-            from acil.encoders.stored import FromFeaturesError
-
-            raise FromFeaturesError(plain(model))
-        raise InputError(
-            f"{plain(model)} is a model of {shown[str(encoder)]}, and {plain(places[0])} holds "
-            f"{shown[kind]}. Give {shown[str(encoder)]}, or another model."
-        )
+    if kind != "features":
+        _require_kind(kind, encoder, model, str(places[0]))
     if kind == "features":
         from acil.encoders.tables import read_features
 
@@ -129,6 +149,21 @@ def given(
 
         return Given("images", list_files(places))
     return Given("images", *_images(places, class_name))
+
+
+def _require_kind(kind: str, encoder: str | None, model: Path | None, place: str) -> None:
+    """Raise if a model, which takes what ``encoder`` says, is given something else."""
+    if encoder == "features":
+        from acil.encoders.stored import FromFeaturesError
+
+        raise FromFeaturesError(plain(model))
+    if encoder not in (kind, None):
+        shown = {"images": "images", "text": "texts"}
+        takes = shown[str(encoder)]
+        raise InputError(
+            f"{plain(model)} is a model of {takes}, and {plain(place)} is {shown[kind]}. Give {takes}, "
+            "or another model."
+        )
 
 
 def _encoder_of(model: Path | None) -> str | None:
@@ -166,9 +201,11 @@ def _texts(
 
     texts: list[str] = []
     labels: list[str] = []
+    wanted = labelled is not False
     skipped: list[str] = []
+    found: list[str] = []
     for place in places:
-        table = with_hint(lambda place=place: read_texts(place, *columns, skip_bad=skip_bad))
+        table = with_hint(partial(read_texts, place, *columns, skip_bad=skip_bad, labelled=wanted))
         tell(f"taken: {plain(table.taken)}")
         if table.labels is not None and class_name is not None:
             raise InputError(f"{place} names the classes itself: leave out --class.")
@@ -180,10 +217,11 @@ def _texts(
                 "all (--class NAME)."
             )
         texts += table.texts
-        labels += table.labels or [name] * (name is not None) * len(table.texts)
+        labels += table.labels or ([] if name is None else [name] * len(table.texts))
         skipped += [f"{place}, {where(at)}: {reason}" for at, reason in table.bad]
-    known = labels if len(labels) == len(texts) and labelled is not False else None
-    return Given("text", texts, known, tuple(skipped))
+        found += [f"{place.name}: {where(at)}" for at in table.places]
+    known = labels if len(labels) == len(texts) and wanted else None
+    return Given("text", texts, known, tuple(skipped), tuple(found))
 
 
 def _has_classes(places: list[Path]) -> bool:

@@ -190,9 +190,9 @@ def _tell_repeated(model: Path, report: Any, learnt: Any, thing: str) -> None:
         return
     if thing == "text":
         tell(
-            f"left out: {counted(len(report.repeated), thing)}: they were learnt together before, in one "
-            f"call. To give them other classes, acil forget {shlex.quote(str(model))} them first; to "
-            "learn them once more, add --no-track, which drops the digests of all calls"
+            f"left out: {counted(len(report.repeated), thing)}: they were learnt together before. To "
+            f"give them other classes, acil forget {shlex.quote(str(model))} them first; to learn them "
+            "once more, add --no-track, which drops the digests of all calls"
         )
         return
     pairs = dict(report.twins)

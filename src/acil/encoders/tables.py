@@ -188,6 +188,6 @@ def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     except ValueError as error:
         raise ValueError(
             f"column {name!r} is not of numbers ({error}). The first line names the columns, and that "
-            "of labels is called 'label'; a list of images has exactly two columns, path and label; and texts "
-            "are in a column 'text', or in one that --text-column names"
+            "of labels is called 'label'; a list of images has exactly two columns, path and label; "
+            "texts are in a column 'text', or in one that --text-column names"
         ) from None

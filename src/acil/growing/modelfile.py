@@ -174,11 +174,11 @@ class ModelFile:
             lost = {name: n for name, n in old.totals.items() if given.get(name, 0) < n}
             if lost:
                 some = first_of([f"{name}: {given.get(name, 0)} of {n}" for name, n in lost.items()])
+                network = (old.identity or {}).get("name")
                 raise InputError(
-                    f"{self.path.name} was learnt with another network "
-                    f"({(old.identity or {}).get('name', 'features')!r}). Learning it anew needs all its "
-                    f"samples, and too few are given ({some}). Give all the files that were learnt, or "
-                    "learn with the network of the model."
+                    f"{self.path.name} was learnt with another network ({network!r}). Learning it anew "
+                    f"needs all its samples, and too few are given ({some}). Give all the files that "
+                    "were learnt, or learn with the network of the model."
                 )
             report = model.learn(samples)
             _inherit(model.snapshot.head, old.head)

@@ -40,7 +40,9 @@ def clean_text(text: str) -> str:
     if not isinstance(text, str):
         raise InputError(f"A text must be a str, got {type(text).__name__}.")
     if _SURROGATES.search(text):
-        raise InputError("it has half of a pair of surrogates, which is no character: save it as UTF-8.")
+        raise InputError(
+            "it has bytes that are not UTF-8, or half of a pair of surrogates: save it as UTF-8."
+        )
     cleaned = unicodedata.normalize("NFC", _CONTROLS.sub(" ", text)).strip()
     if not any(c.isprintable() and not c.isspace() for c in cleaned):
         raise InputError("it is empty, or has no character that can be seen.")

@@ -94,6 +94,7 @@ def read_texts(
     text_column: str | None = None,
     label_column: str | None = None,
     skip_bad: bool = False,
+    labelled: bool = True,
 ) -> TextTable:
     """Return the texts of a table or a folder, and their labels if it has some.
 
@@ -106,6 +107,8 @@ def read_texts(
         Columns to take instead of ``text`` and ``label``.
     skip_bad : bool, default=False
         Leave out lines that cannot be used, instead of refusing all.
+    labelled : bool, default=True
+        Read labels, if there are any; without, a line needs none.
     """
     place = existing(Path(path))
     suffix = place.suffix.lower()
@@ -113,8 +116,8 @@ def read_texts(
         if text_column is not None or label_column is not None:
             raise InputError(f"{place} is no table, and has no columns. Give no names of columns.")
         alone: tuple[bool, Iterator[Row]] = False, iter([(str(place), _file_cells(place, ""))])
-        labelled, rows = _folder_rows(place) if place.is_dir() else alone
-        return _table(place, rows, TEXT, LABEL if labelled else None, skip_bad)
+        named, rows = _folder_rows(place) if place.is_dir() else alone
+        return _table(place, rows, TEXT, LABEL if named and labelled else None, skip_bad)
     wanted = (text_column or TEXT, label_column or LABEL)
     if suffix in LISTS:
         names, rows = _csv_rows(place)
@@ -135,8 +138,8 @@ def read_texts(
             f"{place} has no column {wanted[0]!r}; its columns are {found}.{hint} Name that of the "
             "texts (--text-column)."
         )
-    label = _column(place, names, wanted[1], "labels", "--label-column")
-    if label is None and label_column is not None:
+    label = _column(place, names, wanted[1], "labels", "--label-column") if labelled else None
+    if label is None and label_column is not None and labelled:
         raise InputError(f"{place} has no column {label_column!r}; its columns are {found}.")
     return _table(place, rows, text, label, skip_bad)
 
