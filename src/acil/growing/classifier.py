@@ -440,13 +440,7 @@ class Classifier(ABC):
             self._require_list(sources)
             sources = self.prepare(sources, skip_bad=skip_bad, progress=progress)
         require_identity(sources.identity, snapshot.identity)
-        first = {digest: i for i, digest in reversed([*enumerate(sources.digests)])}
-        again = [i for i, digest in enumerate(sources.digests) if first[digest] != i]
-        fresh = sources.without([*snapshot.tracker.repeated(sources.digests), *again])
-        rows = fresh.rows_for(snapshot.head)
-        found = snapshot.classify(rows, fresh.images, 3, UNKNOWN_ABOVE)
-        found.sort(key=lambda sample: (sample.closeness, sample.novelty or 0.0), reverse=True)
-        return found[:number]
+        return snapshot.suggest(sources)[:number]
 
     def evaluate(
         self,

@@ -388,3 +388,12 @@ class Snapshot:
             thing = self.thing
             found.append(Prediction(image, label, unknown, likeliest, novelty, given=share, thing=thing))
         return found
+
+    def suggest(self, samples: Samples) -> list[Prediction]:
+        """Return what the model says of samples that it has not learnt, the best to learn next first."""
+        first = {digest: i for i, digest in reversed([*enumerate(samples.digests)])}
+        again = [i for i, digest in enumerate(samples.digests) if first[digest] != i]
+        fresh = samples.without([*self.tracker.repeated(samples.digests), *again])
+        found = self.classify(fresh.rows_for(self.head), fresh.images, 3, UNKNOWN_ABOVE)
+        found.sort(key=lambda sample: (sample.closeness, sample.novelty or 0.0), reverse=True)
+        return found

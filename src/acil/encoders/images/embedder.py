@@ -203,7 +203,7 @@ def embed_files(
             bad[index] = str(result) if path else f"Image {index + 1}: {result}"
         else:
             kept.append(index)
-            digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
+            digests.append(digest_of(result))
             waiting.append(result)
         if waiting and (len(waiting) == embedder.batch_size or index + 1 == n):
             with threads_for(waiting[0].numel() * len(waiting)):
@@ -220,6 +220,11 @@ def embed_files(
         )
     empty = torch.empty(0, embedder.num_features)
     return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
+
+
+def digest_of(pixels: Tensor) -> str:
+    """Return the hash of an image, as the network sees it, by which it is told apart."""
+    return hashlib.blake2b(pixels.numpy().tobytes(), digest_size=32).hexdigest()
 
 
 def decode_all(
