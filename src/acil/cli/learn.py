@@ -78,10 +78,10 @@ def learn(
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     _require_new(model, chosen)
     require_gate(gate, max_drop)
-    columns = text_column, label_column
+    columns, asked = (text_column, label_column), dict(chosen)
 
     def work(classifier: Any) -> Any:
-        _require_new(model, chosen)  # another process may have made it
+        _require_new(model, asked)  # another process may have made it
         return classifier.learn(learnt)
 
     with shown_progress() as begin:
@@ -93,12 +93,13 @@ def learn(
                 raise InputError(
                     "--network is for images and texts: features have been made by a network already."
                 )
-        new, network, anew = _new(found, backbone, track is not False, chosen), None, False
+        network, anew, tracks = None, False, track is not False
         if backbone is not None and model.exists():
-            network, (settings, tracks) = new.embedder, _settings_of(model)
-            anew = _another_network(model, network)
-            if anew:
-                new = _new(found, network, tracks if track is None else track, settings)
+            chosen, tracked = _settings_of(model)
+            tracks = tracked if track is None else track
+        new = _new(found, backbone, tracks, chosen)
+        if backbone is not None and model.exists():
+            network, anew = new.embedder, _another_network(model, new.embedder)
         if anew and gate is not None:
             raise InputError("--gate compares two states of one network. Leave it out.")
         file = ModelFile(model, new=lambda: new, backbone=network, track=track, undo=undo)
@@ -130,6 +131,7 @@ def learn(
     if anew:
         tell(f"learnt anew with the network {change.after.source}; the model before had another")
     tell_measured(change.measured)
+    _tell_gamma(model)
     states = file.undo_left
     if states:
         tell(
@@ -172,6 +174,18 @@ def _another_network(model: Path, network: Any) -> bool:
 
     learnt = describe(model)["backbone"]
     return learnt is not None and not network.predicts_for(learnt)
+
+
+def _tell_gamma(model: Path) -> None:
+    """Say if γ was not chosen again, because few samples came."""
+    from acil.core.files import describe
+
+    header = describe(model)
+    if 0 < header["gamma_samples"] < header["n_samples"]:
+        tell(
+            f"γ was kept as chosen from {counted(header['gamma_samples'], 'sample')}: it is chosen anew "
+            "when there are twice as many, when many come at once, or by ACILClassifier.solve"
+        )
 
 
 def _tell_repeated(model: Path, report: Any, learnt: Any, thing: str) -> None:

@@ -148,7 +148,11 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     relative, condition = report["gamma_relative"], report["condition"]
     gamma = "not stored"
     if report["gamma"] is not None:
-        how = "chosen from the sums (auto)" if report["gamma_chosen"] else "fixed"
+        how, behind = "fixed", report["gamma_samples"]
+        if report["gamma_chosen"]:
+            how = "chosen from the sums (auto)"
+        if 0 < behind < report["n_samples"]:
+            how += f", kept since {counted(behind, 'sample')}"
         gamma = f"{report['gamma']:g}, {how}"
     options = []
     for name, parameter in PARAMETERS.items():
