@@ -300,16 +300,16 @@ def in_order(names: Iterable[str]) -> list[str]:
     >>> in_order(["10", "9", "-1.5"]), in_order(["room 10", "Room 9", "attic"])
     (['-1.5', '9', '10'], ['attic', 'Room 9', 'room 10'])
     """
-    given = list(names)
-    if all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in given):
-        return sorted(given, key=lambda name: (Decimal(name), name))
+    listed = list(names)
+    if all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in listed):
+        return sorted(listed, key=lambda name: (Decimal(name), name))
 
     def natural(name: str) -> tuple[list[str | int], str]:
         # Text and digits take turns, so that like is compared with like.
         parts = enumerate(re.split(r"(\d+)", name))
         return [int(part) if place % 2 else part.casefold() for place, part in parts], name
 
-    return sorted(given, key=natural)
+    return sorted(listed, key=natural)
 
 
 def require_whole(path: str | os.PathLike[str]) -> None:
@@ -502,8 +502,8 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
             expected["mixing"] = ("F64", (classes + 1, classes))
     for name in sorted(expected.keys() | layouts.keys()):
         if layouts.get(name) != expected.get(name):
-            needed, found = (shown(layout.get(name, "none")) for layout in (expected, layouts))
-            raise InvalidFileError(f"tensor {name!r} must be {needed}, found {found}")
+            needed, actual = (shown(layout.get(name, "none")) for layout in (expected, layouts))
+            raise InvalidFileError(f"tensor {name!r} must be {needed}, found {actual}")
     if "projection" not in layouts and header["n_features"] != d:
         raise InvalidFileError(f"it has no projection of {header['n_features']} features to {d}")
 

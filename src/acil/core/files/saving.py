@@ -510,10 +510,10 @@ def _of_mixing(model: AnalyticModel) -> Check:
     stored = _mixing(model)
     model.known_mixing = None
     try:
-        given = _mixing(model)
+        expected = _mixing(model)
     except SingularMatrixError as error:
         return Check("mixing", False, str(error))
-    off = float((stored - given).norm()) / max(float(given.norm()), 1e-300)
+    off = float((stored - expected).norm()) / max(float(expected.norm()), 1e-300)
     return _within("mixing", "as the sums give it", off, _MIXED[model.precision.products])
 
 
