@@ -63,26 +63,30 @@ class Given:
         return {"images": "images", "text": "texts", "features": "samples"}[self.kind]
 
     def prepared(
-        self, reader: Any, begin: Any, skip_bad: bool = False, then: str = "", what: str = ""
+        self, reader: Any, begin: Any, skip_bad: bool | None = None, then: str = "", what: str = ""
     ) -> Any:
-        """Return samples, of which ``reader`` (`ModelFile` or `Classifier`) makes the features."""
+        """Return samples, of which ``reader`` (`ModelFile` or `Classifier`) makes the features.
+
+        ``skip_bad`` is None for commands that cannot leave out bad ones.
+        """
         if self.kind == "features":
             return self.sources
         progress = begin(what or self.things, then)
-        found = with_hint(
-            lambda: reader.prepare(self.sources, self.labels, skip_bad=skip_bad, progress=progress)
-        )
+        skips = bool(skip_bad)
+        read = partial(reader.prepare, self.sources, self.labels, skip_bad=skips, progress=progress)
+        found = _with_hint(read, skip_bad)
         return replace(found, skipped=(*self.skipped, *found.skipped))
 
 
-def with_hint(read: Callable[[], Any]) -> Any:
-    """Read samples; if only some of them are bad, say how to leave these out."""
+def _with_hint(read: Callable[[], Any], skip_bad: bool | None) -> Any:
+    """Read samples; if only some of them are bad, say how to leave these out, if that is possible."""
     from acil.encoders.images.embedder import UnreadableError
 
     try:
         return read()
     except UnreadableError as error:
-        hint = " Or leave them out with --skip-bad." if error.others else ""
+        can = error.others and skip_bad is not None
+        hint = " Or leave them out with --skip-bad." if can else ""
         raise InputError(f"{error}{hint}") from error
 
 
@@ -111,7 +115,7 @@ def given(
     *,
     model: Path | None = None,
     columns: Columns = (None, None),
-    skip_bad: bool = False,
+    skip_bad: bool | None = None,
     labelled: bool | None = True,
 ) -> Given:
     """Return what these places hold, and say on stderr what was taken of tables.
@@ -125,8 +129,8 @@ def given(
         A model file that says what it takes, if it is there.
     columns : tuple
         Of texts and of labels: these say that tables are of texts.
-    skip_bad : bool, default=False
-        Leave out lines of tables that cannot be used.
+    skip_bad : bool, optional
+        Leave out lines of tables that cannot be used; None if the command has no such option.
     labelled : bool or None, default=True
         Whether classes are asked for, by folders, tables or ``class_name``; None takes those there are.
     """
@@ -194,7 +198,7 @@ def _texts(
     places: list[Path],
     class_name: str | None,
     columns: Columns,
-    skip_bad: bool,
+    skip_bad: bool | None,
     labelled: bool | None,
 ) -> Given:
     from acil.encoders.text.tables import read_texts, where
@@ -205,7 +209,8 @@ def _texts(
     skipped: list[str] = []
     found: list[str] = []
     for place in places:
-        table = with_hint(partial(read_texts, place, *columns, skip_bad=skip_bad, labelled=wanted))
+        read = partial(read_texts, place, *columns, skip_bad=bool(skip_bad), labelled=wanted)
+        table = _with_hint(read, skip_bad)
         tell(f"taken: {plain(table.taken)}")
         if table.labels is not None and class_name is not None:
             raise InputError(f"{place} names the classes itself: leave out --class.")

@@ -59,7 +59,7 @@ def learn(
     as_json: AsJson = False,
     **chosen: Any,
 ) -> None:
-    """Learn images or texts of new classes, or more of known ones.
+    """Learn images or texts, of new classes or known ones.
 
     Makes the model file or extends it; nothing learnt before is lost. No sample is stored. A model is
     bound to its network: with another one (--network), and all files that were learnt, it is learnt

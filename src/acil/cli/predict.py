@@ -103,7 +103,7 @@ def predict(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Name the class of images or texts, with probabilities, or "unknown".
+    """Name the class of images or texts, or "unknown".
 
     A file or line that cannot be read is told on stderr, and the others are named; only if none can be
     read, the command fails. With --strict it fails at any such file. In CSV, a name that begins with =,
@@ -192,7 +192,7 @@ def evaluate(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Compare predictions with the true classes of images or texts.
+    """Compare predictions with the true classes of samples.
 
     Accuracies are in percent and count the likeliest class, also of samples that are called unknown. A
     file or line that cannot be read is told on stderr and counts nowhere; with --strict the command

@@ -19,6 +19,8 @@ from acil.errors import InputError, SingularMatrixError
 
 #: Most rows that wait to be added to the sums together, and the same as a share of d.
 _MAX_WAITING, _WAITING_SHARE = 512, 1 / 8
+#: Width from which a choice of γ takes about a second on one core: few samples are no reason for one.
+_SLOW_CHOICE = 1536
 #: Multiplications of a product of weights that is made anew rather than corrected.
 _CHEAP_PRODUCTS = 2**22
 #: Relative residual at which the weights of mixed precision are as good as its sums.
@@ -121,7 +123,8 @@ class Ridge:
         few = min(_MAX_WAITING, len(self.sums.moment) * _WAITING_SHARE)
         if not new._can_correct(n_rows):
             last, new.solution, new._kept = self.solution or self._kept, None, None
-            if last is not None and n_rows <= few and not self._is_due(last, n_rows):
+            slow = len(self.sums.moment) >= _SLOW_CHOICE
+            if slow and last is not None and n_rows <= few and not self._is_due(last, n_rows):
                 new._kept = Solution(last.gamma, last.coef[:0], last.n_samples)
         waiting = self.latest.n_samples - self.sums.n_samples
         if n_rows + waiting <= few:
