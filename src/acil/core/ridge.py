@@ -41,6 +41,8 @@ class Solution:
     factor: Factor | None = None
     #: Whether the weights were corrected for samples that came after the factorization.
     corrected: bool = False
+    #: Most degrees of freedom that γ was chosen for.
+    freedom: float = math.inf
 
 
 class Ridge:
@@ -48,14 +50,22 @@ class Ridge:
 
     Learning, forgetting and merging return another object, which has taken over the matrix of the sums:
     the former one then has nothing but the weights it was solved for. What an object does to itself is
-    to solve, and to add samples that wait to the sums. If γ is None, every solution chooses it anew.
+    to solve, and to add samples that wait to the sums. If γ is None, every solution chooses it anew,
+    with ``freedom`` as the share of `gcv.most_freedom`.
     """
 
     solver = "gram"
 
-    def __init__(self, sums: Sums, precision: Precision, gamma: float | None, intercept: bool) -> None:
+    def __init__(
+        self,
+        sums: Sums,
+        precision: Precision,
+        gamma: float | None,
+        intercept: bool,
+        freedom: float | None = None,
+    ) -> None:
         self.sums, self.precision = sums, precision
-        self.gamma, self.intercept = gamma, intercept
+        self.gamma, self.intercept, self.freedom = gamma, intercept, freedom
         self.solution: Solution | None = None
         #: Recent samples: to add many to the sums at once takes little more than to add one.
         self._waiting: tuple[Block, ...] = ()
@@ -126,6 +136,8 @@ class Ridge:
         else:
             new._products = None
             new._write(lambda sums: sums.add(chain(joined(new._waiting), new._correcting(blocks))))
+        if new.solution is not None and new._freedom_moved(new.solution):
+            new.solution = None
         return new
 
     def forget(self, blocks: Iterable[Block], declared: Tensor) -> tuple[Ridge, Tensor]:
@@ -184,7 +196,7 @@ class Ridge:
         if candidates is None:
             coarse = self.precision.products == torch.float32
             least = self._largest_eigenvalue() * 1.1 / _MAX_FLOAT32_CONDITION if coarse else 0.0
-            return gcv.choose_gamma(self.sums, self.intercept, least)
+            return gcv.choose_gamma(self.sums, self.intercept, least, self._most_freedom())
         found = [(gcv.criterion(self.sums, g, self.intercept), g) for g in candidates.tolist()]
         if not math.isfinite(min(found)[0]):
             raise InputError(
@@ -211,9 +223,11 @@ class Ridge:
             if like is None or self.gamma is not None:
                 raise
             return self.solve()  # samples that came since need a larger γ
-        # A former γ is due for another choice when it was before.
-        self.solution = replace(solution, n_samples=like.n_samples) if like else solution
-        return self.solution
+        solution = replace(solution, freedom=self._most_freedom())
+        if like is not None:  # a former γ is due for another choice when it was before
+            solution = replace(solution, n_samples=like.n_samples, freedom=like.freedom)
+        self.solution = solution
+        return solution
 
     def solved(self) -> Solution:
         """Return the solution; solve if there is none."""
@@ -331,6 +345,20 @@ class Ridge:
         # A γ that was chosen for half of the samples is due for another choice.
         due = self.gamma is None and self.latest.n_samples + n_rows > 2 * solution.n_samples
         return not due and solution.factor.worth_correcting(n_rows, len(self.sums.counts))
+
+    def _most_freedom(self) -> float:
+        """Return the most degrees of freedom that a choice of γ may leave."""
+        if self.freedom is None or not bool(self.counts.any()):
+            return math.inf
+        return gcv.most_freedom(self.counts, self.freedom)
+
+    def _freedom_moved(self, solution: Solution) -> bool:
+        """Say whether a γ that was chosen for other numbers of samples is due for another choice."""
+        if self.gamma is not None or self.freedom is None:
+            return False
+        d = len(self.sums.moment)
+        now, then = min(self._most_freedom(), d), min(solution.freedom, d)
+        return not then / 2 <= now <= then * 2
 
     def _correcting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield blocks after correcting factor and weights for them, as long as that is possible."""
