@@ -34,14 +34,14 @@ Judge = Callable[[float], tuple[float, float]]
 _SAME_FREEDOM, _RAISED = 1e-6, 16
 
 
-def most_freedom(counts: Tensor, share: float) -> float:
-    """Return the most degrees of freedom for classes of these numbers of samples.
+def most_freedom(weights: Tensor, share: float) -> float:
+    """Return the most degrees of freedom for classes of these weights: of their numbers of samples.
 
     Means of C classes with n_c samples are as uncertain, on average, as those of C classes that share
     C² / Σ 1 / n_c samples equally. Two samples of a new class make this few, however many there are of
     others: more freedom than a ``share`` of it fits what only the others have shown.
     """
-    present = counts[counts > 0].double()
+    present = weights[weights > 0].double()
     return len(present) + share * len(present) ** 2 / float((1 / present).sum())
 
 
@@ -138,7 +138,7 @@ def _judged(sums: Sums, gamma: float, intercept: bool) -> tuple[float, float]:
 
 def _expected(rss: float, freedom: float, n: float, squares: float) -> float:
     left = n - freedom
-    if left < _LEAST_LEFT * n or rss < _LEAST_RESIDUAL * squares:
+    if not (left >= _LEAST_LEFT * n and rss >= _LEAST_RESIDUAL * squares):
         return math.inf
     # Weights may be so large that their square overflows.
     return n / left * (rss / left)

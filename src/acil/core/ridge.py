@@ -348,9 +348,10 @@ class Ridge:
 
     def _most_freedom(self) -> float:
         """Return the most degrees of freedom that a choice of γ may leave."""
-        if self.freedom is None or not bool(self.counts.any()):
+        weights = self.latest.target_total
+        if self.freedom is None or not bool((weights > 0).any()):
             return math.inf
-        return gcv.most_freedom(self.counts, self.freedom)
+        return gcv.most_freedom(weights, self.freedom)
 
     def _freedom_moved(self, solution: Solution) -> bool:
         """Say whether a γ that was chosen for other numbers of samples is due for another choice."""
