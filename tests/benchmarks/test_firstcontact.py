@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from acil import ACILClassifier
-from benchmarks import firstcontact, vectors
+from benchmarks import firstcontact, newclasses, vectors
 
 
 @pytest.fixture
@@ -107,3 +107,15 @@ def test_sentences_are_unit_vectors_that_do_not_depend_on_their_neighbours(tmp_p
     # Vectors that are in the cache are not made again
     monkeypatch.setattr(vectors, "embedded", None)
     np.testing.assert_array_equal(vectors.sentences(file, tmp_path / "cache").X, read.X)
+
+
+def test_the_picture_of_new_classes_is_drawn_from_sets_with_all_models(tmp_path):
+    figures = {"newer": 50.0, "old": 99.0}
+    models = {name: {str(k): figures for k in firstcontact.FEW} for name in newclasses.LINES}
+    record, picture = tmp_path / "record.json", tmp_path / "images" / "new.png"
+    record.write_text(json.dumps({"sets": {"digits": models, "photographs": {"default": {}}}}))
+    newclasses.main(["--record", str(record), "--out", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    record.write_text(json.dumps({"sets": {"iris": models}}))
+    with pytest.raises(SystemExit, match="has none of digits"):
+        newclasses.main(["--record", str(record), "--out", str(picture)])

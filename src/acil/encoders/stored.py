@@ -127,24 +127,24 @@ def open_stored(
         ) from error
 
 
-def require_identity(given: Mapping[str, Any] | None, learnt: Mapping[str, Any] | None) -> None:
+def require_identity(opened: Mapping[str, Any] | None, learnt: Mapping[str, Any] | None) -> None:
     """Raise unless two identities, see `Embedder.identity`, are those of the same network.
 
     None stands for features of which no network is known.
     """
-    if given == learnt:
+    if opened == learnt:
         return
     if learnt is None:
         raise FromFeaturesError("This model")
-    if given is None:
+    if opened is None:
         raise InputError(
             f"This model was learnt through the network {learnt.get('name')!r}, and these "
             "are features of which no network is known. Make them with acil embed."
         )
     shown = "; ".join(
-        f"{key}: {given.get(key)!r} instead of {learnt.get(key)!r}"
+        f"{key}: {opened.get(key)!r} instead of {learnt.get(key)!r}"
         for key in ("name", "weights", "preprocessing", "engine")
-        if given.get(key) != learnt.get(key)
+        if opened.get(key) != learnt.get(key)
     )
     raise InputError(
         f"The features come from another network than those this model has learnt ({shown}). Use the "

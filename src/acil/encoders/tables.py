@@ -37,7 +37,11 @@ _Read = tuple[dict[str, Any], tuple[str, ...] | None]
 
 def write_features(path: str | os.PathLike[str], samples: Samples) -> None:
     """Write samples to an npz file, whole or not at all; labels that are all empty are left out."""
-    network = {"source": without_folder(samples.source), "identity": samples.identity}
+    network = {
+        "source": without_folder(samples.source),
+        "identity": samples.identity,
+        "encoder": samples.encoder,
+    }
     arrays: dict[str, Any] = {
         "features": samples.features,
         "paths": np.array(samples.images, dtype=np.str_),
@@ -75,6 +79,9 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
         }
         network = json.loads(str(arrays.get("network", "{}")))
         source, identity = network.get("source"), network.get("identity")
+        encoder = network.get("encoder", "images")
+        if encoder not in ("images", "text"):
+            raise ValueError(f"its network takes {encoder!r}, which is neither images nor text")
         if identity is not None:
             check_identity(identity, "network")
         if source is not None:
@@ -96,7 +103,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     texts.setdefault("labels", [""] * n)
     texts.setdefault("paths", [f"row {number + 1}" for number in range(n)])
     hashes = (hashlib.blake2b(row.tobytes(), digest_size=32) for row in features)
-    texts.setdefault("digests", [found.hexdigest() for found in hashes])
+    texts.setdefault("digests", [digest.hexdigest() for digest in hashes])
     for name, values in texts.items():
         if len(values) != n:
             raise InputError(f"{place} has {n} rows of features, but {len(values)} {name}.")
@@ -110,7 +117,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
             check_class_name(label)
     digests, names = tuple(texts["digests"]), tuple(texts["paths"])
     classes = np.array(labels, dtype=np.str_)
-    return Samples(features, classes, digests, names, (), identity, source, 0.0, columns)
+    return Samples(features, classes, digests, names, (), identity, source, 0.0, columns, encoder)
 
 
 def _texts(name: str, values: npt.NDArray[Any]) -> list[str]:
@@ -163,14 +170,22 @@ def _read_csv(path: Path) -> _Read:
 
 def _arrays(columns: dict[str, npt.NDArray[Any]]) -> _Read:
     """Return the arrays of a table by the names that npz files have for them."""
-    found = {f"{name}s": columns.pop(name) for name in ("label", "path") if name in columns}
+    texts = {f"{name}s": columns.pop(name) for name in ("label", "path") if name in columns}
     lists = [name for name in _LISTS if name in columns]
     if lists:
-        return {"features": np.stack([*columns[lists[0]]]), **found}, None
+        return {"features": np.stack([*columns[lists[0]]]), **texts}, None
     if not all(map(str.strip, columns)):
         raise ValueError("a column has no name; write a table of pandas with index=False")
     features = np.stack([_numbers(*pair) for pair in columns.items()], axis=1)
-    return {"features": features, **found}, tuple(columns)
+    return {"features": features, **texts}, tuple(columns)
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -178,8 +193,11 @@ def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         if column.dtype.kind == "U":
             column = np.where(column == "", "nan", column)  # the row of an empty cell is told
         return column.astype(np.float32)
-    except ValueError as error:
+    except ValueError:
+        cells = enumerate(column.tolist(), start=1)
+        place, cell = next((place, cell) for place, cell in cells if not _is_number(cell))
         raise ValueError(
-            f"column {name!r} is not of numbers ({error}). The first line names the columns, and that "
-            "of labels is called 'label'; a list of images has exactly two columns, path and label"
+            f"column {name!r} is not of numbers: row {place} is {cell!r}. The first line names the "
+            "columns, and that of labels is called 'label'; a list of images has exactly two columns, "
+            "path and label; texts are in a column 'text', or in one that --text-column names"
         ) from None

@@ -260,6 +260,7 @@ HEADER: dict[str, Rule] = {
     "clipped": TRUTH,
     "gamma": _or_none(AMOUNT),
     "gamma_chosen": TRUTH,
+    "gamma_samples": COUNT,
     "gamma_relative": _or_none(AMOUNT),
     "condition": _or_none(_number(1, 1e308)),
     "temperature": _or_none(_number(1e-6, 1e6)),
@@ -300,16 +301,16 @@ def in_order(names: Iterable[str]) -> list[str]:
     >>> in_order(["10", "9", "-1.5"]), in_order(["room 10", "Room 9", "attic"])
     (['-1.5', '9', '10'], ['attic', 'Room 9', 'room 10'])
     """
-    given = list(names)
-    if all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in given):
-        return sorted(given, key=lambda name: (Decimal(name), name))
+    listed = list(names)
+    if all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in listed):
+        return sorted(listed, key=lambda name: (Decimal(name), name))
 
     def natural(name: str) -> tuple[list[str | int], str]:
         # Text and digits take turns, so that like is compared with like.
         parts = enumerate(re.split(r"(\d+)", name))
         return [int(part) if place % 2 else part.casefold() for place, part in parts], name
 
-    return sorted(given, key=natural)
+    return sorted(listed, key=natural)
 
 
 def require_whole(path: str | os.PathLike[str]) -> None:
@@ -372,7 +373,9 @@ def parse_header(text: str) -> dict[str, Any]:
         )
     if version == 5:
         _bring_up_to_date(header)
-    header.setdefault("history", [])  # which files of before 0.1 do not have
+    # What earlier files do not have: without the first, γ is chosen again when more is learnt.
+    header.setdefault("gamma_samples", 0)
+    header.setdefault("history", [])
     header.setdefault("linear", 0.0)
     check_header(header)
     return header
@@ -504,8 +507,8 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
             expected["mixing"] = ("F64", (classes + 1, classes))
     for name in sorted(expected.keys() | layouts.keys()):
         if layouts.get(name) != expected.get(name):
-            needed, found = (shown(layout.get(name, "none")) for layout in (expected, layouts))
-            raise InvalidFileError(f"tensor {name!r} must be {needed}, found {found}")
+            needed, actual = (shown(layout.get(name, "none")) for layout in (expected, layouts))
+            raise InvalidFileError(f"tensor {name!r} must be {needed}, found {actual}")
     if "projection" not in layouts and header["n_features"] != d:
         raise InvalidFileError(f"it has no projection of {header['n_features']} features to {d}")
 

@@ -244,6 +244,7 @@ def _header(
         "clipped": state.clipped,
         "gamma": None if inference else float(model.gamma()),
         "gamma_chosen": ridge is not None and ridge.gamma is None,
+        "gamma_samples": 0 if ridge is None or ridge.gamma is not None else ridge.solved().n_samples,
         "gamma_relative": None if ridge is None else _finite(clf.gamma_relative_),
         "condition": None if packed or ridge is None else _finite(condition(model)),
         "temperature": temperature,
@@ -389,8 +390,8 @@ def _head(
     ridge = Ridge(sums, precision, fixed, header["fit_intercept"], freedom)
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
-    # How many samples γ was chosen for is not stored, so whoever learns more chooses it again.
-    ridge.solution = Solution(gamma, coef, n_samples=0)
+    samples, allowed = header["gamma_samples"], ridge.most_freedom()
+    ridge.solution = Solution(gamma, coef, samples, freedom=allowed)
     return ridge
 
 
@@ -515,10 +516,10 @@ def _of_mixing(model: AnalyticModel) -> Check:
     stored = _mixing(model)
     model.known_mixing = None
     try:
-        given = _mixing(model)
+        expected = _mixing(model)
     except SingularMatrixError as error:
         return Check("mixing", False, str(error))
-    off = float((stored - given).norm()) / max(float(given.norm()), 1e-300)
+    off = float((stored - expected).norm()) / max(float(expected.norm()), 1e-300)
     return _within("mixing", "as the sums give it", off, _MIXED[model.precision.products])
 
 

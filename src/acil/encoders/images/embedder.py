@@ -184,7 +184,7 @@ def embed_files(
     Those that cannot be read are an `UnreadableError` that names them, or with ``skip_bad`` left out, as
     long as any is left.
     """
-    features, digests, kept, bad = [], [], [], {}
+    features, digests, readable, bad = [], [], [], {}
     waiting: list[Tensor] = []
     n = len(sources)
     if not skip_bad:
@@ -202,7 +202,7 @@ def embed_files(
             path = isinstance(sources[index], str | os.PathLike)
             bad[index] = str(result) if path else f"Image {index + 1}: {result}"
         else:
-            kept.append(index)
+            readable.append(index)
             digests.append(digest_of(result))
             waiting.append(result)
         if waiting and (len(waiting) == embedder.batch_size or index + 1 == n):
@@ -212,14 +212,15 @@ def embed_files(
             waiting.clear()
         if progress is not None:
             progress(index + 1, n)
-    if bad and not (skip_bad and kept):
+    if bad and not (skip_bad and readable):
         told = [*bad.values()][:_TOLD]
         told += [f"And {len(bad) - _TOLD} more."] if len(bad) > _TOLD else []
         raise UnreadableError(
-            f"{len(bad)} of {n} images cannot be used; nothing was changed. {' '.join(told)}", len(kept)
+            f"{len(bad)} of {n} images cannot be used; nothing was changed. {' '.join(told)}",
+            len(readable),
         )
     empty = torch.empty(0, embedder.num_features)
-    return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
+    return Embedded(torch.cat(features) if features else empty, digests, readable, bad)
 
 
 def digest_of(pixels: Tensor) -> str:
