@@ -69,7 +69,7 @@ def test_the_table_of_the_guide_plans_every_row_without_further_flags(tmp_path):
     given = documented("acil bench run --suite table1 --dataset imagenet100:ilsvrc")
     told = command(*given[3:], "--dry-run")
     assert told.exit_code == 0
-    assert "holds nothing yet" in told.stdout
+    assert "images are those published" in told.stdout
     assert "order seed1993, base of 50 classes\n" in told.stdout
     assert "recipe imagenet," in told.stdout
     # Eight methods for three K, podnet for four, acil for all in one pass
