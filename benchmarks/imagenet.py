@@ -29,7 +29,8 @@ import torch
 
 from acil.bench import estimate
 from acil.bench.config import make_config
-from acil.bench.plan import ends
+from acil.bench.methods.registry import resolve
+from acil.bench.plan import Job, ends
 from acil.bench.prepare import PreparedRun, prepare
 from benchmarks.costmodel import CostModel, Size
 from benchmarks.page import fill, table
@@ -96,11 +97,11 @@ def hours(prepared: PreparedRun, rates: Rates, gpus: int) -> float:
     """Return the hours of a run on one GPU, or on several with as many cores each."""
     jobs = prepared.plan()
     images = len(prepared.data.train) + len(prepared.data.test)
-    methods: dict[str, list[Any]] = {}
+    methods: dict[str, list[Job]] = {}
     for job in jobs:
         methods.setdefault(job.method, []).append(job)
 
-    def taken(own: Sequence[Any], together: int) -> float:
+    def taken(own: Sequence[Job], together: int) -> float:
         """Return the seconds of some jobs on the GPUs that work on them together."""
         later = sum(estimate.later_trained_images(prepared, job) for job in own)
         seconds = rates.training(estimate.base_inputs(prepared, own) + later, rates.cores * together)
@@ -117,15 +118,12 @@ def hours(prepared: PreparedRun, rates: Rates, gpus: int) -> float:
     return max(free) / _HOUR
 
 
-def _head(prepared: PreparedRun, job: Any, rates: Rates, gpus: int) -> float:
-    width, seen = estimate.head_width(prepared, job), ends(job.grouping)
-    if not estimate.resolve(job.method).analytic_heads:
-        return 0.0
-    rows = prepared.phase_sizes(job)
-    sizes = [
-        Size(n / gpus, prepared.n_features, width, c) for n, c in zip(rows, seen, strict=True)
-    ]
-    return estimate.resolve(job.method).analytic_heads * rates.heads.run(sizes)
+def _head(prepared: PreparedRun, job: Job, rates: Rates, gpus: int) -> float:
+    """Return the seconds of sums and weights of a job; 0 without an analytic head."""
+    heads, width = resolve(job.method).analytic_heads, estimate.head_width(prepared, job)
+    parts = zip(prepared.phase_sizes(job), ends(job.grouping), strict=True)
+    sizes = [Size(n / gpus, prepared.n_features, width, classes) for n, classes in parts]
+    return heads * rates.heads.run(sizes) if heads else 0.0
 
 
 def row(name: str, flags: Mapping[str, Any], rates: Rates) -> dict[str, Any]:
@@ -134,20 +132,16 @@ def row(name: str, flags: Mapping[str, Any], rates: Rates) -> dict[str, Any]:
         values = {**flags, "dataset": flags["dataset"].format(folder), "seeds": "0"}
         prepared = prepare(make_config({**values, "data.workers": str(rates.cores)}), outline=True)
         prepared = dataclasses.replace(prepared, device=torch.device("cuda"))
-        jobs = prepared.plan()
+        jobs, step = prepared.plan(), estimate.activation_bytes(prepared)
         return {
             "what": name,
             "decoded": estimate.read_images(prepared, jobs) / 1e6,
             "disk": estimate.disk_bytes(prepared, jobs) / 1e9,
-            "memory": (estimate.training_bytes(prepared, jobs)) / 1e9,
-            "gpu": max(estimate.activation_bytes(prepared), *map(_head_bytes(prepared), jobs)) / 1e9,
+            "memory": estimate.training_bytes(prepared, jobs) / 1e9,
+            "gpu": max(step, *(estimate.head_bytes(prepared, job) for job in jobs)) / 1e9,
             "one": hours(prepared, rates, 1),
             "eight": hours(prepared, rates, _GPUS),
         }
-
-
-def _head_bytes(prepared: PreparedRun) -> Any:
-    return lambda job: estimate.head_bytes(prepared, job)
 
 
 def text(rates: Rates) -> str:

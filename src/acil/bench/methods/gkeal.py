@@ -7,8 +7,8 @@ The expanded features are φ_j(x) = exp(−‖x − c_j‖² / (2 σ²)) for D c
 exact, given the centres. **The centres are training features**: whoever has the state has them, records
 count them as samples, and `acil.privacy` refuses such a model.
 
-Settings: those of ``acil``; ``gamma`` is 0.1 as published, whatever the recipe has: kernels lie between 0
-and 1 at any scale of the features.
+Settings: those of ``acil``; ``gamma`` is 0.1 as published, whatever the recipe has: kernels lie between
+0 and 1 at any scale of the features.
 
 Differences from the original:
 
