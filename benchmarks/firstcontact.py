@@ -201,8 +201,7 @@ def measure(data: Data, models: list[str], seeds: int) -> Figures:
     found: Figures = {}
     for name in models:
         figures: Figures = {"all": learnt(data, name, None, seeds if data.test is None else 1)}
-        if name != LOGISTIC:
-            figures |= {str(few): learnt(data, name, few, many) for few in FEW}
+        figures |= {str(few): learnt(data, name, few, many) for few in FEW}
         if name in OURS:
             figures["unknown"] = unknown(data, name, many)
         found[name] = figures

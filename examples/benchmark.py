@@ -20,7 +20,12 @@ with tempfile.TemporaryDirectory() as folder:
     np.savez(file, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test)
     # Ten classes in five steps, from zero: there is no base phase.
     records = acil.bench.run(
-        dataset=f"features:{file}", method=["acil", "ncm", "lda"], base=0, phases=5, seeds=[0, 1]
+        dataset=f"features:{file}",
+        method=["acil", "ncm", "lda"],
+        base=0,
+        phases=5,
+        seeds=[0, 1],
+        expansion_size=1000,
     )
 
 print("method  seed  average  last")

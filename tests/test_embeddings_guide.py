@@ -95,10 +95,11 @@ def test_the_guide_runs_from_top_to_bottom_in_an_empty_folder(stand_ins, tmp_pat
     accuracies = [float(re.search(r"accuracy ([\d.]+) %", text)[1]) for text in evaluations]
     assert len(accuracies) == 2
     assert min(accuracies) > 90
-    _, words, meanings, clip, stream = printed
+    _, words, meanings, clip, light, stream = printed
     assert words == "['delivery']"
     assert meanings.strip("[]'") in {"account", "delivery", "refund"}
     assert clip.strip("[]'") in {"circle", "square"}
+    assert light.startswith("['cat' 'dog'] [[")
     assert stream.startswith("setosa\n{'setosa': ")
 
 

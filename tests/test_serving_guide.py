@@ -24,7 +24,7 @@ def test_commands_of_the_guide_run(tmp_path):
     text = (ROOT / "docs" / "serving.md").read_text()
     blocks = re.findall(r"^```console\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
-    assert len(commands) == 9
+    assert len(commands) == 11
     answers = []
     with ExitStack() as stack:
         for command in commands:
@@ -48,11 +48,13 @@ def test_commands_of_the_guide_run(tmp_path):
                 )
                 assert found.returncode == 0, command + found.stdout
                 answers.append(found.stdout)
-    predicted, taught, forgotten, model, health = map(json.loads, answers[:5])
+    predicted, taught, forgotten, suggested, _, model, health = map(json.loads, answers[:7])
     assert predicted["predictions"][1]["label"] == "circle"
     assert taught["totals"]["star"] == 2
     assert taught["held_out"]["kept"]["images"] == 30
     assert forgotten["totals"]["star"] == 1
-    assert len(model["classes"]) == 4
+    # There is one star yet, and many circles.
+    assert [one["image"] for one in suggested["suggestions"]] == ["star00.png", "circle00.png"]
+    assert [one["name"] for one in model["classes"]] == ["circle", "pentagram", "square", "triangle"]
     assert health["ready"]
-    assert "acil_classes 4" in answers[5]
+    assert "acil_classes 4" in answers[7]

@@ -11,17 +11,26 @@ if TYPE_CHECKING:
     from acil.core.classifier import ACILClassifier
     from acil.core.exchange import ModelSums
     from acil.core.files import load, save
-    from acil.growing import ImageClassifier
+    from acil.growing import ImageClassifier, TextClassifier
 
 __version__ = "0.1.0"
 
-__all__ = ["ACILClassifier", "ImageClassifier", "ModelSums", "__version__", "load", "save"]
+__all__ = [
+    "ACILClassifier",
+    "ImageClassifier",
+    "ModelSums",
+    "TextClassifier",
+    "__version__",
+    "load",
+    "save",
+]
 
 # torch takes seconds to import: `acil --help` must not wait for it.
 _HOMES = {
     "ACILClassifier": "acil.core.classifier",
     "ImageClassifier": "acil.growing",
     "ModelSums": "acil.core.exchange",
+    "TextClassifier": "acil.growing",
     "load": "acil.core.files",
     "save": "acil.core.files",
 }

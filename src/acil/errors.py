@@ -3,6 +3,8 @@
 Input errors are also ``ValueError``s, so that code written for scikit-learn catches them unchanged.
 """
 
+from typing import Any
+
 
 class ACILError(Exception):
     """Base class of all errors raised by acil."""
@@ -22,6 +24,18 @@ class NotFittedError(InputError, AttributeError):
 
 class UnsupportedError(InputError):
     """The model exists, but cannot do this with the settings it was made with."""
+
+
+class GateError(InputError):
+    """A change was refused: the model would do worse on held-out samples; nothing was changed.
+
+    ``comparison`` has ``samples``, ``before`` and ``after`` (accuracies in percent) of the classes known
+    before and after, and ``per_class``, the same of each.
+    """
+
+    def __init__(self, message: str, comparison: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.comparison = comparison
 
 
 class InterruptedModelError(ACILError, RuntimeError):

@@ -11,7 +11,7 @@ FOR_DEVELOPERS = ("dev", "docs")
 
 def extras() -> dict[str, list[str]]:
     """Return the optional extras of this package, and the packages that each brings."""
-    found: dict[str, list[str]] = {}
+    by_extra: dict[str, list[str]] = {}
     try:
         lines = metadata.requires("acil") or []
     except metadata.PackageNotFoundError:  # run from its source folder
@@ -20,8 +20,8 @@ def extras() -> dict[str, list[str]]:
         package = re.match(r"([\w.-]+).*; extra == [\"'](\w+)[\"']", line)
         # Extras that only name others have no packages of their own.
         if package is not None and package[1] != "acil" and package[2] not in FOR_DEVELOPERS:
-            found.setdefault(package[2], []).append(package[1])
-    return found
+            by_extra.setdefault(package[2], []).append(package[1])
+    return by_extra
 
 
 def install(*names: str) -> str:

@@ -23,8 +23,8 @@ def version(package: str) -> str | None:
 
 def cpu_name() -> str:
     """Return the model of the processor."""
-    found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def thread_variables() -> dict[str, str]:

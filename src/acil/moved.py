@@ -17,7 +17,7 @@ MOVED = {
     "acil.images": "acil.growing",
     "acil.images.classifier": "acil.growing.images",
     "acil.images.features": "acil.encoders.tables",
-    "acil.images.network": "acil.encoders.images.stored",
+    "acil.images.network": "acil.encoders.stored",
     "acil.methods": "acil.bench.methods",
     "acil.modelfile": "acil.core.files",
     "acil.river": "acil.scale.river",

@@ -11,8 +11,8 @@ from support.running import DIGITS, command, process, timeless
 pytestmark = pytest.mark.usefixtures("without_plots")
 
 KILLING = (Path(__file__).parents[1] / "support" / "killing.py").read_text()
-#: Methods that train nothing after the base phase, and stand for those built on them; others take long.
-QUICK = ("acil", "ncm", "slda", "lda", "fecam", "fetril", "ds-al")
+#: Each is started five times. One stands for the others, whose states tests/bench/methods compares.
+QUICK = ("ds-al",)
 #: Makes what other methods train in each phase short.
 SHORT = [
     part

@@ -127,35 +127,30 @@ def test_what_may_be_missing_may_be_null(records, name):
     assert len(records.read()) == 2
 
 
-APPENDER = """
-import sys
+APPENDERS = """
+import os, sys
 sys.path.insert(0, sys.argv[1])
 from support.synthetic_records import summary_record
 from acil.bench.records import Records
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(int(sys.argv[4])):
-    Records(sys.argv[2]).append(summary_record(seed=int(sys.argv[3]) + number, note="x" * 5000))
+processes, each = map(int, sys.argv[3:])
+read_end, write_end = os.pipe()
+for first in range(0, processes * each, each):
+    if os.fork() == 0:
+        os.close(write_end)
+        os.read(read_end, 1)  # all have started before one begins
+        for seed in range(first, first + each):
+            Records(sys.argv[2]).append(summary_record(seed=seed, note="x" * 5000))
+        os._exit(0)
+os.close(write_end)
+assert [os.wait()[1] for _ in range(processes)] == [0] * processes
 """
 
 
 def test_processes_that_append_at_once_lose_nothing(records):
     here = str(Path(__file__).parents[1])
-    starts = range(0, N_PROCESSES * N_EACH, N_EACH)
-    commands = [
-        [sys.executable, "-c", APPENDER, here, str(records.path), str(start), str(N_EACH)]
-        for start in starts
-    ]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    running = [subprocess.Popen(command, **pipes) for command in commands]
-    # All have started before one begins: otherwise they would append one after the other.
-    assert [process.stdout.readline() for process in running] == ["ready\n"] * N_PROCESSES
-    for process in running:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in running:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+    numbers = [str(N_PROCESSES), str(N_EACH)]
+    command = [sys.executable, "-c", APPENDERS, here, str(records.path), *numbers]
+    subprocess.run(command, check=True, timeout=120)
     seeds = [record["seed"] for record in records.read()]
     assert sorted(seeds) == list(range(N_PROCESSES * N_EACH))
 

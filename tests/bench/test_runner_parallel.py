@@ -97,14 +97,17 @@ def sorted_records(folder):
     return sorted(timeless(folder), key=str)
 
 
-def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, tmp_path):
-    methods = ("--method", "own_methods:Twin,own_methods:Other")
-    assert command(*DIGITS, *methods, "--out", tmp_path / "alone").exit_code == 0
+@pytest.mark.parametrize("seeds", ["0", pytest.param("0,1", marks=pytest.mark.slow)])
+def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, tmp_path, seeds):
+    arguments = (*DIGITS, "--seeds", seeds, "--method", "own_methods:Twin,own_methods:Other")
+    assert command(*arguments, "--out", tmp_path / "alone").exit_code == 0
     own.unlink()
-    result = command(*DIGITS, *methods, "--jobs", "3", "--out", tmp_path / "together")
+    result = command(*arguments, "--jobs", "3", "--out", tmp_path / "together")
     assert result.exit_code == 0, result.output
-    assert own.read_text().split() == ["trained"] * 2
-    assert len(list((tmp_path / "together" / "checkpoint").glob("base-*/backbone.safetensors"))) == 2
+    n_seeds = len(seeds.split(","))
+    assert own.read_text().split() == ["trained"] * n_seeds
+    networks = (tmp_path / "together" / "checkpoint").glob("base-*/backbone.safetensors")
+    assert len(list(networks)) == n_seeds
     assert sorted_records(tmp_path / "together") == sorted_records(tmp_path / "alone")
     twin, other = (
         [r["accuracy"] for r in records(tmp_path / "together", "phase") if r["method"] == name]
@@ -114,6 +117,7 @@ def test_same_records_as_one_after_the_other_and_one_network_for_each_seed(own, 
     assert "own_methods:Twin" in result.stdout
 
 
+@pytest.mark.slow
 def test_base_networks_of_methods_own_are_trained_side_by_side(own, tmp_path):
     given = ("--method", "own_methods:Meets", "--seeds", "0", "--phases", "1,2", "--jobs", "2")
     result = command(*DIGITS, *given, "--out", tmp_path / "run")

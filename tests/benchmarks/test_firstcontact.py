@@ -3,11 +3,19 @@
 import gzip
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 
-from benchmarks import firstcontact, vectors
+from acil import ACILClassifier
+from benchmarks import firstcontact, newclasses, vectors
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """The default width takes most of the time, and nothing here depends on it."""
+    monkeypatch.setattr(firstcontact, "ACILClassifier", partial(ACILClassifier, expansion_size=128))
 
 
 def filled(page, name):
@@ -18,7 +26,7 @@ def filled(page, name):
     ]
 
 
-def test_two_records_fill_the_page(tmp_path, monkeypatch, capsys):
+def test_two_records_fill_the_page(tmp_path, monkeypatch, capsys, narrow):
     monkeypatch.setattr(firstcontact, "FEW", (5,))
     page, before, after = tmp_path / "page.md", tmp_path / "before.json", tmp_path / "after.json"
     names = ("balanced", "few", "calibration", "unknown", "rays")
@@ -70,7 +78,7 @@ def test_calibration_error_is_what_confidence_is_off_by():
     assert firstcontact.calibration_error(off) == pytest.approx(0.4, abs=0.01)
 
 
-def test_exact_balance_is_a_regression_in_which_each_class_counts_the_same():
+def test_exact_balance_is_a_regression_in_which_each_class_counts_the_same(narrow):
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], [200, 60, 8])
     X = rng.normal(size=(len(y), 5)) + 1.5 * np.eye(3, 5)[y]
@@ -99,3 +107,15 @@ def test_sentences_are_unit_vectors_that_do_not_depend_on_their_neighbours(tmp_p
     # Vectors that are in the cache are not made again
     monkeypatch.setattr(vectors, "embedded", None)
     np.testing.assert_array_equal(vectors.sentences(file, tmp_path / "cache").X, read.X)
+
+
+def test_the_picture_of_new_classes_is_drawn_from_sets_with_all_models(tmp_path):
+    figures = {"newer": 50.0, "old": 99.0}
+    models = {name: {str(k): figures for k in firstcontact.FEW} for name in newclasses.LINES}
+    record, picture = tmp_path / "record.json", tmp_path / "images" / "new.png"
+    record.write_text(json.dumps({"sets": {"digits": models, "photographs": {"default": {}}}}))
+    newclasses.main(["--record", str(record), "--out", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    record.write_text(json.dumps({"sets": {"iris": models}}))
+    with pytest.raises(SystemExit, match="has none of digits"):
+        newclasses.main(["--record", str(record), "--out", str(picture)])

@@ -163,6 +163,35 @@ def test_predict_in_every_format(place, model):
     assert not result.stdout
 
 
+def test_predictions_are_written_and_images_sorted_by_them(place, tmp_path):
+    model = place / "all.acil"
+    shutil.copytree(place / "test", tmp_path / "test")
+    (tmp_path / "test" / "bad.png").write_bytes(b"no image")
+    out, folder = tmp_path / "out.jsonl", tmp_path / "sorted"
+    done = acil("predict", model, tmp_path / "test", "-o", out, "--sort-into", folder)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(lines) == 13
+    expected = {line["image"]: line["label"] for line in lines if line["error"] is None}
+    assert {str(p.readlink()): p.parent.name for p in folder.glob("*/*")} == expected
+    assert "bad.png" in done.stderr
+    assert "exists" in acil("predict", model, tmp_path / "test", "--sort-into", folder, code=1).stderr
+    acil("predict", model, tmp_path / "test", "--sort-into", tmp_path / "copied", "--copy")
+    assert (
+        len([p for p in (tmp_path / "copied").glob("*/*") if p.is_file() and not p.is_symlink()]) == 12
+    )
+
+
+def test_suggested_images_are_linked_in_their_order(place, tmp_path):
+    model, folder = place / "all.acil", tmp_path / "next"
+    done = acil("suggest", model, place / "test", place / "train", "--top", 10, "--links", folder)
+    links = sorted(folder.iterdir())
+    assert [p.name.split("-")[0] for p in links] == [f"{rank:02}" for rank in range(1, 11)]
+    found = json.loads(acil("suggest", model, place / "test", "--top", 10, "--json").stdout)
+    assert [str(p.readlink()) for p in links] == [each["image"] for each in found]
+    assert "10 links" in done.stderr
+    assert "nothing to suggest: all of 20 samples" in acil("suggest", model, place / "train").stderr
+
+
 def test_wide_letters_keep_columns_in_line(place, tmp_path, network):
     names = {"red": "日本 語", "blue": "Größe", "green": "two words"}
     for colour, name in names.items():
@@ -262,6 +291,7 @@ def test_merge_adds_models_and_overwrites_nothing(place, model, tmp_path, networ
     assert json.loads(acil("merge", full, full, "-o", rows.with_suffix(".both"), "--json").stdout) == {
         "model": str(rows.with_suffix(".both")),
         "totals": {"a": 2, "b": 2},
+        "held_out": None,
     }
     before = counts(other)
     acil("merge", other, model, "-o", other, "--force")

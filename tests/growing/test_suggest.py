@@ -64,11 +64,12 @@ def test_one_class_has_no_border_and_the_most_novel_images_come_first(folder, un
 
 def test_a_table_of_features_is_asked_about_like_images(tmp_path):
     (tmp_path / "learnt.csv").write_text("f,g,label\n0,0,a\n0,1,a\n4,0,b\n4,1,b\n")
-    (tmp_path / "rows.csv").write_text("g,f\n0.5,0\n0.5,2.1\n0.5,4\n")
+    (tmp_path / "rows.csv").write_text("g,f\n0.5,0\n0.5,2.1\n0.5,4\n0.5,2.1\n")
     model = ImageClassifier()
     model.learn(read_features(tmp_path / "learnt.csv"))
-    found = model.suggest(read_features(tmp_path / "rows.csv"), 2)
+    found = model.suggest(read_features(tmp_path / "rows.csv"))
     assert found[0].image == "row 2"
+    assert len(found) == 3  # the last is the same as the second
     assert {name for name, _ in found[0].top} == {"a", "b"}
 
 

@@ -15,11 +15,12 @@ from acil import ImageClassifier
 from acil.core.files import describe, load, locked
 from acil.core.files.reading import cannot_read
 from acil.errors import ModelFileError
+from acil.growing import modelfile
 from acil.growing.undo import kept_states
 from acil.serve.api import PAGES
 from acil.serve.uploads import Item, shown_name
 from support.pictures import draw, network
-from support.serving import TOKEN, client, encoded, images_of, wait_until
+from support.serving import TOKEN, client, encoded, images_of, learn, sent, wait_until
 
 #: Scores of a batch and of a single row go through other matrix products.
 SCORES = 1e-9
@@ -102,6 +103,130 @@ def test_last_changes_are_taken_back(taught):
     assert str(path) not in refused.text
 
 
+def test_a_class_gets_another_name_and_nothing_else_changes(settings, place):
+    with client(settings(held_out=place / "held-out")) as served:
+        for name in ("red", "blue"):
+            served.teach(name, images_of(name, 5))
+        image, before = images_of("red", 1, seed=1), served.get("/model").json()
+        answer = served.predict(image).json()["predictions"][0]
+        model = served.post("/classes/red/rename", params={"to": "carmine 9"}).json()
+        assert model["classes"] == [{"name": "blue", "images": 5}, {"name": "carmine 9", "images": 5}]
+        assert describe(served.service.settings.model)["classes"] == ["blue", "carmine 9"]
+        now = served.predict(image).json()["predictions"][0]
+        assert now["label"] == "carmine 9"
+        assert now["novelty"] == pytest.approx(answer["novelty"], rel=SCORES)
+        # The folder of held-out images is called as before, and measured as before.
+        assert model["held_out"]["per_class"] == {"blue": 100.0, "carmine 9": 100.0}
+        last = model["history"][-1]
+        assert (last["action"], last["class"], last["to"], last["images"]) == (
+            "rename",
+            "red",
+            "carmine 9",
+            5,
+        )
+        assert last["held_out"]["kept"]["images"] == 8
+        served.post("/classes/carmine 9/rename", params={"to": "carmine 10"})
+        served.teach("green", images_of("green", 2))
+        held_out = served.get("/model").json()["held_out"]["per_class"]
+        assert list(held_out) == ["blue", "carmine 10", "green"]
+        for _ in range(3):
+            model = served.post("/undo").json()
+        assert {**model, "undo_left": None} == {**before, "undo_left": None}
+        # An image is still known as what it was learnt as.
+        served.post("/classes/red/rename", params={"to": "rose"})
+        assert served.forget("rose", images_of("red", 5)[:1]).json()["totals"]["rose"] == 4
+
+
+def test_a_class_becomes_part_of_another_exactly(taught, settings, tmp_path):
+    taught.teach("crimson", images_of("red", 3, seed=4))
+    model = taught.post("/classes/crimson/merge", params={"to": "red"}).json()
+    assert model["classes"] == [{"name": "blue", "images": 5}, {"name": "red", "images": 8}]
+    with client(dataclasses.replace(settings(), model=tmp_path / "other.acil")) as other:
+        other.teach("red", images_of("red", 5))
+        other.teach("blue", images_of("blue", 5))
+        other.teach("red", images_of("red", 3, seed=4))
+        one, same = (load(served.service.settings.model).coef_ for served in (taught, other))
+    np.testing.assert_allclose(one, same, atol=SCORES * np.abs(same).max(), rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("address", "to", "told"),
+    [
+        ("red/rename", "blue", "Several classes would be called blue"),
+        ("pink/rename", "rose", "This model has no class pink"),
+        ("pink/merge", "red", "This model has no class pink"),
+        ("red/rename", "a/b", "reads like a path"),
+        ("red/rename", "\u202ered", "cannot be printed"),
+        ("red/merge", "a\0b", "cannot be printed"),
+        ("red/merge", "unknown", "what predictions call"),
+        ("red/rename", "", "is empty"),
+        ("a%2Fb/merge", "c", "The class name 'a/b' reads like a path"),
+    ],
+)
+def test_names_that_cannot_be_are_refused_and_nothing_changes(taught, address, to, told):
+    before, content = taught.get("/model").json(), taught.service.settings.model.read_bytes()
+    refused = taught.post(f"/classes/{address}", params={"to": to})
+    assert refused.status_code == 422
+    assert told in refused.json()["detail"]
+    assert taught.get("/model").json() == before
+    assert taught.service.settings.model.read_bytes() == content
+
+
+def test_what_to_teach_next_is_what_the_library_says(taught):
+    learnt = images_of("red", 2)
+    images = [*images_of("red", 3, seed=1), *images_of("green", 2, seed=1), *learnt]
+    images += [images[0]]
+    found = taught.post("/suggest", files=sent(images), params={"number": 3}).json()
+    model = ImageClassifier.load(taught.service.settings.model)
+    expected = model.suggest(images)
+    places = [int(one.image.removeprefix("image ")) - 1 for one in expected]
+    assert [one["place"] for one in found["suggestions"]] == places[:3]
+    assert [one["image"] for one in found["suggestions"]] == [f"{place}.png" for place in places[:3]]
+    assert found["known"] == 3, "two were learnt, one comes twice"
+    for one, other in zip(found["suggestions"], expected, strict=False):
+        assert one["closeness"] == pytest.approx(other.closeness, rel=SCORES)
+        assert one["top"][0]["label"] == other.top[0][0]
+    found = post(taught, "/suggest", {"a.txt": b"x", "b.png": images[0]}).json()
+    assert [one["image"] for one in found["refused"]] == ["a.txt"]
+    assert [one["place"] for one in found["suggestions"]] == [1]
+    assert post(taught, "/suggest", {"a.txt": b"x"}).status_code == 422
+    assert post(taught, "/suggest", {"red.png": learnt[0]}).json()["suggestions"] == []
+
+
+def test_a_change_for_the_worse_is_refused_with_what_would_be_worse(settings, place):
+    with client(settings(held_out=place / "held-out", max_drop=0.5)) as served:
+        for name in ("red", "blue"):
+            served.teach(name, images_of(name, 5))
+        # Green has not been known before, so it cannot get worse.
+        assert served.teach("green", images_of("green", 5)).status_code == 200
+        served.post("/classes/green/rename", params={"to": "leaf"})
+        before, content = served.get("/model").json(), served.service.settings.model.read_bytes()
+        assert before["max_drop"] == 0.5
+        refused = served.teach("red", images_of("green", 40, seed=5))
+        assert refused.status_code == 409
+        assert "\n" not in refused.json()["detail"]
+        assert "accuracy would fall from 100.00 to " in refused.json()["detail"]
+        found = refused.json()["comparison"]
+        assert (found["samples"], found["before"]) == (12, 100)
+        # Also of a class that has another name by now.
+        assert found["per_class"]["leaf"]["after"] < 100
+        assert served.get("/model").json() == before
+        assert served.service.settings.model.read_bytes() == content
+        assert served.forget("leaf", images_of("green", 5)).status_code == 200
+
+
+def test_who_may_not_teach_cannot_rename_nor_ask_what_has_been_taught(settings):
+    with client(settings(token=TOKEN)) as served:
+        served.headers["authorization"] = f"Bearer {TOKEN}"
+        assert served.post("/suggest", files=sent(images_of("red", 1))).status_code == 409
+        assert served.post("/classes/red/rename", params={"to": "rose"}).status_code == 409
+        served.teach("red", images_of("red", 2))
+        del served.headers["authorization"]
+        assert served.post("/suggest", files=sent(images_of("red", 1))).status_code == 401
+        for action in ("rename", "merge"):
+            assert served.post(f"/classes/red/{action}", params={"to": "rose"}).status_code == 401
+
+
 def test_undoing_the_change_of_another_process_leaves_the_history_of_the_page(taught):
     path = taught.service.settings.model
     taught.teach("green", images_of("green", 2))
@@ -135,7 +260,7 @@ def test_description_is_of_one_state_whatever_is_taught_meanwhile(taught, monkey
     samples = store.reader.prepare(images_of("green", 2), "green")
 
     def measured(published):
-        store.change("learn", samples)
+        learn(store, samples)
 
     monkeypatch.setattr(taught.service, "_measure", measured)
     found = taught.get("/model").json()
@@ -319,15 +444,15 @@ def test_a_damaged_state_does_not_replace_the_model(taught):
 
 
 def test_a_file_that_could_not_be_read_once_is_served_when_it_can(taught, monkeypatch):
-    path, load = taught.service.settings.model, ImageClassifier.load.__func__
+    path = taught.service.settings.model
 
-    def unreadable(cls, *given, **options):
+    def unreadable(*given, **options):
         raise cannot_read(path, PermissionError(13, "Permission denied")) from PermissionError(13)
 
-    monkeypatch.setattr(ImageClassifier, "load", classmethod(unreadable))
-    path.write_bytes(path.read_bytes())
-    wait_until(lambda: taught.get("/health").json()["status"] == "degraded")
-    monkeypatch.setattr(ImageClassifier, "load", classmethod(load))
+    with monkeypatch.context() as patched:
+        patched.setattr(modelfile, "load", unreadable)
+        path.write_bytes(path.read_bytes())
+        wait_until(lambda: taught.get("/health").json()["status"] == "degraded")
     wait_until(lambda: taught.get("/health").json()["status"] == "ok")
 
 
@@ -601,6 +726,9 @@ def test_everything_needed_to_call_it_is_in_the_description(taught):
         "/predict",
         "/classes/{name}",
         "/classes/{name}/forget",
+        "/classes/{name}/rename",
+        "/classes/{name}/merge",
+        "/suggest",
         "/undo",
         "/model",
         "/health",

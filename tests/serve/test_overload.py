@@ -17,7 +17,7 @@ from starlette.requests import Request
 from acil.growing import ModelFile
 from acil.serve import server
 from acil.serve.guard import TokenCheck, client_of
-from acil.serve.service import Service
+from acil.serve.service import Question
 from support.serving import TOKEN, Client, client, encoded, images_of, wait_until, wired
 
 #: Of a request that is not held up; without what is tested here it would take a minute or never end.
@@ -59,7 +59,7 @@ def closed(line):
 @pytest.fixture
 def gate(monkeypatch):
     """Holds up all decoding until it is set; it counts what is decoded."""
-    made, real = threading.Event(), Service._decoded
+    made, real = threading.Event(), Question.read
     made.begun = []
 
     def decoded(*given):
@@ -67,7 +67,7 @@ def gate(monkeypatch):
         made.wait(SECONDS)
         return real(*given)
 
-    monkeypatch.setattr(Service, "_decoded", decoded)
+    monkeypatch.setattr(Question, "read", decoded)
     yield made
     made.set()
 

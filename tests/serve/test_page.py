@@ -8,7 +8,7 @@ import pytest
 
 from acil.serve.settings import Settings
 from support.pictures import COLOURS
-from support.serving import TOKEN, images_of, server
+from support.serving import TOKEN, images_of, learn, server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:
@@ -93,7 +93,7 @@ def totals(page):
 def teach(page, *names, number=15):
     for name in names:
         send(page, name, files(name, number))
-        says(page, "teach", f"of “{name}”")
+        says(page, "teach", f"Learnt {number} images of “{name}”")
 
 
 def forget(page, name, images):
@@ -102,7 +102,7 @@ def forget(page, name, images):
     playwright.expect(dialog).to_contain_text(name)
     page.set_input_files("#forget-files", images)
     dialog.get_by_role("button", name="Forget", exact=True).click()
-    says(page, "forget", f"Forgot {len(images)} images")
+    says(page, "classes", f"Forgot {len(images)} images")
 
 
 def predicted(page, *names):
@@ -215,18 +215,18 @@ def test_the_token_is_asked_for_where_it_is_entered(opened):
     send(page, "red", images)
     wanted("teach")
     page.get_by_role("button", name="Undo the last change").click()
-    wanted("forget")
+    wanted("classes")
     page.get_by_role("button", name="Forget images of red").click()
     page.set_input_files("#forget-files", images)
     forget_it = page.get_by_role("dialog").get_by_role("button", name="Forget", exact=True)
     forget_it.click()
     playwright.expect(page.get_by_role("dialog")).to_be_hidden()
-    wanted("forget")
+    wanted("classes")
     field.fill(TOKEN)
     # What was chosen is still there.
     page.get_by_role("button", name="Forget images of red").click()
     forget_it.click()
-    says(page, "forget", "Forgot 1 image of “red”")
+    says(page, "classes", "Forgot 1 image of “red”")
     assert totals(page) == {"blue": 2, "red": 1}
 
 
@@ -287,7 +287,7 @@ def test_last_change_is_undone_by_a_button(opened):
     teach(page, "red", "blue")
     rows(page, 2)
     page.get_by_role("button", name="Undo the last change").click()
-    says(page, "forget", "taken back")
+    says(page, "classes", "taken back")
     rows(page, 1)
     assert totals(page) == {"red": 15}
     # What is taught again is left out, and said.
@@ -296,6 +296,127 @@ def test_last_change_is_undone_by_a_button(opened):
     says(page, "teach", "15 were taught before and left out")
     send(page, "blue", files("red", 1))
     says(page, "teach", "1 was taught before as another class; correct that by forgetting it")
+
+
+def rename(page, name, to):
+    page.get_by_role("button", name=f"Rename {name}", exact=True).click()
+    page.get_by_label("New name").fill(to)
+    return page.get_by_role("dialog")
+
+
+def test_a_class_is_renamed_and_becomes_part_of_another(opened, place):
+    page = opened(PHONE, held_out=place / "held-out")
+    teach(page, "red", "blue", number=6)
+    predicted(page, "red")
+    name = "<b>rose 10"
+    rename(page, "red", name).get_by_role("button", name="Rename", exact=True).click()
+    says(page, "classes", f"“red” is called “{name}” now, and saved.")
+    playwright.expect(page.locator("#classes tbody tr").first).to_contain_text(name)
+    assert classes(page) == [name, "blue"]
+    assert totals(page) == {name: 6, "blue": 6}
+    # What is shown as an answer is of another model.
+    playwright.expect(page.locator("#answers li")).to_have_count(0)
+    playwright.expect(page.locator("#comparison-heading")).to_contain_text(f"“red” was renamed “{name}”")
+    playwright.expect(page.locator("#verdict")).to_contain_text("Nothing forgotten: of 8 images")
+    teach(page, "rose 9", number=2)
+    rows(page, 3)
+    assert classes(page) == [name, "blue", "rose 9"]
+    dialog = rename(page, "rose 9", "a/b")
+    dialog.get_by_role("button", name="Rename", exact=True).click()
+    says(page, "rename-dialog", "The class name 'a/b' reads like a path")
+    page.get_by_label("New name").fill(f" {name} ")
+    says(page, "rename-dialog", f"There is a class “{name}” of 6 images. Both become one")
+    dialog.get_by_role("button", name="Make them one class").click()
+    says(page, "classes", f"“rose 9” is part of “{name}” now, and saved.")
+    assert totals(page) == {name: 8, "blue": 6}
+    playwright.expect(page.locator("#comparison-heading")).to_contain_text("became part of")
+    page.get_by_role("button", name="Undo the last change").click()
+    says(page, "classes", "taken back")
+    assert totals(page) == {name: 6, "blue": 6, "rose 9": 2}
+
+
+def test_a_name_that_stays_is_no_change_and_without_the_token_none_is_made(opened):
+    page = opened(token=TOKEN)
+    page.evaluate("token => sessionStorage.setItem('acil-token', token)", TOKEN)
+    page.reload()
+    teach(page, "red", number=2)
+    rename(page, "red", "red").get_by_role("button", name="Rename", exact=True).click()
+    playwright.expect(page.get_by_role("dialog")).to_be_hidden()
+    playwright.expect(page.locator("#classes-status")).to_be_empty()
+    page.locator("#token").fill("wrong")
+    rename(page, "red", "rose").get_by_role("button", name="Rename", exact=True).click()
+    says(page, "classes", "enter it under “Token”")
+    playwright.expect(page.get_by_role("dialog")).to_be_hidden()
+    playwright.expect(page.locator("#token")).to_be_focused()
+    assert totals(page) == {"red": 2}
+
+
+def suggested(page, images, status):
+    page.set_input_files("#suggest-files", images)
+    says(page, "suggest", status)
+    return [text.split()[0] for text in page.locator("#suggestions img").evaluate_all(ALTS)]
+
+
+ALTS = "all => all.map(e => e.alt)"
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_what_to_teach_next_comes_first_and_is_taught_in_one_click(opened, viewport):
+    page = opened(viewport, max_images=4)
+    teach(page, "red", "blue")
+    page.get_by_text("Teach these next").click()
+    learnt, plain = files("red", 2), [*files("blue", 7, seed=3), *files("red", 7, seed=3)]
+    given = [*learnt, *plain, bad_file("a.txt"), *files("between", 2)]
+    status = "10 images to teach next, the best first. 2 were taught before, or came twice. 1 image"
+    order = suggested(page, given, f"{status} cannot be used.")
+    # As the library orders all of them at once.
+    images = [file["buffer"] for file in given if file["name"] != "a.txt"]
+    names = [file["name"] for file in given if file["name"] != "a.txt"]
+    store = page.service.store
+    expected = store.published.snapshot.suggest(store.reader.prepare(images))[:10]
+    shown = page.locator("#suggestions img").evaluate_all(ALTS)
+    assert shown == [names[int(one.image.split()[1]) - 1] for one in expected]
+    assert order[0] == "between"
+    first = page.locator("#suggestions .answer").first
+    likely = first.locator(".bars .name").all_inner_texts()
+    assert first.locator(".correction .quiet").all_inner_texts() == likely
+    first.get_by_role("button", name=likely[0], exact=True).click()
+    playwright.expect(first.locator(".status")).to_contain_text(f"Learnt as “{likely[0]}”, and saved.")
+    assert sum(totals(page).values()) == 31
+    again = page.get_by_role("button", name="Order the 18 images that are left")
+    again.click()
+    says(page, "suggest", "10 images to teach next")
+    assert shown[0] not in page.locator("#suggestions img").evaluate_all(ALTS)
+    # Taken back, it may be taught again.
+    page.get_by_role("button", name="Undo the last change").click()
+    says(page, "classes", "taken back")
+    playwright.expect(page.locator("#suggestions li")).to_have_count(0)
+    page.get_by_role("button", name="Order the 18 images that are left").click()
+    says(page, "suggest", "10 images to teach next")
+    suggested(page, learnt, "Nothing to teach here. 2 were taught before")
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_change_that_is_refused_for_what_it_would_lose_is_shown_as_such(opened, place, viewport):
+    page = opened(viewport, held_out=place / "held-out", max_drop=2.5)
+    playwright.expect(page.locator("#gate-note")).to_contain_text("lose more than 2.5 points is refused")
+    teach(page, "red", "blue", "green", number=5)
+    send(page, "red", files("green", 40, seed=5))
+    says(page, "teach", "This change was refused, and nothing was changed: on 12 held-out samples")
+    playwright.expect(page.locator("#comparison-heading")).to_have_text("The last change was refused")
+    lines = page.locator("#comparison-rows tr").all_inner_texts()
+    assert [line.split("\t")[:2] for line in lines] == [
+        ["Classes known at both times", "100.0 %"],
+        ["green", "100.0 %"],
+    ]
+    playwright.expect(page.locator("#verdict.less")).to_contain_text("It would have been worse")
+    assert totals(page) == {"blue": 5, "green": 5, "red": 5}
+    # Asking changes nothing of it, the next change does.
+    predicted(page, "red")
+    playwright.expect(page.locator("#comparison-heading")).to_have_text("The last change was refused")
+    page.get_by_role("button", name="Remove these images").click()
+    teach(page, "white", number=5)
+    playwright.expect(page.locator("#comparison-heading")).to_contain_text("after teaching “white”")
 
 
 def test_more_images_than_a_request_may_have_are_sent_in_parts(opened):
@@ -381,7 +502,7 @@ def test_teaching_learns_the_good_files_and_names_the_bad_ones(opened):
     says(page, "forget-dialog", "1 of 2 images cannot be used; nothing was changed. a.txt: It is not an")
     page.get_by_role("dialog").get_by_role("button", name="Remove a.txt").click()
     page.get_by_role("dialog").get_by_role("button", name="Forget", exact=True).click()
-    says(page, "forget", "Forgot 1 image")
+    says(page, "classes", "Forgot 1 image")
     assert totals(page) == {"red": 2}
 
 
@@ -433,22 +554,22 @@ def test_images_are_taken_out_one_by_one(opened):
 
 
 @pytest.mark.parametrize(
-    ("viewport", "screens"), [(PHONE, 2.3), (DESKTOP, 1.5)], ids=["phone", "desktop"]
+    ("viewport", "screens"), [(PHONE, 2.4), (DESKTOP, 1.5)], ids=["phone", "desktop"]
 )
 def test_page_with_many_classes_is_as_high_as_with_a_dozen(opened, place, viewport, screens):
     page = opened(viewport, token=TOKEN, held_out=place / "held-out")
     store = page.service.store
 
-    def learn(names):
+    def add(names):
         images = [image for name in names for image in images_of(name, 1)]
-        store.change("learn", store.reader.prepare(images, names))
+        learn(store, images, names)
         page.reload()
         playwright.expect(page.locator("#classes tbody tr")).to_have_count(len(totals(page)))
         return page.evaluate("() => document.documentElement.scrollHeight")
 
-    learn(["red", "blue"])
-    few = learn([f"kind {i:03}" for i in range(10, 22)])
-    many = learn([f"kind {i:03}" for i in range(22, 210)])
+    add(["red", "blue"])
+    few = add([f"kind {i:03}" for i in range(10, 22)])
+    many = add([f"kind {i:03}" for i in range(22, 210)])
     assert many == few
     assert many <= screens * viewport["height"]
     top = "e => e.getBoundingClientRect().top"
@@ -471,8 +592,7 @@ def test_long_lists_are_searched_and_small_classes_marked(opened):
     page = opened(PHONE)
     names = [f"kind {i}" for i in range(12)]
     for number, name in enumerate(names):
-        samples = page.service.store.reader.prepare(images_of(name, 3 + number % 3), name)
-        page.service.store.change("learn", samples)
+        learn(page.service.store, images_of(name, 3 + number % 3), name)
     page.reload()
     rows(page, 12)
     playwright.expect(page.locator("#classes .few")).to_have_count(8)
@@ -504,7 +624,7 @@ def test_keyboard_reaches_everything_and_everything_has_a_name(opened):
     rows(page, 2)
     page.locator("body").click(position={"x": 1, "y": 1})
     reached = []
-    for _ in range(12):
+    for _ in range(16):
         page.keyboard.press("Tab")
         reached.append(
             page.evaluate(
@@ -513,7 +633,8 @@ def test_keyboard_reaches_everything_and_everything_has_a_name(opened):
             )
         )
     wanted = ["predict-files", "predict-camera", "class-name", "teach-files", "teach-camera"]
-    wanted += ["teach-button", "Forget images of blue", "Forget images of red"]
+    wanted += ["teach-button", "Teach these next", "Rename blue", "Forget images of blue"]
+    wanted += ["Rename red", "Forget images of red"]
     places = [reached.index(name) for name in wanted]
     assert places == sorted(places)
     unnamed = page.evaluate(
@@ -597,6 +718,6 @@ def test_description_of_the_interface_is_shown(opened):
     page = opened()
     page.get_by_role("link", name="HTTP interface").click()
     playwright.expect(page.get_by_role("heading", name="POST /predict")).to_be_visible()
-    playwright.expect(page.locator("main section")).to_have_count(7)
+    playwright.expect(page.locator("main section")).to_have_count(10)
     undo = page.locator("section", has=page.get_by_role("heading", name="POST /undo"))
     playwright.expect(undo).to_contain_text('curl -H "Authorization: Bearer $ACIL_TOKEN" -X POST http')

@@ -191,6 +191,36 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (("--max-drop", "1"), 2, "give both"),
+        (("--gate", "held-out", "--held-out", "held-out"), 2, "one of both"),
+        (("--gate", "nowhere"), 1, "There are no held-out samples at nowhere"),
+        (("--gate", "held-out", "--max-drop", "101"), 2, "--max-drop"),
+    ],
+)
+def test_options_of_the_gate_belong_together(place, tmp_path, monkeypatch, options, code, told):
+    monkeypatch.chdir(place)
+    result = CliRunner().invoke(app, ["serve", str(tmp_path / "m.acil"), *options])
+    assert result.exit_code == code
+    assert told in result.output or told in str(result.exception)
+
+
+def test_a_served_model_refuses_what_makes_it_worse(place, tmp_path):
+    options = ("--backbone", f"onnx:{place / 'network.onnx'}", "--no-token")
+    gate = ("--gate", place / "held-out", "--max-drop", "1")
+    with (
+        started("m.acil", *options, *gate, cwd=tmp_path) as (_, address),
+        Client(base_url=address, timeout=60) as served,
+    ):
+        for name in ("red", "blue", "green"):
+            assert served.teach(name, images_of(name, 5)).status_code == 200
+        assert served.get("/model").json()["max_drop"] == 1
+        assert served.teach("red", images_of("green", 40, seed=5)).status_code == 409
+    assert describe(tmp_path / "m.acil")["counts"] == [5, 5, 5]
+
+
 @pytest.mark.slow
 def test_kill_at_fifty_moments_leaves_the_old_or_the_new_model(place, tmp_path):
     """The file always loads; it holds what was answered, or also what was being taught."""

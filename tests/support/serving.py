@@ -17,6 +17,7 @@ from PIL import Image
 from acil.serve.server import Server, listen
 from acil.serve.service import Service
 from acil.serve.settings import Settings
+from acil.serve.store import Store
 from support.pictures import COLOURS, picture
 
 TOKEN = "a-token-of-the-tests-1234"
@@ -114,6 +115,11 @@ def started(*arguments: object, cwd: Path, **environment: str):
     finally:
         process.kill()
         process.communicate()
+
+
+def learn(store: Store, *given: object) -> None:
+    """Have a served model learn samples, or images and their classes, without a request."""
+    store.change(lambda file: file.learn(*given))
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:

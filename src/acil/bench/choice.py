@@ -147,20 +147,22 @@ class Search:
             raise InputError(f"Values of γ must differ in their first six digits. Got {self.gammas}.")
         if any("gamma" in changes for changes in (self.changes, *self.candidates.values())):
             raise InputError("γ is chosen among those of --gammas, for each candidate. Leave out gamma.")
-        given = {name: value for name, value in self.changes.items() if name.startswith("data.")}
-        options = {name.removeprefix("data."): parse_value(value) for name, value in given.items()}
+        data_changes = {name: value for name, value in self.changes.items() if name.startswith("data.")}
+        options = {
+            name.removeprefix("data."): parse_value(value) for name, value in data_changes.items()
+        }
         data = load(self.dataset, self.root, **options)
         base = data.default_base if self.base is None else self.base
         order = class_order(self.order, len(data.class_names))
         if not 1 <= base <= len(order):
             raise InputError(f"The base must have from 1 to {len(order)} classes. Got {base}.")
         # From here on there are neither test images nor new classes.
-        kept = restrict(data, order[:base])
-        self.images, self.labels, self.n_classes = kept.train, kept.train_labels, base
-        self.class_names = kept.class_names
+        base_data = restrict(data, order[:base])
+        self.images, self.labels, self.n_classes = base_data.train, base_data.train_labels, base
+        self.class_names = base_data.class_names
         if not self.images.has_pixels:
             raise InputError("A recipe is chosen by training networks, and this data set has no images.")
-        shared = {name: value for name, value in self.changes.items() if name not in given}
+        shared = {name: value for name, value in self.changes.items() if name not in data_changes}
         reference = changed(recipe(self.recipe or data.default_recipe), shared)
         self.recipes = {REFERENCE: reference}
         for name, changes in self.candidates.items():
@@ -181,11 +183,11 @@ class Search:
         inputs: dict[str, int] = {}
         for key, (chosen, names) in self._networks().items():
             for number in self.splits:
-                left = [name for name in names if (name, number) not in done]
-                inputs |= {name: inputs.get(name, 0) for name in left}
-                if left and not self._stored(key, number).exists():
+                remaining = [name for name in names if (name, number) not in done]
+                inputs |= {name: inputs.get(name, 0) for name in remaining}
+                if remaining and not self._stored(key, number).exists():
                     # The other candidates share its network.
-                    inputs[left[0]] += self._inputs(chosen, number)
+                    inputs[remaining[0]] += self._inputs(chosen, number)
         waiting = [name for name in self.recipes if name in inputs]
         finished = [name for name in self.recipes if name not in inputs]
         lines = [f"  {name}: {inputs[name] / 1e6:.3g} million network inputs" for name in waiting]
@@ -227,11 +229,13 @@ class Search:
         Each is judged at its best γ of those tried, the same for all its splits. ``difference`` and its
         ``error``, the standard error over the splits, are to the reference on the same splits.
         """
-        found: dict[str, dict[int, dict[str, Any]]] = {}
+        by_candidate: dict[str, dict[int, dict[str, Any]]] = {}
         for record in self._found():
-            found.setdefault(record["candidate"], {})[record["split"]] = record
-        reference = found.get(REFERENCE, {})
-        return [_row(name, found[name], reference) for name in self.recipes if name in found]
+            by_candidate.setdefault(record["candidate"], {})[record["split"]] = record
+        reference = by_candidate.get(REFERENCE, {})
+        return [
+            _row(name, by_candidate[name], reference) for name in self.recipes if name in by_candidate
+        ]
 
     def _found(self) -> list[dict[str, Any]]:
         """Return what is recorded of these candidates; their names may have stood for others."""
@@ -245,12 +249,12 @@ class Search:
 
     def _networks(self) -> dict[str, tuple[Recipe, list[str]]]:
         """Return the key of each network to train, its recipe, and the candidates that share it."""
-        found: dict[str, tuple[Recipe, list[str]]] = {}
+        networks: dict[str, tuple[Recipe, list[str]]] = {}
         for name, chosen in self.recipes.items():
             values = to_dict(chosen)
             key = self._hash([values[part] for part in ("backbone", "backbone_options", "training")])
-            found.setdefault(key, (chosen, []))[1].append(name)
-        return found
+            networks.setdefault(key, (chosen, []))[1].append(name)
+        return networks
 
     def _evaluate(
         self,
@@ -362,8 +366,8 @@ class Search:
 
     def _hash(self, values: list[Any]) -> str:
         order = canonical_order(self.order)
-        own = [] if self.split_base is None else [self.split_base]
-        return digest([self.images.identity, order, self.n_classes, *own, _HELD_OUT, *values])[:12]
+        sizes = [] if self.split_base is None else [self.split_base]
+        return digest([self.images.identity, order, self.n_classes, *sizes, _HELD_OUT, *values])[:12]
 
 
 def curves(
@@ -378,7 +382,7 @@ def curves(
     Features have shape (n, d), and so have the rows of each view that the head, a new one, learns; γ is
     relative to trace(gram)/d of the phase.
     """
-    found: dict[str, list[float]] = {f"{gamma:g}": [] for gamma in gammas}
+    by_gamma: dict[str, list[float]] = {f"{gamma:g}": [] for gamma in gammas}
     seen = 0
     for end in split.ends:
         new = (split.labels >= seen) & (split.labels < end) & ~split.held_out
@@ -386,27 +390,27 @@ def curves(
             head.partial_fit(view[new], split.labels[new])
         seen = end
         judged = (split.labels < end) & split.held_out
-        for gamma, accuracies in zip(gammas, found.values(), strict=True):
+        for gamma, accuracies in zip(gammas, by_gamma.values(), strict=True):
             head.set_gamma(gamma, relative=True)
             predictions = head.predict(features[judged]).cpu()
             accuracies.append(round(accuracy(predictions, split.labels[judged]), 4))
-    return found
+    return by_gamma
 
 
 def _row(
-    name: str, own: Mapping[int, Mapping[str, Any]], reference: Mapping[int, Mapping[str, Any]]
+    name: str, by_split: Mapping[int, Mapping[str, Any]], reference: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    gamma = _best_gamma([*own.values()])
-    mean = {split: fmean(record["accuracy"][gamma]) for split, record in own.items()}
+    gamma = _best_gamma([*by_split.values()])
+    mean = {split: fmean(record["accuracy"][gamma]) for split, record in by_split.items()}
     row = {
         "candidate": name,
-        "splits": sorted(own),
+        "splits": sorted(by_split),
         "gamma": float(gamma),
         "average": fmean(mean.values()),
-        "last": fmean(record["accuracy"][gamma][-1] for record in own.values()),
-        "network_inputs": sum(record["network_inputs"] for record in own.values()),
+        "last": fmean(record["accuracy"][gamma][-1] for record in by_split.values()),
+        "network_inputs": sum(record["network_inputs"] for record in by_split.values()),
     }
-    shared = sorted(set(own) & set(reference))
+    shared = sorted(set(by_split) & set(reference))
     if shared and name != REFERENCE:
         theirs = _best_gamma([reference[split] for split in shared])
         pairs = [mean[split] - fmean(reference[split]["accuracy"][theirs]) for split in shared]

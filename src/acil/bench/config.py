@@ -86,8 +86,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     values = {**defaults(str(values.get("suite")), values.get("dataset")), **values}
     known = {item.name for item in dataclasses.fields(RunConfig)}
     result: dict[str, Any] = {name: {} for name in _GROUPS.values()}
-    for given, value in values.items():
-        name = _FLAGS.get(given, given)
+    for flag, value in values.items():
+        name = _FLAGS.get(flag, flag)
         group, dot, rest = name.partition(".")
         if dot and rest and group in _GROUPS:
             result[_GROUPS[group]][rest] = parse_value(value)
@@ -114,13 +114,13 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         items = getattr(config, name)
         if not items or len(set(items)) != len(items):
             raise InputError(f"{name} must name at least one item, each once, got {items!r}.")
-    for name, least, found in (
+    for name, least, count in (
         ("phases", 1, min(config.phases)),
         ("jobs", 1, config.jobs),
         ("seeds", 0, min(config.seeds)),
     ):
-        if found < least:
-            raise InputError(f"{name} must be at least {least}, got {found}.")
+        if count < least:
+            raise InputError(f"{name} must be at least {least}, got {count}.")
     if max(config.seeds) >= 2**63:
         raise InputError(f"seeds must be below 2**63, got {max(config.seeds)}.")
     return config

@@ -160,12 +160,12 @@ def _together(group: Group) -> AbstractContextManager[None]:
     return group.together() if group.size > 1 else nullcontext()
 
 
-def _restore(prepared: PreparedRun, method: Method, found: tuple[int, dict[str, Any]] | None) -> int:
+def _restore(prepared: PreparedRun, method: Method, saved: tuple[int, dict[str, Any]] | None) -> int:
     """Load the last state of an interrupted job; return the last phase learnt, -1 if none.
 
     In a group, what rank 0 has found counts.
     """
-    content = share(None if found is None else {**found[1], _PHASE: found[0]}, prepared.group)
+    content = share(None if saved is None else {**saved[1], _PHASE: saved[0]}, prepared.group)
     if content is None:
         return -1
     learnt = int(content.pop(_PHASE))
@@ -212,8 +212,8 @@ class Recorder:
 
     def saved_state(self) -> tuple[int, dict[str, Any]] | None:
         """Return the last phase learnt and the state after it, if all phases up to it are recorded."""
-        found = self.state.load()
-        learnt = -1 if found is None else found[0]
+        saved = self.state.load()
+        learnt = -1 if saved is None else saved[0]
         # A user may have removed a damaged line: what it recorded is learnt again.
         complete = all(
             (key(self.labels[k]), index) in self.written
@@ -221,7 +221,7 @@ class Recorder:
             for index, phase in enumerate(lasts)
             if phase <= learnt
         )
-        return found if complete else None
+        return saved if complete else None
 
     def phase(self, phase: int, tests: Tests, memory: MemoryUse, seconds: float) -> None:
         """Record what one phase of the job gave, for each grouping that has a phase ending here."""

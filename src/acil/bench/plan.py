@@ -58,7 +58,7 @@ MEMORY_RULE = "memory_rule"
 
 
 def variants(
-    suite: str, settings: Mapping[str, Any], own: Mapping[str, Any], expands: bool = True
+    suite: str, settings: Mapping[str, Any], recorded: Mapping[str, Any], expands: bool = True
 ) -> list[dict[str, Any]]:
     """Return the settings of each variant; what the user set stays, except what the suite varies.
 
@@ -70,9 +70,9 @@ def variants(
         raise InputError(f"There is no suite {suite!r}. Known: {', '.join(SUITES)}.")
     fixed = {name: value for name, value in settings.items() if name not in ("widths", "budgets")}
     varied = _VARIANTS[suite]
-    if suite == "memory" and MEMORY_RULE in own:
+    if suite == "memory" and MEMORY_RULE in recorded:
         budgets = _numbers("budgets", settings.get("budgets", _BUDGETS))
-        strict = ", strict" if str(own[MEMORY_RULE]).endswith("strict") else ""
+        strict = ", strict" if str(recorded[MEMORY_RULE]).endswith("strict") else ""
         varied = [{MEMORY_RULE: f"{budget} per class{strict}"} for budget in budgets]
     elif not expands:
         varied = [{}]
@@ -106,11 +106,11 @@ def defaults(suite: str, dataset: str | None) -> dict[str, Any]:
     >>> defaults("table1", "imagenet:ilsvrc")["recipe"]
     'imagenet'
     """
-    found = dict(DEFAULTS.get(suite, {}))
-    head = str(dataset or found.get("dataset")).partition(":")[0]
+    values = dict(DEFAULTS.get(suite, {}))
+    head = str(dataset or values.get("dataset")).partition(":")[0]
     if head in DATASET_DEFAULTS:
-        found |= DATASET_DEFAULTS[head] | ({"recipe": "imagenet"} if "recipe" in found else {})
-    return found
+        values |= DATASET_DEFAULTS[head] | ({"recipe": "imagenet"} if "recipe" in values else {})
+    return values
 
 
 def _numbers(name: str, values: Any) -> list[int]:
@@ -118,10 +118,10 @@ def _numbers(name: str, values: Any) -> list[int]:
         # As on the command line: 5,10,50
         parts = [part.strip() for part in values.split(",")]
         values = [int(part) for part in parts] if all(part.isdecimal() for part in parts) else values
-    found = values if isinstance(values, list | tuple) else [values]
-    if not found or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in found):
+    numbers = values if isinstance(values, list | tuple) else [values]
+    if not numbers or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in numbers):
         raise InputError(f"settings.{name} must be whole numbers of at least 1, got {values!r}.")
-    return list(found)
+    return list(numbers)
 
 
 def phases(n_classes: int, base: int, n_phases: int) -> Grouping:
@@ -137,19 +137,19 @@ def phases(n_classes: int, base: int, n_phases: int) -> Grouping:
     """
     if not 0 <= base <= n_classes:
         raise InputError(f"base must be between 0 and the {n_classes} classes there are, got {base}.")
-    left = n_classes - base
+    remaining = n_classes - base
     if n_phases < 1:
         raise InputError(f"The number of phases must be at least 1, got {n_phases}.")
-    if left == 0:
+    if remaining == 0:
         raise InputError(
             f"A base of {base} out of {n_classes} classes leaves none to learn. Use a smaller base."
         )
-    if n_phases > left:
+    if n_phases > remaining:
         raise InputError(
             f"{n_phases} phases need at least {n_phases} classes, but a base of {base} out of "
-            f"{n_classes} leaves {left}. Use at most {left} phases."
+            f"{n_classes} leaves {remaining}. Use at most {remaining} phases."
         )
-    size, longer = divmod(left, n_phases)
+    size, longer = divmod(remaining, n_phases)
     stops = list(accumulate((size + (k < longer) for k in range(n_phases)), initial=base))
     parts = [tuple(range(start, stop)) for start, stop in pairwise(stops)]
     return (tuple(range(base)), *parts) if base else tuple(parts)
@@ -182,11 +182,11 @@ def ends(grouping: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 def families(groupings: dict[int, Grouping]) -> list[dict[int, Grouping]]:
     """Collect groupings that one pass can serve, beginning with the finest."""
-    left = dict(sorted(groupings.items(), key=lambda item: -len(item[1])))
+    remaining = dict(sorted(groupings.items(), key=lambda item: -len(item[1])))
     families = []
-    while left:
-        finest = next(iter(left.values()))
-        family = {k: g for k, g in left.items() if set(ends(g)) <= set(ends(finest))}
-        left = {k: g for k, g in left.items() if k not in family}
+    while remaining:
+        finest = next(iter(remaining.values()))
+        family = {k: g for k, g in remaining.items() if set(ends(g)) <= set(ends(finest))}
+        remaining = {k: g for k, g in remaining.items() if k not in family}
         families.append(family)
     return families

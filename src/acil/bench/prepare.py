@@ -105,14 +105,14 @@ class PreparedRun:
         A method whose state does not depend on the grouping of classes into phases learns in the finest
         grouping asked for; groupings whose phases end at the same classes are read off on the way.
         """
-        config, given = self.config, self.config.settings
-        _check_names(given, config.methods)
-        own = {}
+        config, chosen = self.config, self.config.settings
+        _check_names(chosen, config.methods)
+        by_method = {}
         for name in config.methods:
             method = resolve(name)
             # A user's own method may have an expansion without saying so.
             expands = ":" in name or method.analytic_heads > 0
-            own[name] = variants(config.suite, given, method.recorded_settings(given), expands)
+            by_method[name] = variants(config.suite, chosen, method.recorded_settings(chosen), expands)
         skipped = self.left_out
         methods = [name for name in config.methods if name not in skipped]
         if not methods:
@@ -124,7 +124,7 @@ class PreparedRun:
             Job(name, settings, seed, max(covers.values(), key=len), covers)
             for seed in config.seeds
             for name in methods
-            for settings in own[name]
+            for settings in by_method[name]
             for covers in self._groupings(seed, self._serves_all(resolve(name)))
             if any(has_column(config.suite, name, k, config.dataset) for k in covers)
         ]
@@ -148,13 +148,13 @@ class PreparedRun:
         asked, protocol = self.config.phases, self.protocol
         if isinstance(protocol, SiBlurry):
             return [{k: protocol.grouping(self.data, k, seed)} for k in asked]
-        found = {k: phases(self.n_classes, self.base, k) for k in asked}
-        return families(found) if together else [{k: grouping} for k, grouping in found.items()]
+        groupings = {k: phases(self.n_classes, self.base, k) for k in asked}
+        return families(groupings) if together else [{k: grouping} for k, grouping in groupings.items()]
 
     @property
     def left_out(self) -> dict[str, str]:
         """The methods that cannot learn these data with this network and protocol, and why."""
-        found = {}
+        reasons = {}
         for name in self.config.methods:
             method = resolve(name)
             why = method.refusal(self.data.train, self.config.settings)
@@ -163,8 +163,8 @@ class PreparedRun:
             if self.protocol.classes_return and not method.classes_return:
                 why = f"it cannot learn classes that come back, as they do in {self.config.protocol}"
             if why:
-                found[name] = why
-        return found
+                reasons[name] = why
+        return reasons
 
     def is_finished(self, job: Job, done: Set[tuple[Any, ...]]) -> bool:
         """Say whether a job has a summary for each of its K; see `acil.bench.records.finished`."""
@@ -302,7 +302,7 @@ def prepare(
         data, base = restrict(data, _streamed(len(data.class_names), base)), 0
     n_features = _count_features(data, chosen, backbone, device)
     cache = FeatureCache(None if out is None else out / "checkpoint" / "features")
-    given = (backbone, name, classifier)
+    start = (backbone, name, classifier)
     return PreparedRun(
         config,
         chosen,
@@ -311,7 +311,7 @@ def prepare(
         base,
         n_features,
         device,
-        *given,
+        *start,
         cache,
         progress,
         group or Group(device),
@@ -342,10 +342,14 @@ def _told_as_work(progress: ProgressListener) -> Callable[[str, int, int | None]
 
 def _check_names(settings: Mapping[str, Any], methods: Sequence[str]) -> None:
     """Raise an `InputError` if a setting belongs to no method at all, as a misspelt one does."""
-    found = [resolve(name).setting_names() for name in {*methods, *(available() if settings else ())}]
-    if None in found:
+    setting_names = [
+        resolve(name).setting_names() for name in {*methods, *(available() if settings else ())}
+    ]
+    if None in setting_names:
         return
-    known = {*METHOD_SETTINGS, "widths", "budgets", "increment"}.union(*(names or () for names in found))
+    known = {*METHOD_SETTINGS, "widths", "budgets", "increment"}.union(
+        *(names or () for names in setting_names)
+    )
     for name in settings:
         if name.partition(".")[0] not in known:
             near = difflib.get_close_matches(name, known, 3, 0.5)
@@ -353,7 +357,7 @@ def _check_names(settings: Mapping[str, Any], methods: Sequence[str]) -> None:
             raise InputError(f"No method has a setting {name!r}.{hint} See docs/methods.md.")
 
 
-def told_left_out(found: Mapping[str, str]) -> str:
+def told_left_out(left_out: Mapping[str, str]) -> str:
     """Return the sentence about methods that are left out.
 
     Examples
@@ -361,7 +365,7 @@ def told_left_out(found: Mapping[str, str]) -> str:
     >>> told_left_out({"bic": "no images", "fecam": "negative features", "lwf": "no images"})
     'Left out: bic, lwf (no images); fecam (negative features).'
     """
-    reasons = {why: [name for name in found if found[name] == why] for why in found.values()}
+    reasons = {why: [name for name in left_out if left_out[name] == why] for why in left_out.values()}
     parts = [f"{', '.join(names)} ({why})" for why, names in reasons.items()]
     return f"Left out: {'; '.join(parts)}."
 
@@ -386,8 +390,8 @@ class UntrainableBackbone(Backbone):
 def _named_backbone(spec: str, device: torch.device) -> tuple[Backbone, str]:
     """Return a network that was trained elsewhere, and how records name it."""
     kind, _, rest = spec.partition(":")
-    own = bool(rest) and kind not in ("timm", "torchvision", "onnx", "module")
-    embedder = open_network(f"module:{spec}" if own else spec, device)
+    is_module = bool(rest) and kind not in ("timm", "torchvision", "onnx", "module")
+    embedder = open_network(f"module:{spec}" if is_module else spec, device)
     name = f"onnx:{Path(rest).name}" if kind == "onnx" else spec
     torch_backbone = embedder.backbone if isinstance(embedder, TorchEmbedder) else None
     return torch_backbone or UntrainableBackbone(embedder), f"{name}@{embedder.weights[:_SHORT]}"
@@ -437,12 +441,12 @@ def _check_backbone(
         "order": (order, config.order),
         "base": (max(base, int(metadata.get("base_classes", base))), base),
     }
-    for name, (found, wanted) in checks.items():
-        if found != wanted:
+    for name, (stored, wanted) in checks.items():
+        if stored != wanted:
             raise InputError(
-                f"The backbone {config.backbone} was trained with {name} = {found!r}, but this run has "
+                f"The backbone {config.backbone} was trained with {name} = {stored!r}, but this run has "
                 f"{wanted!r}: it would have seen classes that are called new. Take another backbone or "
-                f"set --{name} {found}."
+                f"set --{name} {stored}."
             )
     others = sorted({*metadata.get("trained_on", ())} - {*names})
     if others:

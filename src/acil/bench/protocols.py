@@ -124,11 +124,11 @@ class LongTailed(Protocol):
         """Return the data with fewer training samples."""
         there = torch.bincount(data.train_labels, minlength=len(data.class_names)).tolist()
         generator = np.random.RandomState(_TAIL_SEED)
-        kept = []
+        chosen = []
         for label, size in enumerate(tail_sizes(max(there), len(there))):
-            own = torch.nonzero(data.train_labels == label).flatten()
-            kept.append(own[torch.from_numpy(generator.permutation(len(own))[:size])])
-        rows = torch.cat(kept).sort().values
+            members = torch.nonzero(data.train_labels == label).flatten()
+            chosen.append(members[torch.from_numpy(generator.permutation(len(members))[:size])])
+        rows = torch.cat(chosen).sort().values
         train = data.train.subset(rows).alone()
         return dataclasses.replace(data, train=train, train_labels=data.train_labels[rows])
 
@@ -170,12 +170,12 @@ class SiBlurry(Protocol):
     def grouping(self, data: Dataset, n_tasks: int, seed: int) -> Grouping:
         """Return the classes that each task is the first to show."""
         known: set[int] = set()
-        found = []
+        groups = []
         for rows in self.split(data, n_tasks, seed):
             new = {*data.train_labels[rows].tolist()} - known
             known |= new
-            found.append(tuple(sorted(new)))
-        return tuple(found)
+            groups.append(tuple(sorted(new)))
+        return tuple(groups)
 
     def stops(self, first: int, last: int) -> list[int]:
         """Return multiples of `TESTED_EVERY`, and both ends."""
@@ -253,7 +253,7 @@ def si_blurry(labels: Tensor, n_classes: int, n_tasks: int, seed: int) -> tuple[
 
     disjoint = torch.split(order[:n_disjoint], cut(n_disjoint))
     blurry = torch.split(order[n_disjoint : n_disjoint + n_blurry], cut(n_blurry))
-    own, shared = (
+    disjoint_rows, shared = (
         [torch.nonzero(torch.isin(labels, classes)).flatten() for classes in groups]
         for groups in (disjoint, blurry)
     )
@@ -262,7 +262,7 @@ def si_blurry(labels: Tensor, n_classes: int, n_tasks: int, seed: int) -> tuple[
     pool = torch.cat([rows[:count] for rows, count in zip(shared, moved, strict=True)])
     pool = pool[torch.randperm(len(pool), generator=generator)] if sum(moved) else pool
     tasks = []
-    for rows, mine, count in zip(own, shared, moved, strict=True):
+    for rows, mine, count in zip(disjoint_rows, shared, moved, strict=True):
         together = torch.cat([rows, mine[count:], pool[:count]])
         pool = pool[count:]
         tasks.append(together[torch.randperm(len(together), generator=generator)])

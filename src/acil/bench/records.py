@@ -301,7 +301,7 @@ def check_record(record: Mapping[str, Any]) -> None:
         raise InputError(
             f"A record's kind must be one of {', '.join(REQUIRED)}. Got {reprlib.repr(kind)}."
         )
-    for name, (test, words) in {**OPTIONAL, **REQUIRED[kind]}.items():
+    for name, (test, words) in {**REQUIRED[kind], **OPTIONAL}.items():
         if name not in record:
             if name in REQUIRED[kind]:
                 raise InputError(f"This {kind} record lacks {name}, which must be {words}.")

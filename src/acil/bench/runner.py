@@ -59,7 +59,7 @@ def run(
     with ExitStack() as stack:
         group = stack.enter_context(Group.join(config.device))
         directory: RunDirectory | None = None
-        left: list[int] = []
+        unfinished: list[int] = []
         with group.together():
             if config.jobs > 1 and group.size > 1:
                 raise InputError(
@@ -76,15 +76,15 @@ def run(
                 processes = {"processes": group.size} if group.size > 1 else {}
                 directory.records.append({**environment_record(prepared.device), **processes})
                 done = finished(directory.records.read())
-                left = [i for i, job in enumerate(jobs) if not prepared.is_finished(job, done)]
+                unfinished = [i for i, job in enumerate(jobs) if not prepared.is_finished(job, done)]
                 if skipped := prepared.left_out:
                     logger.warning("%s", told_left_out(skipped))
-        left = group.exchange(left)[0]
-        waiting = [jobs[i] for i in left]
+        unfinished = group.exchange(unfinished)[0]
+        waiting = [jobs[i] for i in unfinished]
         if config.jobs > 1 and len(waiting) > 1:
             failures = _run_side_by_side(prepared, waiting, out)
         else:
-            failures = [found for job in waiting if (found := attempt(prepared, job, directory))]
+            failures = [failure for job in waiting if (failure := attempt(prepared, job, directory))]
     _raise_for(failures, len(jobs))
     return out
 
@@ -121,8 +121,8 @@ def _run_side_by_side(prepared: PreparedRun, jobs: Sequence[Job], out: Path) -> 
     with futures.ThreadPoolExecutor(prepared.config.jobs, "job", *unheard) as pool:
         # The longest first, or the last one would run alone in the end.
         order = longest_first(prepared, jobs)
-        given = (spawn, prepared, out, processes, stopping)
-        threads = [pool.submit(_in_process, job, *given) for job in order]
+        shared = (spawn, prepared, out, processes, stopping)
+        threads = [pool.submit(_in_process, job, *shared) for job in order]
         try:
             return [failure for done in futures.as_completed(threads) if (failure := done.result())]
         finally:

@@ -1,6 +1,7 @@
 """The `acil` command. Each group of commands has a file; errors become exit codes here.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Results go to stdout, talk to stderr.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by a gate, 130 interrupted. Results go to stdout,
+talk to stderr.
 """
 
 from __future__ import annotations
@@ -14,9 +15,21 @@ import typer
 from typer.core import TyperGroup
 
 from acil import __version__
-from acil.cli import bench, classes, data, doctor, learn, models, predict, privacy, serve
+from acil.cli import (
+    bench,
+    classes,
+    data,
+    doctor,
+    history,
+    learn,
+    models,
+    predict,
+    privacy,
+    serve,
+    suggest,
+)
 from acil.cli.shared import is_rank_zero, plain, tell
-from acil.errors import ACILError, ProcessLostError
+from acil.errors import ACILError, GateError, ProcessLostError
 
 
 class _Commands(TyperGroup):
@@ -32,7 +45,7 @@ class _Commands(TyperGroup):
                 raise typer.Exit(0) from error
             # Messages quote files and names of files, which must not control the terminal.
             tell("error: " + "\n".join(map(plain, str(error).split("\n"))))
-            raise typer.Exit(1) from error
+            raise typer.Exit(3 if isinstance(error, GateError) else 1) from error
         except OSError as error:
             if error.filename is None:  # not of a file, such as stdout
                 raise
@@ -75,9 +88,11 @@ def _root(
 app.command("learn")(learn.learn)
 app.command("predict")(predict.predict)
 app.command("evaluate")(predict.evaluate)
+app.command("suggest")(suggest.suggest)
 app.command("embed")(predict.embed)
 app.command("forget")(learn.forget)
-app.command("undo")(learn.undo)
+app.command("undo")(history.undo)
+app.command("history")(history.history)
 app.command("rename")(classes.rename)
 app.command("merge-classes")(classes.merge_classes)
 app.command("merge")(models.merge)

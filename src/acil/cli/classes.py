@@ -54,7 +54,7 @@ def merge_classes(
     undo: Undo = True,
     as_json: AsJson = False,
 ) -> None:
-    """Make one class of several: exact, without their samples.
+    """Make one class of several, exactly and without samples.
 
     The model becomes the one that learnt all of their samples under the new name. It cannot tell them
     apart any more, and they cannot be separated but by `acil undo`.

@@ -37,7 +37,7 @@ def doctor(
     as_json: AsJson = False,
     speed: Annotated[bool, typer.Option(help="Measure speed, which takes some 3 seconds.")] = True,
 ) -> None:
-    """Show versions, devices, extras, and how fast this machine is."""
+    """Show versions, devices, extras and speed of this machine."""
     from rich.console import Console
 
     with Console(stderr=True).status("Examining this machine"):

@@ -1,4 +1,4 @@
-"""`acil learn`, `acil forget` and `acil undo`: add images to a model, remove them exactly, step back."""
+"""`acil learn` and `acil forget`: add images to a model, and remove them exactly."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from acil.cli.gate import HeldOut, MaxDrop, gate_of, require_gate, tell_measured
 from acil.cli.shared import (
     HEAD,
     AsJson,
@@ -48,6 +49,8 @@ def learn(
         ),
     ] = None,
     undo: Undo = True,
+    gate: HeldOut = None,
+    max_drop: MaxDrop = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     as_json: AsJson = False,
     **chosen: Any,
@@ -71,10 +74,11 @@ def learn(
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     _require_new(model, chosen)
+    require_gate(gate, max_drop)
     new = ImageClassifier(backbone, track=track is not False, **chosen)
     file = ModelFile(model, new=lambda: new, backbone=backbone, track=track, undo=undo)
 
-    def work(classifier: ImageClassifier) -> Any:
+    def work(classifier: Any) -> Any:
         _require_new(model, chosen)  # another process may have made it
         return classifier.learn(samples)
 
@@ -94,7 +98,9 @@ def learn(
             raise InputError("--backbone is for images: features have been made by a network already.")
         else:
             begin(HEAD)
-        report = file.change("learn", work).report
+        file.gate = gate_of(gate, max_drop, file, begin)
+        change = file.change("learn", work)
+    report = change.report
     tell_skipped(report.skipped)
     pairs = dict(report.twins)
     if before := [image for image in report.repeated if image not in pairs]:
@@ -121,18 +127,19 @@ def learn(
     rate = len(samples.digests) / samples.seconds if samples.seconds else None
     if as_json:
         facts = {"model": str(model), "seconds": seconds, "images_per_second": rate}
-        echo_json({**report.to_dict(), **facts})
+        echo_json({**report.to_dict(), **facts, "held_out": change.measured})
         return
     if not report.counts:
         typer.echo(f"nothing new: {model} is unchanged")
         return
-    _show_counts(report.counts, report.totals)
+    show_counts(report.counts, report.totals)
     learnt_now, known = counted(n_images, "sample"), counted(len(report.totals), "class", "classes")
     speed = "" if rate is None else f"features {rate:.0f} images/s, "
     typer.echo(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
+    tell_measured(change.measured)
     states = file.undo_left
     if states:
         tell(
@@ -163,10 +170,12 @@ def forget(
     images: LabelledImages,
     class_name: ClassName = None,
     undo: Undo = True,
+    gate: HeldOut = None,
+    max_drop: MaxDrop = None,
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Remove images: the model becomes the one that never learnt them.
+    """Remove images, as if they had never been learnt.
 
     Give the same files, under the same class. A class of which all images are given disappears. This is
     exact for the head, which is all that learns here; a network that was trained on these images still
@@ -174,20 +183,22 @@ def forget(
     """
     from acil.growing import ModelFile
 
+    require_gate(gate, max_drop)
     samples, labels = given(images, class_name)
     file = ModelFile(model, backbone=backbone, undo=undo)
     with shown_progress() as begin:
         if labels is not None:
             samples = file.prepare(samples, labels, progress=begin("images"))
+        file.gate = gate_of(gate, max_drop, file, begin)
         begin(HEAD)
         change = file.forget(samples)
     report, tracker = change.report, change.after.tracker
     receipts, receipt = change.receipt or (None, None)
     if as_json:
         facts = {"model": str(model), "receipt": receipt, "undo_left": file.undo_left}
-        echo_json({**report.to_dict(), **facts})
+        echo_json({**report.to_dict(), **facts, "held_out": change.measured})
         return
-    _show_counts(report.counts, report.totals)
+    show_counts(report.counts, report.totals)
     gone = [name for name in report.counts if name not in report.totals]
     if gone:
         typer.echo(f"no longer known: {', '.join(gone)}")
@@ -197,6 +208,7 @@ def forget(
     if tracker.known(samples.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     typer.echo(f"forgot {counted(number, 'sample')}: {now}. The network in front of it forgets nothing.")
+    tell_measured(change.measured)
     tell(
         f"Receipt: {receipts}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies."
@@ -216,48 +228,7 @@ def forget(
         )
 
 
-def undo(
-    model: Model,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Change nothing, and delete all earlier states.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Take back the last change of a model: learning or forgetting.
-
-    Up to ten earlier states are kept, in the folder .MODEL.undo beside the model, as long as they take
-    no more than 1 GiB. An undone change is gone: to have it again, learn or forget again.
-    """
-    from acil.core.files import describe
-    from acil.core.files.header import in_order
-    from acil.growing import ModelFile
-
-    file = ModelFile(model)
-    if remove:
-        number = file.remove_states()
-        tell(f"removed {counted(number, 'earlier state')} of {model}")
-        if as_json:
-            echo_json({"model": str(model), "removed": number, "undo_left": 0})
-        return
-
-    def compared(state: Path) -> tuple[dict[str, int], dict[str, int]]:
-        return _counts(describe(model)) if model.exists() else {}, _counts(describe(state))
-
-    (before, after), _ = file.undo(compared)
-    left = file.undo_left
-    if as_json:
-        echo_json({"model": str(model), "totals": after, "undo_left": left})
-        return
-    names = in_order(name for name in {*before, *after} if before.get(name) != after.get(name))
-    _show_counts({name: after.get(name, 0) - before.get(name, 0) for name in names}, after)
-    typer.echo(f"{model} is as it was before the last change; {counted(left, 'earlier state')} left")
-
-
-def _counts(header: dict[str, Any]) -> dict[str, int]:
-    return dict(zip(map(str, header["classes"]), header["counts"], strict=True))
-
-
-def _show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
+def show_counts(counts: dict[str, int], totals: dict[str, int]) -> None:
     """Print a table of classes: samples of this call, and samples in the model."""
     rows = [(name, count, totals.get(name, 0)) for name, count in counts.items()]
     typer.echo(table([("class", "samples", "in model"), *rows], right=(1, 2)))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from acil.cli.gate import HeldOut, MaxDrop, gate_of, require_gate, tell_measured
 from acil.cli.shared import (
     AsJson,
     Backbone,
@@ -49,7 +50,7 @@ _SCALED = " It has the mean and the deviation of each feature over the samples l
 
 
 def inspect(model: Model, as_json: AsJson = False) -> None:
-    """Show what a model knows, how it was made and what it stores."""
+    """Show what a model knows and stores, and how it was made."""
     from acil.core.files import describe
 
     report = describe(model)
@@ -72,7 +73,7 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
 
 
 def verify(model: Model, as_json: AsJson = False) -> None:
-    """Check that a model file is whole, and its parts belong together.
+    """Check that a model file is whole and fits together.
 
     Header, checksums, values; of a full model also whether its sums can be sums over samples, fit the
     counts of the classes, and give its weights and scores. Exit code 1 if anything is wrong.
@@ -196,27 +197,34 @@ def merge(
     models: Annotated[list[Path], typer.Argument(help="Two or more model files.", metavar="MODEL")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Model file to write.")],
     force: Force = False,
+    gate: HeldOut = None,
+    max_drop: MaxDrop = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge models of the same network: exact, without their images.
+    """Merge models of the same network, without their images.
 
-    An image that two of them have learnt counts twice. The settings of the first model stay.
+    Exact: the model becomes the one that would have learnt the images of all. An image that two of them
+    have learnt counts twice. The settings of the first model stay, and --gate compares with it.
     """
     if len(models) < 2:
         raise InputError("merge needs at least two models.")
     from acil.growing import ModelFile
 
     require_free(out, force)
+    require_gate(gate, max_drop)
+    file = ModelFile(out)
     with shown_progress() as begin:
+        file.gate = gate_of(gate, max_drop, ModelFile(models[0]), begin)
         begin("merging")
-        change = ModelFile(out).merge(models, force=force)
+        change = file.merge(models, force=force)
     totals = change.after.totals
     if as_json:
-        echo_json({"model": str(out), "totals": totals})
+        echo_json({"model": str(out), "totals": totals, "held_out": change.measured})
         return
     typer.echo(table(totals.items(), right=(1,)))
     known, learnt = counted(len(totals), "class", "classes"), counted(sum(totals.values()), "sample")
     typer.echo(f"{out} knows {known} from {learnt}")
+    tell_measured(change.measured)
     tell_recoverable(out, sum(change.report.counts.values()), f"{models[0]} and {out}")
 
 
@@ -239,7 +247,7 @@ def export(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Write a model as ONNX, as a small file, or as a private release.
+    """Write a model as ONNX, a small file or a private release.
 
     The ONNX graph takes pixels (uint8, RGB), or ids of tokens and a mask, and gives scores and
     probabilities; it is compared with PyTorch in onnxruntime before it is written. A script beside it
@@ -262,7 +270,7 @@ def export(
         require_free(path, force)
         if path.resolve() == model.resolve():
             raise InputError(f"{path} is the model itself. Give another name.")
-    from acil.encoders.images.stored import require_network
+    from acil.encoders.stored import require_network
     from acil.growing import ImageClassifier
     from acil.growing.export import export_onnx
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 import warnings
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from acil.cli.shared import (
     tell,
     tell_skipped,
 )
-from acil.errors import MissingExtraError
+from acil.errors import InputError, MissingExtraError
 from acil.extras import install
 
 #: Where one bad file should not hold up the others.
@@ -79,26 +78,61 @@ def predict(
     ] = None,
     skip_bad: SkipBad = True,
     format_: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write them here instead (.csv, .jsonl or .parquet)."),
+    ] = None,
+    sort: Annotated[
+        Path | None,
+        typer.Option(
+            "--sort-into",
+            help="Make a new folder here, with links to the images in a folder for each class, and for "
+            "unknown ones.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    copies: Annotated[bool, typer.Option("--copy", help="Copies instead of links.")] = False,
+    force: Force = False,
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
     """Name the class of images, with probabilities, or "unknown".
 
     A file that cannot be read is told on stderr, and the others are named; only if none can be read, the
-    command fails. With --strict it fails at any such file.
+    command fails. With --strict it fails at any such file. In CSV, a name that begins with =, +, - or @,
+    which a spreadsheet would run as a formula, has an apostrophe before it.
     """
     if as_json and format_ is Format.csv:
         raise typer.BadParameter("It contradicts --format csv: give one.", param_hint="--json")
+    if copies and sort is None:
+        raise typer.BadParameter("It belongs to --sort-into FOLDER: give both.", param_hint="--copy")
     from acil.encoders.images.listing import list_files
     from acil.growing import UNKNOWN_ABOVE, ImageClassifier
+    from acil.growing.outputs import (
+        require_new_folder,
+        require_table,
+        sort_into,
+        write_csv,
+        write_predictions,
+    )
 
+    if output is not None:
+        require_free(output, force)
+        require_table(output)
+    if sort is not None:
+        require_new_folder(sort)
     features = given_features(images)
+    if features is not None and sort is not None:
+        raise InputError("--sort-into needs images: rows of features are no files.")
     files = list_files(images) if features is None else features
     threshold = UNKNOWN_ABOVE if unknown_above is None else unknown_above or None
     with shown_progress() as begin:
         progress = begin("images" if features is None else HEAD, HEAD)
         classifier = ImageClassifier.load(model, backbone=backbone, inference=threshold is None)
         answers = classifier.classify(files, top, threshold, progress, skip_bad=skip_bad)
+        if output is not None:
+            write_predictions(answers, output)
+        sorted_ = None if sort is None else sort_into(sort, answers, copies)
     found = [prediction for prediction in answers if prediction.error is None]
     tell_skipped(prediction.error for prediction in answers if prediction.error is not None)
     if threshold is not None and found[0].novelty is None:
@@ -106,21 +140,14 @@ def predict(
     if as_json or format_ is Format.json:
         echo_json([prediction.to_dict() for prediction in answers])
     elif format_ is Format.csv:
-        _print_csv(found, top)
-    else:
+        write_csv(found, sys.stdout)
+    elif output is None and sort is None:
         _show(found)
-
-
-def _print_csv(found: list[Any], top: int) -> None:
-    """Print one line an image: path, label, novelty, then class and probability of the best."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    shown = min(top, max(len(prediction.top) for prediction in found))
-    ranks = [name for rank in range(1, shown + 1) for name in (f"class{rank}", f"probability{rank}")]
-    writer.writerow(["image", "label", "novelty", *ranks])
-    for prediction in found:
-        cells = [cell for name, share in prediction.top for cell in (name, f"{share:.6f}")]
-        novelty = "" if prediction.novelty is None else f"{prediction.novelty:.4f}"
-        writer.writerow([prediction.image, prediction.label, novelty, *cells])
+    if output is not None:
+        tell(f"{output}  {counted(len(found), 'sample')}")
+    if sorted_ is not None:
+        typer.echo(table([("folder", "images"), *sorted_.items()], right=(1,)))
+        tell(f"{sort}  {'copies' if copies else 'links'} in {counted(len(sorted_), 'folder')}")
 
 
 def _show(found: list[Any]) -> None:

@@ -66,9 +66,9 @@ def audit(
                 samples = given_features([place])
                 if samples is None:
                     from acil.encoders.images.listing import LISTS, list_files
-                    from acil.growing import ImageClassifier, network_of
+                    from acil.growing import reader_of
 
-                    network = ImageClassifier(network_of(model, backbone))
+                    network = reader_of(model, backbone)
                     labelled = has_folders(place) or place.suffix.lower() in LISTS
                     source = place if labelled else list_files([place])
                     samples = network.prepare(source, progress=begin("images"))

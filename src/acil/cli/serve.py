@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from acil.cli.gate import MaxDrop, require_gate
 from acil.cli.shared import Backbone, Undo, plain, shown_log, tell
 from acil.errors import MissingExtraError
 from acil.extras import install
@@ -35,6 +36,15 @@ def serve(
             help="Folder with a folder for each class, to measure accuracy before and after changes."
         ),
     ] = None,
+    gate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Like --held-out, and refuse changes after which the model would do worse on these "
+            "images of the classes that it knows.",
+            metavar="HELD_OUT",
+        ),
+    ] = None,
+    max_drop: MaxDrop = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another name by which this server is reached.")
     ] = None,
@@ -52,7 +62,7 @@ def serve(
     ] = True,
     undo: Undo = True,
 ) -> None:
-    """Serve a model over HTTP and on a page: predict, teach, forget.
+    """Serve a model over HTTP and on a page.
 
     Listens on this machine only, unless --host says otherwise. Teaching and forgetting need a token. By
     default a new one is made at each start and printed as part of the address; to be reached from other
@@ -65,8 +75,16 @@ def serve(
             f"Serving needs the package {error.name!r}, which is not installed. Install it with: "
             f"{install('serve')}"
         ) from error
+    from acil.growing.gate import MAX_DROP
     from acil.serve.settings import Settings, read_token
 
+    require_gate(gate, max_drop)
+    if gate is not None:
+        if held_out is not None:
+            raise typer.BadParameter(
+                "--gate measures on its own folder: give one of both.", param_hint="--held-out"
+            )
+        held_out, max_drop = gate, MAX_DROP if max_drop is None else max_drop
     settings = Settings(
         model,
         backbone,
@@ -74,10 +92,11 @@ def serve(
         port,
         None if no_token else read_token(token_file),
         held_out,
-        tuple(allow_host or ()),
-        max_upload_mb * 2**20,
-        max_images,
-        max_megapixels * 1_000_000,
+        hosts=tuple(allow_host or ()),
+        max_bytes=max_upload_mb * 2**20,
+        max_images=max_images,
+        max_pixels=max_megapixels * 1_000_000,
+        max_drop=max_drop,
         track=track,
         undo=undo,
     )

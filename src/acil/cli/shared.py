@@ -237,11 +237,14 @@ def progress_bars(beginning: str = "") -> Iterator[Callable[..., None]]:
 @contextmanager
 def _lines(latest: str) -> Iterator[Callable[..., None]]:
     started, ended = time.monotonic(), threading.Event()
+    begun: dict[str, float] = {}
 
     def show(what: str, done: int, total: int | None, note: str = "") -> None:
         nonlocal latest
+        seconds = time.monotonic() - begun.setdefault(what, time.monotonic())
         counted = "" if total is None else f"{done:,} of {total:,}"
-        latest = ", ".join(filter(None, (what, counted, note)))
+        left = f"about {seconds / done * (total - done):.0f} s left" if total and done else ""
+        latest = ", ".join(filter(None, (what, counted, note or left)))
 
     def print_lines() -> None:
         while not ended.wait(PAUSE):

@@ -49,8 +49,8 @@ class BlockInverses:
         # Filled up with ones to a power of two
         blocks = torch.eye(side, dtype=self.lower.dtype, device=self.lower.device)
         blocks = blocks.repeat(len(sides), 1, 1)
-        for block, here, own in zip(blocks, self._places, sides, strict=True):
-            block[:own, :own] = self.lower[here, here].tril()
+        for block, here, size in zip(blocks, self._places, sides, strict=True):
+            block[:size, :size] = self.lower[here, here].tril()
         small = _tiles(blocks, _SMALLEST)
         unit = torch.eye(_SMALLEST, dtype=blocks.dtype, device=blocks.device)
         small.copy_(torch.linalg.solve_triangular(small, unit.expand_as(small), upper=False))
@@ -61,7 +61,7 @@ class BlockInverses:
             A, B, C = pairs[..., :half, :half], pairs[..., half:, half:], pairs[..., half:, :half]
             C.copy_((B @ (C @ A)).neg_())
             half *= 2
-        return [block[:own, :own] for block, own in zip(blocks, sides, strict=True)]
+        return [block[:size, :size] for block, size in zip(blocks, sides, strict=True)]
 
 
 def _tiles(blocks: Tensor, side: int) -> Tensor:

@@ -143,8 +143,8 @@ class Rows:
         generator = torch.Generator().manual_seed(seed)
         chosen = places[torch.randperm(len(places), generator=generator)[:n]]
         on_device = isinstance(self.source, Tensor)
-        found = self.source[chosen.to(self.source.device) if on_device else chosen.numpy()]
-        return next(Rows(found).blocks(max(1, len(chosen)), torch.float64, _CPU))
+        rows = self.source[chosen.to(self.source.device) if on_device else chosen.numpy()]
+        return next(Rows(rows).blocks(max(1, len(chosen)), torch.float64, _CPU))
 
     def _block(self, start: int, stop: int) -> Tensor:
         if isinstance(self.source, Tensor):
@@ -267,10 +267,10 @@ def check_labels(y: Any) -> Labels:
 
 def check_same_kind(labels: Labels, known: Labels) -> None:
     """Raise unless labels are of the type of those already known."""
-    given, learnt = _KINDS[labels.dtype.kind], _KINDS[known.dtype.kind]
-    if given != learnt:
+    kind, known_kind = _KINDS[labels.dtype.kind], _KINDS[known.dtype.kind]
+    if kind != known_kind:
         raise InputError(
-            f"Labels are of type {given}, but this model has learnt labels of type {learnt}. Convert "
+            f"Labels are of type {kind}, but this model has learnt labels of type {known_kind}. Convert "
             "them to the same type."
         )
 
@@ -344,16 +344,16 @@ def _typed(y: Labels) -> Labels:
                 raise InputError(
                     "Labels must fit into int64. Convert them, for example to str."
                 ) from None
-    found = sorted({type(label).__name__ for label in y})
+    types = sorted({type(label).__name__ for label in y})
     raise InputTypeError(
-        f"Labels must be all int, all float, all bool or all str, got {', '.join(found)}."
+        f"Labels must be all int, all float, all bool or all str, got {', '.join(types)}."
     )
 
 
 def given_scaling(settings: Mapping[str, Any]) -> Tensor | None:
     """Return means and deviations that are given, of shape (2, n_features), if they are."""
-    given = settings["standardize"]
-    return None if isinstance(given, bool | str) else torch.tensor(given, dtype=torch.float64)
+    scaling = settings["standardize"]
+    return None if isinstance(scaling, bool | str) else torch.tensor(scaling, dtype=torch.float64)
 
 
 def check_gamma(gamma: Any, dtype: str) -> float:

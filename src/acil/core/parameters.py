@@ -218,15 +218,15 @@ def check_parameters(estimator: Any) -> dict[str, Any]:
 
 def _conflicts(settings: Mapping[str, Any]) -> list[ACILError]:
     """Return what is wrong with values, each of them valid, that do not go together."""
-    found: list[ACILError] = []
+    conflicts: list[ACILError] = []
     gamma, most = settings["gamma"], MAX_GAMMA[settings["dtype"]]
     automatic, discriminant = gamma == "auto", settings["scores"] == "discriminant"
     balance, intercept = settings["class_balance"], settings["fit_intercept"]
     if not automatic and gamma > most:
-        found.append(invalid("gamma", either(number(0, most), AUTO).words, gamma))
+        conflicts.append(invalid("gamma", either(number(0, most), AUTO).words, gamma))
     needs_sums = automatic or intercept or settings["dtype"] == "mixed" or discriminant or balance
     if settings["solver"] == "recursive" and needs_sums:
-        found.append(
+        conflicts.append(
             UnsupportedError(
                 'gamma="auto", fit_intercept=True, class_balance, dtype="mixed" and '
                 'scores="discriminant" need the sums, which solver="recursive" does not keep. Use '
@@ -234,7 +234,7 @@ def _conflicts(settings: Mapping[str, Any]) -> list[ACILError]:
             )
         )
     if discriminant and (intercept or balance):
-        found.append(
+        conflicts.append(
             InputError(
                 'scores="discriminant" has intercepts and balances classes by itself. Leave out '
                 "fit_intercept and class_balance."
@@ -242,19 +242,19 @@ def _conflicts(settings: Mapping[str, Any]) -> list[ACILError]:
         )
     fitted = settings["activation"] in FITTED and settings["expansion_size"] is not None
     if fitted and settings["expansion_bias"] != "auto":
-        found.append(
+        conflicts.append(
             InputError(
                 f"activation={settings['activation']!r} has biases of its own. Leave out expansion_bias."
             )
         )
     if fitted and settings["clip_norm"] is not None:
-        found.append(
+        conflicts.append(
             UnsupportedError(
                 f"activation={settings['activation']!r} looks at samples, and with clip_norm nothing "
                 'may but the sums. Use activation="relu", or leave out clip_norm.'
             )
         )
-    return found
+    return conflicts
 
 
 def plain(value: Any) -> Any:

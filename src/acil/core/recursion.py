@@ -66,10 +66,10 @@ class Recursion:
         for block in blocks:
             new._step(R, *block, sign=-1)
         new.matrix, new.version = Matrix(R), 0
-        kept = (new.counts > 0) | declared
-        new.coef = new.coef[:, kept.to(new.coef.device)].contiguous()
-        new.counts, new.weights = new.counts[kept], new.weights[kept]
-        return new, kept
+        remaining = (new.counts > 0) | declared
+        new.coef = new.coef[:, remaining.to(new.coef.device)].contiguous()
+        new.counts, new.weights = new.counts[remaining], new.weights[remaining]
+        return new, remaining
 
     def regrouped(self, places: Tensor, n_classes: int) -> Recursion:
         """Return the regression with other columns of classes; see `Ridge.regrouped`."""

@@ -47,8 +47,8 @@ class Samples:
     @property
     def names(self) -> list[str]:
         """Class of each of the digests."""
-        found: list[str] = self.labels.tolist()
-        return found
+        names: list[str] = self.labels.tolist()
+        return names
 
     def require_labels(self) -> Samples:
         """Return these samples, or raise if they have no labels."""
@@ -87,13 +87,13 @@ class Samples:
     def without(self, places: Sequence[int]) -> Samples:
         """Return the other samples."""
         left_out = set(places)
-        kept = [i for i in range(len(self.digests)) if i not in left_out]
+        remaining = [i for i in range(len(self.digests)) if i not in left_out]
         return replace(
             self,
-            features=self.features[kept],
-            labels=self.labels[kept],
-            digests=tuple(self.digests[i] for i in kept),
-            images=tuple(self.images[i] for i in kept),
+            features=self.features[remaining],
+            labels=self.labels[remaining],
+            digests=tuple(self.digests[i] for i in remaining),
+            images=tuple(self.images[i] for i in remaining),
         )
 
 

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from acil.core.files.header import NETWORK, check_identity
 from acil.core.files.writing import replacing
 from acil.encoders.images.listing import check_class_name, delimiter_of, existing, first_of
-from acil.encoders.images.stored import located, without_folder
 from acil.encoders.samples import Samples
+from acil.encoders.stored import located, without_folder
 from acil.errors import InputError, MissingExtraError
 
 #: What damaged files and bad cells raise, and headers that claim more than memory holds.
@@ -96,7 +96,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
     texts.setdefault("labels", [""] * n)
     texts.setdefault("paths", [f"row {number + 1}" for number in range(n)])
     hashes = (hashlib.blake2b(row.tobytes(), digest_size=32) for row in features)
-    texts.setdefault("digests", [found.hexdigest() for found in hashes])
+    texts.setdefault("digests", [digest.hexdigest() for digest in hashes])
     for name, values in texts.items():
         if len(values) != n:
             raise InputError(f"{place} has {n} rows of features, but {len(values)} {name}.")
@@ -163,14 +163,22 @@ def _read_csv(path: Path) -> _Read:
 
 def _arrays(columns: dict[str, npt.NDArray[Any]]) -> _Read:
     """Return the arrays of a table by the names that npz files have for them."""
-    found = {f"{name}s": columns.pop(name) for name in ("label", "path") if name in columns}
+    texts = {f"{name}s": columns.pop(name) for name in ("label", "path") if name in columns}
     lists = [name for name in _LISTS if name in columns]
     if lists:
-        return {"features": np.stack([*columns[lists[0]]]), **found}, None
+        return {"features": np.stack([*columns[lists[0]]]), **texts}, None
     if not all(map(str.strip, columns)):
         raise ValueError("a column has no name; write a table of pandas with index=False")
     features = np.stack([_numbers(*pair) for pair in columns.items()], axis=1)
-    return {"features": features, **found}, tuple(columns)
+    return {"features": features, **texts}, tuple(columns)
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -178,8 +186,11 @@ def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         if column.dtype.kind == "U":
             column = np.where(column == "", "nan", column)  # the row of an empty cell is told
         return column.astype(np.float32)
-    except ValueError as error:
+    except ValueError:
+        cells = enumerate(column.tolist(), start=1)
+        place, cell = next((place, cell) for place, cell in cells if not _is_number(cell))
         raise ValueError(
-            f"column {name!r} is not of numbers ({error}). The first line names the columns, and that "
-            "of labels is called 'label'; a list of images has exactly two columns, path and label"
+            f"column {name!r} is not of numbers: row {place} is {cell!r}. The first line names the "
+            "columns, and that of labels is called 'label'; a list of images has exactly two columns, "
+            "path and label"
         ) from None

@@ -20,8 +20,8 @@ from acil.core.files import save as save_head
 from acil.core.files.header import in_order
 from acil.encoders.images.embedder import Embedded
 from acil.encoders.images.listing import check_class_name, first_of
-from acil.encoders.images.stored import FromFeaturesError, located, require_identity, without_folder
 from acil.encoders.samples import Samples
+from acil.encoders.stored import FromFeaturesError, located, require_identity, without_folder
 from acil.errors import InputError, NotFittedError
 from acil.growing.results import Evaluation, Prediction, Report, Shown
 from acil.growing.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
@@ -50,8 +50,11 @@ class Classifier(ABC):
         Whether to notice what comes again.
     """
 
-    #: What one sample is called.
+    #: What one sample is called, and what a model file says is in front of the head.
     thing: ClassVar[str]
+    encoder: ClassVar[str]
+    #: What notices samples that come again.
+    tracking: ClassVar[type[Tracker]] = Tracker
 
     def __init__(self, network: Any, settings: Mapping[str, Any], track: bool) -> None:
         named = isinstance(network, str)
@@ -67,12 +70,14 @@ class Classifier(ABC):
         self._changing = threading.Lock()
 
     @abstractmethod
-    def _open(self, learnt: Mapping[str, Any] | None) -> Any:
-        """Open the network that `source` names; ``learnt`` is its identity in the model, if any."""
+    def _open(self, source: str, learnt: Mapping[str, Any] | None) -> Any:
+        """Open the network of this name; ``learnt`` is its identity in the model, if any."""
 
     @abstractmethod
-    def _given(self, source: Any, labels: str | Sequence[str] | None) -> tuple[Sequence[Any], list[str]]:
-        """Return samples and the class of each, "" without labels, from what a user gives."""
+    def _given(
+        self, source: Any, labels: str | Sequence[str] | None, skip_bad: bool
+    ) -> tuple[Sequence[Any], list[str], list[str]]:
+        """Return samples, the class of each, "" without labels, and what is said of those left out."""
 
     @abstractmethod
     def _require_list(self, sources: Any) -> None:
@@ -94,9 +99,9 @@ class Classifier(ABC):
     def _shown(self, sources: Sequence[Any]) -> Shown:
         """Return what shows each of these samples in a report."""
 
-    def _fits(self, network: Any, learnt: Mapping[str, Any]) -> bool:
-        """Say whether a model learnt with the network of this identity may predict with this one."""
-        return bool(network.identity == learnt)
+    def _remarks(self, samples: Samples) -> dict[str, Any]:
+        """Return what else a `Report` says of samples that are learnt."""
+        return {}
 
     @property
     def embedder(self) -> Any:
@@ -107,8 +112,8 @@ class Classifier(ABC):
             if snapshot is not None and learnt is None:
                 raise FromFeaturesError("This model")
             if self._network is None:
-                self._network = self._open(learnt)
-            if learnt is not None and not self._fits(self._network, learnt):
+                self._network = self._open(str(self.source), learnt)
+            if learnt is not None and not self._network.predicts_for(learnt):
                 require_identity(self._network.identity, learnt)
             return self._network
 
@@ -164,7 +169,7 @@ class Classifier(ABC):
             Called with the number of samples done and the number of all.
         """
         start = time.perf_counter()
-        sources, names = self._given(source, labels)
+        sources, names, skipped = self._given(source, labels, skip_bad)
         embedder = self.embedder
         found = self._embedded(sources, skip_bad, progress)
         return Samples(
@@ -172,7 +177,7 @@ class Classifier(ABC):
             np.array([names[i] for i in found.kept], dtype=np.str_),
             tuple(found.digests),
             tuple(self._called(sources[i], i) for i in found.kept),
-            tuple(found.bad.values()),
+            (*skipped, *found.bad.values()),
             embedder.identity,
             self.source,
             time.perf_counter() - start,
@@ -211,7 +216,7 @@ class Classifier(ABC):
             if before is None:
                 head = ACILClassifier(**self._settings)
                 if samples.identity is not None:
-                    head.backbone_ = samples.identity
+                    head.backbone_, head.encoder_ = samples.identity, self.encoder
             else:
                 head = before.copy_head()
             head.partial_fit(samples.rows_for(head), samples.labels_for(head))
@@ -220,7 +225,8 @@ class Classifier(ABC):
                     head.feature_names_in_ = np.array(samples.columns, dtype=object)
                 self.source = samples.source
             report = self._replace(head, tracker, samples, start)
-            return replace(report, repeated=repeated, misplaced=misplaced, twins=twins)
+            remarks = self._remarks(samples)
+            return replace(report, repeated=repeated, misplaced=misplaced, twins=twins, **remarks)
 
     def forget(
         self,
@@ -251,9 +257,9 @@ class Classifier(ABC):
             after = tracker.without(samples.digests, samples.names)
             if left := after.known(samples.digests):
                 logger.warning(
-                    "%d of these images had been learnt twice, by models that were merged: one copy of "
+                    "%d of these %ss had been learnt twice, by models that were merged: one copy of "
                     "each is left. Forget them once more.",
-                    left,
+                    *(left, self.thing),
                 )
             return self._replace(head, after, samples, start)
 
@@ -392,7 +398,10 @@ class Classifier(ABC):
         answers = snapshot.classify(found.features.numpy(), names, top, unknown_above, kept)
         by_place = dict(zip(found.kept, answers, strict=True))
         return [
-            by_place.get(i) or Prediction(self._called(source, i), "", False, (), None, found.bad.get(i))
+            by_place.get(i)
+            or Prediction(
+                *(self._called(source, i), "", False, (), None, found.bad.get(i)), thing=self.thing
+            )
             for i, source in enumerate(sources)
         ]
 
@@ -425,11 +434,7 @@ class Classifier(ABC):
             self._require_list(sources)
             sources = self.prepare(sources, skip_bad=skip_bad, progress=progress)
         require_identity(sources.identity, snapshot.identity)
-        fresh = sources.without(snapshot.tracker.repeated(sources.digests))
-        rows = fresh.rows_for(snapshot.head)
-        found = snapshot.classify(rows, fresh.images, 3, UNKNOWN_ABOVE)
-        found.sort(key=lambda sample: (sample.closeness, sample.novelty or 0.0), reverse=True)
-        return found[:number]
+        return snapshot.suggest(sources)[:number]
 
     def evaluate(
         self,
@@ -445,11 +450,12 @@ class Classifier(ABC):
         `Evaluation.to_html` makes a page of it.
         """
         sources: Sequence[Any] | Samples
+        skipped: Sequence[str] = ()
         if isinstance(source, Samples):
             sources, names = source, source.require_labels().names
         else:
             self._require_labels(source, labels)
-            sources, names = self._given(source, labels)
+            sources, names, skipped = self._given(source, labels, skip_bad)
         classes = list(self.snapshot.totals)
         if not set(names) & set(classes):
             raise InputError(
@@ -458,7 +464,7 @@ class Classifier(ABC):
             )
         predictions = self._classified(sources, 3, unknown_above, progress, skip_bad, names)
         shown = None if isinstance(sources, Samples) else self._shown(sources)
-        return Evaluation.of(classes, names, predictions, unknown_above, shown)
+        return Evaluation.of(classes, names, predictions, unknown_above, shown, skipped)
 
     def save(
         self, path: str | os.PathLike[str], *, inference: bool = False, undo: bool | None = None
@@ -507,19 +513,36 @@ class Classifier(ABC):
             Whether to track samples from now on; False also drops the hashes of the file with the next
             change. By default as the model has done.
         """
-        head = load_head(path, inference=inference)
+        return cls.of_head(load_head(path, inference=inference), path, backbone=backbone, track=track)
+
+    @classmethod
+    def of_head(
+        cls,
+        head: ACILClassifier,
+        path: str | os.PathLike[str],
+        *,
+        backbone: Any = None,
+        track: bool | None = None,
+    ) -> Self:
+        """Return the model of a head that `acil.load` has read from this file; see `load`."""
         stored, learnt = getattr(head, "images_", None) or {}, getattr(head, "backbone_", None) or {}
-        # Labels of features may be anything; those of images name folders.
+        if stored and head.encoder_ != cls.encoder:
+            other = "TextClassifier" if head.encoder_ == "text" else "ImageClassifier"
+            raise InputError(
+                f"{os.fspath(path)} is no model of {cls.thing}s: it was learnt from {head.encoder_}. "
+                f"Open it with {other}.load."
+            )
+        # Labels of features may be anything; those of images and texts name folders.
         for label in head.classes_ if stored else ():
             check_class_name(str(label))
         source = stored.get("source")
-        named = backbone or located(source or learnt.get("name"), path)
-        model = cls(named)  # type: ignore[call-arg]  # of those below
+        model = cls(backbone or located(source or learnt.get("name"), path))  # type: ignore[call-arg]
         model._track = track
         if isinstance(backbone, str):
             source = without_folder(backbone)
-            model._network = model._open(None)
-        model._snapshot = Snapshot.of(head, Tracker.from_list(stored.get("tracked", ())), source)
+            model._network = model._open(str(model.source), None)
+        tracker = cls.tracking.from_list(stored.get("tracked", ()))
+        model._snapshot = Snapshot.of(head, tracker, source)
         if backbone is not None:
             model.embedder  # noqa: B018 (a wrong network is told at once)
         return model
@@ -538,10 +561,10 @@ class Classifier(ABC):
 
     def _tracker(self, samples: Samples) -> Tracker:
         """Return the tracker for learning these samples; equal rows of other data are no mistake."""
-        tracker = Tracker() if self._snapshot is None else self._snapshot.tracker
+        tracker = self.tracking() if self._snapshot is None else self._snapshot.tracker
         if self._track is False or samples.identity is None:
-            return Tracker()
-        return Tracker.new() if self._track and not tracker.active else tracker
+            return self.tracking()
+        return self.tracking.new() if self._track and not tracker.active else tracker
 
     def _replace(self, head: ACILClassifier, tracker: Tracker, samples: Samples, start: float) -> Report:
         before = self._snapshot

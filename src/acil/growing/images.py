@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from acil.encoders.images.decode import Source, thumbnail
 from acil.encoders.images.embedder import Embedded, Embedder, embed_files
@@ -14,8 +14,9 @@ from acil.encoders.images.listing import (
     require_labels,
     require_list,
 )
-from acil.encoders.images.networks import DEFAULT
-from acil.encoders.images.stored import absolute, open_stored
+from acil.encoders.images.networks import DEFAULT, open_network
+from acil.encoders.stored import absolute, open_stored
+from acil.errors import InputError
 from acil.growing.classifier import Classifier, Progress
 from acil.growing.results import Shown
 
@@ -80,7 +81,7 @@ class ImageClassifier(Classifier):
     >>> folder.cleanup()
     """
 
-    thing = "image"
+    thing, encoder = "image", "images"
 
     def __init__(
         self,
@@ -95,7 +96,13 @@ class ImageClassifier(Classifier):
         min_class_samples: int = 1,
     ) -> None:
         network = DEFAULT if backbone is None else backbone
-        named = network if isinstance(network, Embedder) else absolute(network)
+        if not isinstance(network, str | Embedder):
+            raise InputError(
+                f"A network is given by its name or as an Embedder, not as {type(network).__name__}. A "
+                "module of torch needs TorchEmbedder(WrappedBackbone(…)): see "
+                "docs/own-images.md#networks."
+            )
+        named = absolute(network) if isinstance(network, str) else network
         settings = {
             "expansion_size": expansion_size,
             "gamma": gamma,
@@ -108,16 +115,14 @@ class ImageClassifier(Classifier):
         }
         super().__init__(named, settings, track)
 
-    def _open(self, learnt: Mapping[str, object] | None) -> Embedder:
-        return open_stored(self.source, learnt)
-
-    def _fits(self, network: Embedder, learnt: Mapping[str, object]) -> bool:
-        return network.predicts_for(learnt)
+    def _open(self, source: str, learnt: Mapping[str, Any] | None) -> Embedder:
+        return open_stored(source, learnt, open_network)
 
     def _given(
-        self, source: Given, labels: str | Sequence[str] | None
-    ) -> tuple[list[Source], list[str]]:
-        return images_and_labels(source, labels)
+        self, source: Given, labels: str | Sequence[str] | None, skip_bad: bool
+    ) -> tuple[list[Source], list[str], list[str]]:
+        # Images that cannot be read are told when they are.
+        return *images_and_labels(source, labels), []
 
     def _require_list(self, sources: object) -> None:
         require_list(sources)

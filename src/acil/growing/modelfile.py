@@ -9,28 +9,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from acil.core.classifier import ACILClassifier
+from acil.core.files import describe, load
 from acil.core.files.writing import locked
-from acil.encoders.images.embedder import Embedder, ImageProgress
-from acil.encoders.images.listing import Given
-from acil.encoders.images.stored import network_of
+from acil.encoders.images.embedder import Embedder
 from acil.encoders.samples import Samples
+from acil.encoders.stored import network_of
+from acil.encoders.text import TextEncoder
 from acil.errors import InputError, ModelFileError
+from acil.growing.classifier import Classifier, Progress
+from acil.growing.history import Entry, history_of, record
 from acil.growing.images import ImageClassifier
 from acil.growing.results import Report
 from acil.growing.snapshot import Snapshot
+from acil.growing.texts import TextClassifier
 from acil.growing.undo import kept_states, remove_states, undo
 from acil.privacy.receipts import file_hash, receipts_file, write_receipt
 
 #: Identifies one version of a file.
 Signature = tuple[int, int, int, int]
 #: Called before anything is saved, with the states before (None if the change makes the model) and
-#: after: raises to refuse the change, or returns what it has measured.
-Gate = Callable[[Snapshot | None, Snapshot], Mapping[str, Any] | None]
+#: after: raises to refuse the change, or returns what it has measured. See `acil.growing.gate`.
+GateLike = Callable[[Snapshot | None, Snapshot], Mapping[str, Any] | None]
 
 #: Changes that a gate has no say in: what held-out samples are called, or other files, change with them.
 _UNGATED = ("rename", "merge-classes", "release")
@@ -65,15 +70,16 @@ class ModelFile:
     path : str or path-like
         The file; the first `learn` makes it, if ``new`` says how.
     new : callable, optional
-        Returns an `ImageClassifier` that has learnt nothing, for a file that is not there yet.
-    backbone : str or Embedder, optional
+        Returns a classifier that has learnt nothing, for a file that is not there yet.
+    backbone : str, Embedder or TextEncoder, optional
         The network; by default the one that the file names. See `ImageClassifier.load`.
     track : bool, optional
-        Whether to track images from now on; by default as the model has done.
+        Whether to track samples from now on; by default as the model has done.
     undo : bool, default=True
         Keep the state before a change, or remove all that are kept.
     gate : callable, optional
-        Gets the states before and after a change, and raises an error to refuse it.
+        Gets the states before and after a change, and raises an error to refuse it, such as a `Gate`;
+        also later, as the attribute ``gate``.
     timeout : float, optional
         Seconds to wait for others that change the file; by default as long as it takes.
 
@@ -102,27 +108,28 @@ class ModelFile:
         self,
         path: str | os.PathLike[str],
         *,
-        new: Callable[[], ImageClassifier] | None = None,
-        backbone: str | Embedder | None = None,
+        new: Callable[[], Classifier] | None = None,
+        backbone: str | Embedder | TextEncoder | None = None,
         track: bool | None = None,
         undo: bool = True,
-        gate: Gate | None = None,
+        gate: GateLike | None = None,
         timeout: float | None = None,
     ) -> None:
         self.path = Path(path)
         self._new, self._backbone, self._track = new, backbone, track
-        self._undo, self._gate, self._timeout = undo, gate, timeout
+        self._undo, self._timeout = undo, timeout
+        self.gate = gate
 
     @property
     def undo_left(self) -> int:
         """How many of the last changes can be taken back."""
         return len(kept_states(self.path)) if self.path.exists() else 0
 
-    def read(self, path: str | os.PathLike[str] | None = None) -> ImageClassifier:
+    def read(self, path: str | os.PathLike[str] | None = None) -> Classifier:
         """Return the model as the file has it now; or that of another file, opened alike."""
         place = self.path if path is None else path
         try:
-            return ImageClassifier.load(place, backbone=self._backbone, track=self._track)
+            return load_classifier(place, backbone=self._backbone, track=self._track)
         except ModelFileError:
             raise
         except InputError as error:  # of another network: the file is not the one that is meant
@@ -130,33 +137,30 @@ class ModelFile:
 
     def prepare(
         self,
-        source: Given | Samples,
+        source: Any,
         labels: str | Sequence[str] | None = None,
         *,
         skip_bad: bool = False,
-        progress: ImageProgress | None = None,
+        progress: Progress | None = None,
     ) -> Samples:
-        """Turn images into samples for this model, as `ImageClassifier.prepare`; no lock is needed."""
+        """Turn images or texts into samples for this model, as `Classifier.prepare`; needs no lock."""
         if isinstance(source, Samples):
             return source
         if self._new is not None and not self.path.exists():
             reader = self._new()
         else:
-            named = self._backbone
-            reader = ImageClassifier(
-                named if isinstance(named, Embedder) else network_of(self.path, named)
-            )
+            reader = reader_of(self.path, self._backbone)
         samples = reader.prepare(source, labels, skip_bad=skip_bad, progress=progress)
         self._backbone = reader.embedder
         return samples
 
-    def learn(self, source: Given | Samples, labels: str | Sequence[str] | None = None) -> Change:
-        """Learn images of new or known classes; see `ImageClassifier.learn`."""
+    def learn(self, source: Any, labels: str | Sequence[str] | None = None) -> Change:
+        """Learn samples of new or known classes; see `Classifier.learn`."""
         samples = self.prepare(source, labels)
         return self.change("learn", lambda model: model.learn(samples))
 
-    def forget(self, source: Given | Samples, labels: str | Sequence[str] | None = None) -> Change:
-        """Forget images; see `ImageClassifier.forget`."""
+    def forget(self, source: Any, labels: str | Sequence[str] | None = None) -> Change:
+        """Forget samples; see `Classifier.forget`."""
         samples = self.prepare(source, labels)
         return self.change("forget", lambda model: model.forget(samples))
 
@@ -168,7 +172,7 @@ class ModelFile:
         """Make one class of several; see `Classifier.merge_classes`. The gate is not asked."""
         return self.change("merge-classes", lambda model: model.merge_classes(groups))
 
-    def change(self, action: str, work: Callable[[ImageClassifier], Report]) -> Change:
+    def change(self, action: str, work: Callable[[Classifier], Report]) -> Change:
         """Change the model that the file has: read, work on it, save it.
 
         ``work`` changes the model or leaves it as it is; if it raises, nothing is changed.
@@ -200,7 +204,7 @@ class ModelFile:
         """
         made: list[ACILClassifier] = []
 
-        def work(model: ImageClassifier) -> Report:
+        def work(model: Classifier) -> Report:
             made.append(model.release(epsilon, delta))
             return Report({}, model.counts_)
 
@@ -208,11 +212,18 @@ class ModelFile:
             self._changed("release", work, undo=False)
         return made[0]
 
-    def undo(self, accept: Callable[[Path], Any] | None = None) -> tuple[Any, Signature | None]:
-        """Put the last state that is kept in the place of the file, or raise and change nothing.
+    def history(self) -> list[Entry]:
+        """Return the changes that the file remembers, the oldest first."""
+        return history_of(self.path)
 
-        ``accept`` gets the file of that state first, and may refuse it by an error. Return what it
-        returned, and the signature of the file.
+    def undo(
+        self, accept: Callable[[Path], Any] | None = None, to: int | None = None
+    ) -> tuple[Any, Signature | None]:
+        """Put an earlier state that is kept in the place of the file, or raise and change nothing.
+
+        That is the last one, or the one after the change of number ``to`` in the history; what was
+        changed since is gone. ``accept`` gets the file of that state first, and may refuse it by an
+        error. Return what it returned, and the signature of the file.
         """
         with locked(self.path, self._timeout):
             states = kept_states(self.path)
@@ -220,9 +231,36 @@ class ModelFile:
                 raise InputError(
                     f"No earlier state of {self.path.name} is kept: there is nothing to undo."
                 )
-            accepted = None if accept is None else accept(states[-1])
-            undo(self.path)
+            state = states[-1] if to is None else self._state_after(to)
+            accepted = None if accept is None else accept(state)
+            undo(self.path, state)
             return accepted, signature_of(self.path)
+
+    def states(self) -> dict[Path, int | None]:
+        """Return the files of the earlier states that are kept, the oldest first.
+
+        With each the number of the last change before it, None if that was not recorded.
+        """
+        numbers: dict[Path, int | None] = {}
+        for state in kept_states(self.path):
+            numbers[state] = None
+            with suppress(ModelFileError):  # damaged: `undo` says so
+                numbers[state] = _last(history_of(state))
+        return numbers
+
+    def _state_after(self, number: int) -> Path:
+        """Return the kept state after the change of a number."""
+        states = self.states()
+        for state, after in states.items():  # the first: what was not recorded may have come after it
+            if after == number:
+                return state
+        if self.path.exists() and _last(self.history()) == number:
+            raise InputError(f"{self.path.name} is as it was after change {number}: nothing to undo.")
+        kept = ", ".join(str(after) for after in states.values() if after is not None)
+        raise InputError(
+            f"The state of {self.path.name} after change {number} is not kept; kept are those after "
+            f"{kept or 'no change that was recorded'}. See acil history."
+        )
 
     def remove_states(self) -> int:
         """Remove all earlier states of the file; return how many there were."""
@@ -231,7 +269,7 @@ class ModelFile:
             remove_states(self.path)
             return number
 
-    def _mergeable(self, path: str | os.PathLike[str]) -> ImageClassifier:
+    def _mergeable(self, path: str | os.PathLike[str]) -> Classifier:
         model = self.read(path)
         if not model.snapshot.can_learn:
             raise InputError(
@@ -239,7 +277,7 @@ class ModelFile:
             )
         return model
 
-    def _changed(self, action: str, work: Callable[[ImageClassifier], Report], undo: bool) -> Change:
+    def _changed(self, action: str, work: Callable[[Classifier], Report], undo: bool) -> Change:
         """Change the file, which is locked."""
         if self._new is not None and not self.path.exists():
             model, before = self._new(), None
@@ -249,24 +287,58 @@ class ModelFile:
         return self._saved(action, model, before, work(model), undo)
 
     def _saved(
-        self, action: str, model: ImageClassifier, before: Snapshot | None, report: Report, undo: bool
+        self, action: str, model: Classifier, before: Snapshot | None, report: Report, undo: bool
     ) -> Change:
         """Put the new state of a model into the file, which is locked."""
         after, earlier = model.snapshot, signature_of(self.path)
         if after is before:
             return Change(action, report, before, after, earlier, earlier)
-        gate = None if action in _UNGATED else self._gate
+        gate = None if action in _UNGATED else self.gate
         measured = None if gate is None else gate(before, after)
         forgets = action == "forget"
         if forgets:
             receipts_file(self.path)  # raises while nothing has been changed
             hashed = file_hash(self.path)
+        record(after, Entry.next(action, before, after, len(report.counts), measured))
         model.save(self.path, undo=undo)
         now, receipt = signature_of(self.path), None
         if forgets:
             gone = report.counts
             receipt = write_receipt(self.path, hashed, sum(gone.values()), len(gone))
         return Change(action, report, before, after, earlier, now, measured, receipt)
+
+
+def load_classifier(
+    path: str | os.PathLike[str],
+    *,
+    backbone: Any = None,
+    inference: bool = False,
+    track: bool | None = None,
+) -> Classifier:
+    """Read the model of a file: a classifier of texts or of images, as the file says.
+
+    A model that was learnt from features is opened as one of images. Arguments are those of
+    `Classifier.load`.
+    """
+    head = load(path, inference=inference)
+    kind = _kind_of(getattr(head, "encoder_", "features"))
+    return kind.of_head(head, path, backbone=backbone, track=track)
+
+
+def reader_of(path: str | os.PathLike[str], backbone: Any = None) -> Classifier:
+    """Return what turns samples into features for a model file, of which only the header is read."""
+    opened = backbone is None or isinstance(backbone, str)
+    network: Any = network_of(path, backbone) if opened else backbone
+    return _kind_of(describe(path)["encoder"])(network)
+
+
+def _kind_of(encoder: str) -> type[ImageClassifier] | type[TextClassifier]:
+    return TextClassifier if encoder == "text" else ImageClassifier
+
+
+def _last(history: Sequence[Entry]) -> int | None:
+    """Return the number of the last change, None if none was recorded."""
+    return history[-1].number if history else None
 
 
 def signature_of(path: Path) -> Signature | None:

@@ -1,4 +1,4 @@
-"""What comes out of an image classifier: reports, predictions, evaluations."""
+"""What comes out of a classifier of images or texts: reports, predictions, evaluations."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ class Report:
     """Spent on the head."""
     twins: tuple[tuple[str, str], ...] = ()
     """Images left out because others of this call are the same, and these others."""
+    duplicates: tuple[str, ...] = ()
+    """Texts that come more than once in this call. All of them count."""
+    contradictions: tuple[str, ...] = ()
+    """Texts that come under several classes in this call. They count for each of these."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON has them."""
@@ -46,10 +50,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one image."""
+    """What a model says of one image or text."""
 
     image: str
-    """Path of the image, or its number for images given otherwise."""
+    """Path of the image, or its number for images given otherwise; or the text."""
     label: str
     """The likeliest class, or ``"unknown"``."""
     unknown: bool
@@ -62,6 +66,8 @@ class Prediction:
     """Why the image cannot be read; then it has no label."""
     given: float | None = None
     """Probability of the class that was given as the true one; None if none was, or it is not learnt."""
+    thing: str = "image"
+    """What the sample is: "image" or "text"."""
 
     @property
     def contradiction(self) -> float:
@@ -81,7 +87,7 @@ class Prediction:
         values = {**asdict(self), "top": top}
         if self.given is None:
             del values["given"]
-        return values
+        return {values.pop("thing"): values.pop("image"), **values}
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,12 @@ class Evaluation:
         predictions: Sequence[Prediction],
         unknown_above: float | None = None,
         shown: Shown | None = None,
+        skipped: Sequence[str] = (),
     ) -> Evaluation:
-        """Count the predictions of a model of these classes, given the true name of each image."""
+        """Count the predictions of a model of these classes, given the true name of each image.
+
+        ``skipped`` are messages about samples that were left out before.
+        """
         readable = [pair for pair in zip(names, predictions, strict=True) if pair[1].error is None]
         place = {name: column for column, name in enumerate(classes)}
         learnt = [(name, found) for name, found in readable if name in place]
@@ -141,7 +151,7 @@ class Evaluation:
             sum(found.unknown for _, found in others),
             tuple((name, found) for name, found in mislabelled if name != found.top[0][0]),
             tuple((name, found) for name, found in doubtful if name == found.top[0][0]),
-            tuple(found.error for found in predictions if found.error is not None),
+            (*skipped, *(found.error for found in predictions if found.error is not None)),
             tuple(others),
             unknown_above,
             shown,

@@ -1,4 +1,4 @@
-"""One state of an image classifier, never changed once made, and the hashes of its images."""
+"""One state of a classifier, never changed once made, and the hashes of what it has learnt."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_ABOVE = 1.0
 #: Images whose hashes fit into the header of a file.
 MAX_TRACKED = 1_000_000
+#: Different texts of a call that is tracked, at least: fewer could be guessed.
+LEAST_TRACKED = 10
 
 
 class SaltedHashes(NamedTuple):
@@ -64,10 +66,12 @@ class Tracker:
     [1, 2]
     """
 
+    #: What it has hashes of.
+    things: ClassVar[str] = "images"
     groups: tuple[SaltedHashes, ...] = ()  # several after merging models that were made apart
 
     @classmethod
-    def new(cls) -> Tracker:
+    def new(cls) -> Self:
         """Return a tracker that has seen nothing, with a salt of its own."""
         return cls((SaltedHashes(secrets.token_hex(16), frozenset(), frozenset()),))
 
@@ -100,18 +104,18 @@ class Tracker:
             if any(self._with(digest)) and not any(self._with(digest, name))
         ]
 
-    def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
+    def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Self:
         """Return a tracker that knows these images and their classes too."""
         if not self.active or not digests:
             return self
         # To a group that was hashed before classes were renamed, a name means what it meant then.
-        groups = Tracker.new().groups + self.groups if self.groups[0].renamed else self.groups
+        groups = self.new().groups + self.groups if self.groups[0].renamed else self.groups
         (salt, hashes, placed, _), *others = groups
         hashes |= {_salted(digest, salt) for digest in digests}
         placed |= {_placed(*pair, salt) for pair in zip(digests, names, strict=True)}
-        return Tracker((SaltedHashes(salt, hashes, placed), *others))
+        return replace(self, groups=(SaltedHashes(salt, hashes, placed), *others))
 
-    def renamed(self, names: Mapping[str, str]) -> Tracker:
+    def renamed(self, names: Mapping[str, str]) -> Self:
         """Return a tracker that knows classes under other names: the new name of each that gets one."""
         groups = []
         for group in self.groups:
@@ -122,7 +126,7 @@ class Tracker:
                     renamed=tuple(sorted((old, new) for old, new in now.items() if old != new))
                 )
             )
-        return Tracker(tuple(groups))
+        return replace(self, groups=tuple(groups))
 
     def require_learnt(self, samples: Samples, complete: bool) -> None:
         """Raise unless these samples may be forgotten.
@@ -145,7 +149,7 @@ class Tracker:
                 some = first_of([samples.images[i] for i in places])
                 raise InputError(f"{len(places)} of {len(digests)} images {fault} ({some}). {cure}")
 
-    def without(self, digests: Sequence[str], names: Sequence[str]) -> Tracker:
+    def without(self, digests: Sequence[str], names: Sequence[str]) -> Self:
         """Return a tracker that has never seen these images.
 
         Of one that two models had learnt before they were merged, the other copy stays.
@@ -166,9 +170,9 @@ class Tracker:
             )
             for group, pairs in gone.items()
         )
-        return Tracker(tuple(groups))
+        return replace(self, groups=tuple(groups))
 
-    def merged(self, other: Tracker) -> Tracker:
+    def merged(self, other: Tracker) -> Self:
         """Return a tracker that knows the images of both."""
         groups = list(self.groups)
         for theirs in other.groups:
@@ -176,7 +180,7 @@ class Tracker:
             common = sum(len(group.hashes & theirs.hashes) for group in ours)
             if common:
                 raise InputError(
-                    f"{common} images have been learnt by both models, which have a "
+                    f"{common} {self.things} have been learnt by both models, which have a "
                     "common past: merged, they would count twice. Forget them in one of the models."
                 )
             alike = next((group for group in ours if group.renamed == theirs.renamed), None)
@@ -185,7 +189,7 @@ class Tracker:
             else:
                 hashes, placed = alike.hashes | theirs.hashes, alike.placed | theirs.placed
                 groups[groups.index(alike)] = alike._replace(hashes=hashes, placed=placed)
-        return Tracker(tuple(groups))
+        return replace(self, groups=tuple(groups))
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the groups as JSON has them."""
@@ -196,7 +200,7 @@ class Tracker:
         ]
 
     @classmethod
-    def from_list(cls, groups: Sequence[Mapping[str, Any]]) -> Tracker:
+    def from_list(cls, groups: Sequence[Mapping[str, Any]]) -> Self:
         """Return the tracker of a model file, whose header has been checked."""
         return cls(
             tuple(
@@ -220,6 +224,59 @@ class Tracker:
                 yield group
 
 
+class CallTracker(Tracker):
+    """Salted digests of calls that taught several texts, instead of hashes of single ones.
+
+    Short texts can be guessed, and a hash that stands beside its salt tells whether a guess is right.
+    The digest of a call tells it to those alone who guess all of its texts.
+
+    Examples
+    --------
+    >>> texts = [f"text {number}" for number in range(12)]
+    >>> tracker = CallTracker.new().with_added(texts, ["a class"] * 12)
+    >>> len(tracker), tracker.repeated(texts[::-1]) == [*range(12)], tracker.repeated(texts[:11])
+    (1, True, [])
+    """
+
+    things: ClassVar[str] = "calls of texts"
+
+    def repeated(self, digests: Sequence[str]) -> list[int]:
+        """Return all places if the same texts were learnt in one call, else none."""
+        return [*range(len(digests))] if super().known(_call(digests)) else []
+
+    def known(self, digests: Sequence[str]) -> int:
+        """Return how many of these texts it knows: all, or none."""
+        return len(self.repeated(digests))
+
+    def misplaced(self, digests: Sequence[str], names: Sequence[str]) -> list[int]:
+        """Return no text: classes are not tracked."""
+        return []
+
+    def with_added(self, digests: Sequence[str], names: Sequence[str]) -> Self:
+        """Return a tracker that knows this call too."""
+        call = _call(digests)
+        return super().with_added(call, [""] * len(call))
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """Return this tracker: classes are not tracked."""
+        return self
+
+    def require_learnt(self, samples: Samples, complete: bool) -> None:
+        """Raise nothing: what was learnt is not known text by text."""
+
+    def without(self, digests: Sequence[str], names: Sequence[str]) -> Self:
+        """Return a tracker that has never seen this call."""
+        call = _call(digests)
+        return super().without(call, [""] * len(call))
+
+
+def _call(digests: Sequence[str]) -> list[str]:
+    """Return the digest of a call, whatever its order; none of a call of few texts."""
+    if len({*digests}) < LEAST_TRACKED:
+        return []
+    return [hashlib.blake2b("/".join(sorted(digests)).encode(), digest_size=32).hexdigest()]
+
+
 def _salted(text: str, salt: str) -> str:
     return hashlib.blake2b(text.encode(), key=bytes.fromhex(salt), digest_size=16).hexdigest()
 
@@ -241,8 +298,8 @@ class Snapshot:
     def of(cls, head: ACILClassifier, tracker: Tracker, source: str | None) -> Snapshot:
         """Make a snapshot of a head that nobody else changes, with a network that was named so."""
         if len(tracker) > MAX_TRACKED:
-            logger.warning("More than %d images: their hashes are not kept.", MAX_TRACKED)
-            tracker = Tracker()
+            logger.warning("More than %d %s: their hashes are not kept.", *(MAX_TRACKED, tracker.things))
+            tracker = type(tracker)()
         made = cls(head, tracker)
         if made.identity is not None:
             head.images_ = {"source": source, "tracked": tracker.to_list()}
@@ -266,6 +323,11 @@ class Snapshot:
     def identity(self) -> dict[str, Any] | None:
         """Identity of the network; None of a model that was learnt from features."""
         return getattr(self.head, "backbone_", None)
+
+    @property
+    def thing(self) -> str:
+        """What a sample is called: "text", or "image", also of a model that was learnt from features."""
+        return "text" if getattr(self.head, "encoder_", None) == "text" else "image"
 
     @property
     def source(self) -> str | None:
@@ -323,5 +385,15 @@ class Snapshot:
             unknown = novelty is not None and unknown_above is not None and novelty > unknown_above
             label = UNKNOWN if unknown else likeliest[0][0]
             share = float(row[place[name]]) if name in place else None
-            found.append(Prediction(image, label, unknown, likeliest, novelty, given=share))
+            thing = self.thing
+            found.append(Prediction(image, label, unknown, likeliest, novelty, given=share, thing=thing))
+        return found
+
+    def suggest(self, samples: Samples) -> list[Prediction]:
+        """Return what the model says of samples that it has not learnt, the best to learn next first."""
+        first = {digest: i for i, digest in reversed([*enumerate(samples.digests)])}
+        again = [i for i, digest in enumerate(samples.digests) if first[digest] != i]
+        fresh = samples.without([*self.tracker.repeated(samples.digests), *again])
+        found = self.classify(fresh.rows_for(self.head), fresh.images, 3, UNKNOWN_ABOVE)
+        found.sort(key=lambda sample: (sample.closeness, sample.novelty or 0.0), reverse=True)
         return found

@@ -28,9 +28,11 @@ def kept_states(model: str | os.PathLike[str]) -> list[Path]:
     earlier = []
     for state in _states(path):
         with suppress(FileNotFoundError):  # removed by another process
-            # A change that did not come to its end leaves the present state there.
-            if not (path.exists() and state.samefile(path)):
-                earlier.append(state)
+            # A change that did not come to its end leaves the present state there, and going back
+            # several states also later ones.
+            if path.exists() and state.samefile(path):
+                break
+            earlier.append(state)
     return earlier
 
 
@@ -69,17 +71,22 @@ def require_access(model: str | os.PathLike[str]) -> None:
         )
 
 
-def undo(model: str | os.PathLike[str]) -> None:
-    """Put the last state kept in the place of a model file, locked by the caller, or change nothing."""
+def undo(model: str | os.PathLike[str], to: Path | None = None) -> None:
+    """Put a state kept, by default the last, in the place of a model file, or change nothing.
+
+    The file is locked by the caller. This state and later ones are then no earlier ones, and go.
+    """
     path = Path(model).resolve()
     states = _settled(path)
     if not states:
         raise InputError(f"No earlier state of {model} is kept: there is nothing to undo.")
-    require_whole(states[-1])  # a damaged file must not replace the model
+    state = states[-1] if to is None else to
+    require_whole(state)  # a damaged file must not replace the model
     with replacing(path) as draft:
         draft.unlink()
-        _link(states[-1], draft)
-    states[-1].unlink()
+        _link(state, draft)
+    for later in reversed(states[states.index(state) :]):
+        later.unlink()
 
 
 def remove_states(model: str | os.PathLike[str]) -> None:

@@ -137,7 +137,7 @@ def audit(
     """
     if previous is not None:
         origin_of(model).require_same(origin_of(previous))
-    given, unseen = (None if X is None else check_query(model, X) for X in (features, others))
+    rows_given, unseen = (None if X is None else check_query(model, X) for X in (features, others))
     known = _Known.of(model)
     if known.expansion.projection is not None and known.expansion.activation == "gaussian":
         raise UnsupportedError(
@@ -152,7 +152,7 @@ def audit(
     learnt = known.n_samples - (0 if base is None else base.n_samples)
     rows, columns, rank = _recovered(known, base, learnt)
     expansion = known.expansion
-    truth = None if given is None else known.expanded(given)
+    truth = None if rows_given is None else known.expanded(rows_given)
     return Audit(
         kind="weights" if known.gram is None else "sums",
         private=known.private,
@@ -260,24 +260,25 @@ def _recovered(known: _Known, base: _Known | None, learnt: int) -> tuple[Tensor,
         change = (known.weights - before).T @ row
         return row.unsqueeze(0), [int(change.argmax())], rank
     gram, moment = _difference(known, base)
-    found = Recovered(None, nothing, [])
+    recovery = Recovered(None, nothing, [])
     # As many samples as dimensions span everything: no direction tells them apart.
     if 0 < learnt <= min(_MOST, len(gram) - 1):
-        found = recover(gram, moment, learnt, known.expansion)
+        recovery = recover(gram, moment, learnt, known.expansion)
     # The sum over one new sample of a class is that sample, however many samples others have.
     gained = known.counts.copy()
     if base is not None:
         gained[np.searchsorted(known.classes, base.classes)] -= base.counts
     new = (gained == 1) & (not known.private)
-    alone = [int(column) for column in np.flatnonzero(new) if column not in found.columns]
-    return torch.cat([found.rows, moment[:, alone].T]), found.columns + alone, found.rank
+    alone = [int(column) for column in np.flatnonzero(new) if column not in recovery.columns]
+    return torch.cat([recovery.rows, moment[:, alone].T]), recovery.columns + alone, recovery.rank
 
 
 def _membership(
     known: _Known, base: _Known | None, truth: Tensor, labels: Any, others: Tensor, other_labels: Any
 ) -> dict[str, Membership]:
     columns = [
-        _columns(known, given, len(rows)) for given, rows in ((labels, truth), (other_labels, others))
+        _columns(known, labels_given, len(rows))
+        for labels_given, rows in ((labels, truth), (other_labels, others))
     ]
     if known.gram is None:
         sets = [(rows @ known.weights) for rows in (truth, others)]
@@ -299,10 +300,10 @@ def _columns(known: _Known, labels: Any, n: int) -> Tensor | None:
     """Return the column of each label; None if labels are not given or not all known."""
     if labels is None:
         return None
-    found = np.searchsorted(known.classes, np.asarray(labels)).clip(max=len(known.classes) - 1)
-    if len(found) != n or (known.classes[found] != np.asarray(labels)).any():
+    columns = np.searchsorted(known.classes, np.asarray(labels)).clip(max=len(known.classes) - 1)
+    if len(columns) != n or (known.classes[columns] != np.asarray(labels)).any():
         return None
-    return torch.from_numpy(found)
+    return torch.from_numpy(columns)
 
 
 def _of_class(scores: Tensor, columns: Tensor | None) -> Tensor:

@@ -141,13 +141,13 @@ def recover_from_weights(
     W, generator = W.to(before), torch.Generator().manual_seed(0)
     for _ in range(4 * PATIENCE):
         z = torch.randn(len(W), generator=generator, dtype=W.dtype)
-        left = 1.0
+        residual = 1.0
         for step in (0.1,) * 3 * _STEPS + (1.0,) * _STEPS:
             # With the active units as they are, the scores are linear in z.
             scores = (W * ((z @ W) > 0)) @ before
-            better, left = _solved(torch.cat([scores, v.unsqueeze(0)]), target)
+            better, residual = _solved(torch.cat([scores, v.unsqueeze(0)]), target)
             z = z + step * (better - z)
-        if left < 1e-6:
+        if residual < 1e-6:
             return rank, torch.relu(z @ W)
     return rank, None
 
@@ -204,7 +204,7 @@ def _by_zeros(basis: Tensor, rest: Tensor, generator: torch.Generator) -> Tensor
     B = B[size > 1e-9 * size.max()]
     direction = torch.randn(B.shape[1], generator=generator, dtype=torch.float64).numpy()
     # min direction · q for B q ≥ 0, Σ B q = 1
-    found = linprog(
+    solution = linprog(
         direction,
         A_ub=-B,
         b_ub=np.zeros(len(B)),
@@ -212,13 +212,13 @@ def _by_zeros(basis: Tensor, rest: Tensor, generator: torch.Generator) -> Tensor
         b_eq=[1.0],
         bounds=(None, None),
     )
-    if found.status != 0:
+    if solution.status != 0:
         return None
-    row = B @ found.x
+    row = B @ solution.x
     zeros = int((row < 1e-6 * row.max()).sum())
     if zeros < B.shape[1] + _MORE_ZEROS * len(B):
         return None
-    return functional.normalize(rest @ torch.from_numpy(found.x), dim=0)
+    return functional.normalize(rest @ torch.from_numpy(solution.x), dim=0)
 
 
 def _class_of(memberships: Tensor) -> int | None:

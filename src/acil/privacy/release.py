@@ -160,11 +160,13 @@ def combine(releases: Sequence[ACILClassifier], *, disjoint: bool) -> ACILClassi
     delta = min(ledger["delta"] for ledger in ledgers if ledger)
     entries = [ledger["releases"] for ledger in ledgers if ledger]
     # In parallel, the samples of the release with the least noise have the largest ε.
-    kept = max(entries, key=_loss) if disjoint else [entry for own in entries for entry in own]
+    charged = (
+        max(entries, key=_loss) if disjoint else [entry for of_model in entries for entry in of_model]
+    )
     gamma = math.sqrt(sum(release.gamma_**2 for release in releases))
     first, sums = releases[0], merged.model.ridge.sums
     head = Ridge(sums, merged.model.precision, gamma, bool(first.fit_intercept))
-    return model_of(first, merged, merged.classes, head, ledger_of(kept, delta))
+    return model_of(first, merged, merged.classes, head, ledger_of(charged, delta))
 
 
 def guarantee(model: ACILClassifier) -> dict[str, Any] | None:
@@ -361,7 +363,7 @@ def model_of(
     classes = union(labels[:0], labels)
     adopt(release, Learnt(classes, model, state.seed, calibration=calibration, release=ledger))
     release.n_features_in_ = expansion.in_features
-    for name in ("feature_names_in_", "backbone_"):
+    for name in ("feature_names_in_", "backbone_", "encoder_"):
         if hasattr(origin, name):
             setattr(release, name, getattr(origin, name))
     if hasattr(origin, "images_"):

@@ -118,11 +118,11 @@ def private_softmax(
         )
     with holding(model) as state:
         expansion = require_releasable(model, state)
-        rows, found, _ = check_samples(model, X, y)
+        rows, checked, _ = check_samples(model, X, y)
         state.check_values(rows)
-        check_same_kind(found, state.classes)
+        check_same_kind(checked, state.classes)
         labels = label_set(state, classes)
-        columns = columns_of(found, labels)
+        columns = columns_of(checked, labels)
 
         def blocks() -> Iterator[Block]:
             return state.model.blocks(state.features(rows), columns, None)
@@ -144,14 +144,14 @@ def _require_samples(state: Learnt, labels: Any, blocks: Iterator[Block]) -> Non
     """Raise unless these are the samples of the model: else its ledger would not be theirs."""
     state.model.ridge.flush()
     sums, places = state.model.ridge.sums, columns_of(state.classes, labels)
-    left = torch.zeros(sums.gram.shape[0], len(labels), dtype=torch.float64)
-    left[:, places] = sums.moment.cpu()
+    rest = torch.zeros(sums.gram.shape[0], len(labels), dtype=torch.float64)
+    rest[:, places] = sums.moment.cpu()
     counts = torch.zeros(len(labels), dtype=torch.float64)
     counts[places] = sums.target_total
     for block, columns, _ in blocks:
-        left.index_add_(1, columns, block.T.cpu(), alpha=-1)
+        rest.index_add_(1, columns, block.T.cpu(), alpha=-1)
         counts -= torch.bincount(columns, minlength=len(labels))
-    if counts.any() or float(left.abs().max()) > _SAME * float(state.model.expansion.clip_norm or 0):
+    if counts.any() or float(rest.abs().max()) > _SAME * float(state.model.expansion.clip_norm or 0):
         raise InputError(
             "X and y must be all samples that the model has learnt, and no others, each with weight 1: "
             "their class sums differ. Nothing was released."

@@ -71,20 +71,20 @@ class Group:
             ``"cuda"`` (and ``"auto"`` where there is CUDA) gives each process of a machine a GPU by its
             local rank; where there are more processes than GPUs, they share.
         """
-        given = os.environ.get(TIMEOUT_VARIABLE, _TIMEOUT)
+        seconds = os.environ.get(TIMEOUT_VARIABLE, _TIMEOUT)
         with suppress(ValueError):
-            given = float(given)
-        if not isinstance(given, float) or not 0 < given < float("inf"):
-            raise InputError(f"{TIMEOUT_VARIABLE} is a time-out in seconds, got {given!r}.")
-        own = resolve_device(device, "float64")
-        if launched() and own.type == "cuda" and own.index is None:
+            seconds = float(seconds)
+        if not isinstance(seconds, float) or not 0 < seconds < float("inf"):
+            raise InputError(f"{TIMEOUT_VARIABLE} is a time-out in seconds, got {seconds!r}.")
+        chosen = resolve_device(device, "float64")
+        if launched() and chosen.type == "cuda" and chosen.index is None:
             local = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-            own = torch.device("cuda", local)
-        group = cls(own)
+            chosen = torch.device("cuda", local)
+        group = cls(chosen)
         try:
             if launched():
                 with group._reaching("the processes could not meet"):
-                    group._meet(given)
+                    group._meet(seconds)
             yield group
             if not group._broken:
                 group.exchange()
@@ -111,20 +111,20 @@ class Group:
         What a process raised instead of coming here (see `together`) is raised on all of them. If one
         has ended, or has not come within the time-out, that is a ProcessLostError.
         """
-        found, failed = [value], isinstance(value, Exception)
+        values, failed = [value], isinstance(value, Exception)
         if self._messages is not None:
-            found *= self.size
+            values *= self.size
             sent = _common(value) if failed else value
             with self._reaching("it did not answer"):
-                dist.all_gather_object(found, sent, group=self._messages)
-        for rank, other in enumerate(found):
+                dist.all_gather_object(values, sent, group=self._messages)
+        for rank, other in enumerate(values):
             if isinstance(other, Exception):
                 # An error of its own that is of a class which others do not have is raised as it is.
                 as_it_is = failed and type(value).__module__ != errors.__name__
                 error = value if as_it_is else type(other)(f"Rank {rank}: {other}")
                 error.__dict__["_told"] = True
                 raise error
-        return found
+        return values
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -208,15 +208,15 @@ def share(content: Mapping[str, Any] | None, group: Group) -> dict[str, Any] | N
     names = group.exchange(None if content is None else list(content))[0]
     if names is None:
         return None
-    found = dict(content or {}) if group.leads else {}
+    result = dict(content or {}) if group.leads else {}
     for name in () if group._tensors is None else names:
-        value = found.get(name)
+        value = result.get(name)
         # A copy, because of a part of a tensor all of it would travel
         sent = [value.detach().cpu().clone() if isinstance(value, Tensor) else value]
         with group._reaching("tensors did not arrive"):
             dist.broadcast_object_list(sent, src=0, group=group._tensors)
-        found.setdefault(name, sent[0])
-    return found
+        result.setdefault(name, sent[0])
+    return result
 
 
 def launched() -> bool:

@@ -116,10 +116,10 @@ def partial_fit(
     if state.calibration is not None:
         # Count how the samples of all processes score when they are left out, if all can be reached.
         with suppress(ProcessLostError), group.together():
-            own = Calibration.empty()
+            measured = Calibration.empty()
             if samples is not None:
-                own = learnt.measured(learnt.blocks(samples, learnt.classes))
-            seen = reduce(Calibration.merged, group.exchange(own))
+                measured = learnt.measured(learnt.blocks(samples, learnt.classes))
+            seen = reduce(Calibration.merged, group.exchange(measured))
             counts = state.model.head.counts, learnt.model.head.counts
             calibration = state.calibration.among(*counts).merged(seen)
             adopt(classifier, replace(learnt, calibration=calibration))
@@ -175,7 +175,7 @@ def _agreed(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     agreed: dict[str, Any] = {}
     for name, what in _AGREED.items():
         # A process without samples does not know the features.
-        known = [(rank, own[name]) for rank, own in enumerate(facts) if own[name] is not None]
+        known = [(rank, fact[name]) for rank, fact in enumerate(facts) if fact[name] is not None]
         lowest, agreed[name] = known[0] if known else (0, None)
         for rank, other in known:
             if other != agreed[name]:
@@ -185,7 +185,7 @@ def _agreed(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 )
     if agreed["features"] is None:
         raise InputError("No process has samples. Give at least one sample to one of them.")
-    classes, *others = [own["classes"] for own in facts if own["classes"] is not None]
+    classes, *others = [fact["classes"] for fact in facts if fact["classes"] is not None]
     for other in others:
         check_same_kind(other, classes)
         classes = union(classes, other)

@@ -19,13 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
 
 from acil import __version__
-from acil.errors import InputError, ModelFileError, NotFittedError, UnsupportedError
+from acil.errors import GateError, InputError, ModelFileError, NotFittedError, UnsupportedError
 from acil.serve.guard import Guard, TokenCheck, client_of
 from acil.serve.kinds import Kind
 from acil.serve.line import RETRY_SECONDS
 from acil.serve.metrics import CONTENT_TYPE
-from acil.serve.service import Service
-from acil.serve.store import Action
+from acil.serve.service import Action, Service
 from acil.serve.uploads import Inbox, RefusedError, TooLargeError, check_name
 
 logger = logging.getLogger(__name__)
@@ -81,6 +80,16 @@ class Predictions(BaseModel):
     predictions: list[Predicted]
 
 
+class Suggested(Predicted):
+    """A sample whose class would teach the model, and what it says of it."""
+
+    place: int = Field(description="Which one of the request, from 0.")
+    closeness: float = Field(
+        description="How close the second class comes to the first, from 0 to 1; the closest come "
+        "first, of equals the most novel."
+    )
+
+
 class Accuracy(Counted):
     """Accuracy on the held-out samples, in percent, over the classes that the model knows."""
 
@@ -111,6 +120,7 @@ class Entry(Counted):
 
     action: Action
     class_: str = Field(alias="class")
+    to: str | None = Field(None, description="What a class that was renamed or merged is called then.")
     revision: str
     held_out: Comparison | None
 
@@ -121,6 +131,15 @@ class Refused(BaseModel):
     place: int = Field(description="Which one, from 0.")
     image: str = Field("", description="Name of the file.")
     error: str
+
+
+class Suggestions(BaseModel):
+    """The samples of one request that are best taught next, the best first."""
+
+    revision: str = Field(description="The state of the model that ordered them.")
+    suggestions: list[Suggested]
+    known: int = Field(description="Samples left out: taught before, or the same as others here.")
+    refused: list[Refused] = Field(description="Samples left out, because they cannot be used.")
 
 
 class Changed(Entry):
@@ -160,6 +179,10 @@ class Model(Counted):
     can_learn: bool
     tells_unknown: bool = Field(description="Whether it can say that a sample is unknown.")
     protected: bool = Field(description="Whether teaching and forgetting need a token.")
+    max_drop: float | None = Field(
+        description="Points of accuracy on the held-out samples that a change may lose: one that would "
+        "lose more is refused."
+    )
     undo_left: int = Field(description="How many of the last changes can be taken back.")
     limits: Limits
     held_out: Accuracy | None
@@ -174,10 +197,25 @@ class Health(BaseModel):
     fault: str | None = Field(description="Why changes of the model file are not seen, if so.")
 
 
+class Fall(BaseModel):
+    """Held-out samples, and accuracy on them before a change and as it would be after it."""
+
+    samples: int
+    before: float
+    after: float
+
+
+class Worse(Fall):
+    """Why a change was refused: accuracy on classes known before and after, of all and of each."""
+
+    per_class: dict[str, Fall]
+
+
 class Refusal(BaseModel):
     """Why a request was refused; nothing was changed."""
 
     detail: str
+    comparison: Worse | None = Field(None, description="What would have been worse, if that is why.")
     refused: list[Refused] | None = Field(
         None, description="Samples that cannot be used, if that is the reason."
     )
@@ -212,6 +250,7 @@ def create_app(service: Service) -> FastAPI:
     for fault, status, detail in _STATUS:
         app.add_exception_handler(fault, _answered(status, detail))
     app.add_exception_handler(RefusedError, _samples_refused)
+    app.add_exception_handler(GateError, _change_refused)
     app.add_exception_handler(404, _answered(404, _NOTHING))
     app.add_exception_handler(405, _method_refused)
     app.add_exception_handler(RequestValidationError, _parameters_refused)
@@ -223,7 +262,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.inbox = inbox = Inbox(service.settings)
     protected = [Depends(TokenCheck(service.settings.token))]
 
-    async def changed(request: Request, action: Action, name: str) -> Changed:
+    async def changed(request: Request, action: Literal["learn", "forget"], name: str) -> Changed:
         async with inbox.items(request, kind.receive) as items:
             done = await _unless_gone(request, service.change(action, name, items))
             return Changed.model_validate(done)
@@ -269,10 +308,35 @@ def create_app(service: Service) -> FastAPI:
         """
         return await changed(request, "forget", name)
 
+    @app.post("/classes/{name}/rename", **asked, dependencies=protected)
+    async def rename(name: str, to: Annotated[str, Query(description="The new name.")]) -> Model:
+        """Give a class another name, one that no other class has. Nothing else changes."""
+        return Model.model_validate(await service.rename("rename", name, to))
+
+    @app.post("/classes/{name}/merge", **asked, dependencies=protected)
+    async def merge(name: str, to: Annotated[str, Query(description="The other class.")]) -> Model:
+        """Make a class part of another: exact, as if all had been taught under the other name."""
+        return Model.model_validate(await service.rename("merge", name, to))
+
     @app.post("/classes/{name:path}", include_in_schema=False)
     async def misnamed(name: str) -> None:
         # Only a name with a '/', or none, comes here.
-        check_name(name.removesuffix("/forget"))
+        last = name.rpartition("/")[2]
+        check_name(name.removesuffix(f"/{last}") if last in ("forget", "rename", "merge") else name)
+
+    @app.post("/suggest", **brought, dependencies=protected)
+    async def suggest(
+        request: Request,
+        number: Annotated[int, Query(ge=1, le=1000, description="Number of samples to name.")] = 10,
+    ) -> Suggestions:
+        """Say which samples without a class would teach most, had they one; the best come first.
+
+        Those that were taught before are left out: this is for who may teach.
+        """
+        service.store.require()
+        async with inbox.items(request, kind.receive) as items:
+            work = service.suggest(client_of(request.scope), items, number)
+            return Suggestions.model_validate(await _unless_gone(request, work))
 
     @app.post("/undo", **asked, dependencies=protected)
     async def undo() -> Model:
@@ -382,6 +446,12 @@ async def _samples_refused(request: Request, error: Any) -> JSONResponse:
     """Say which samples cannot be used."""
     status = 413 if error.too_large else 422
     return JSONResponse({"detail": str(error), "refused": error.refused}, status)
+
+
+async def _change_refused(request: Request, error: Any) -> JSONResponse:
+    """Say what would have been worse after a change; the message has a table for terminals."""
+    detail = str(error).partition("\n")[0]
+    return JSONResponse({"detail": detail, "comparison": error.comparison}, 409)
 
 
 def _answered(status: int, detail: str | None) -> Any:

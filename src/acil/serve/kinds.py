@@ -12,7 +12,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from torch import Tensor
 
 from acil.core.linalg import threads_for
-from acil.encoders.images.embedder import Embedder, worker_threads
+from acil.encoders.images.embedder import Embedder, digest_of, worker_threads
 from acil.errors import InputError
 from acil.serve.settings import Settings
 from acil.serve.uploads import FIELD, Item, TooLargeError, check_image, shown_name
@@ -140,6 +140,10 @@ class Images(_Kind):
     def read(self, content: bytes) -> Tensor:
         """Return a sample as `embed` takes it, or raise."""
         return self.embedder.decode(content)
+
+    def digest(self, read: Tensor) -> str:
+        """Return by what a sample is told apart from others."""
+        return digest_of(read)
 
     @property
     def blank(self) -> Tensor:

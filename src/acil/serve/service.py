@@ -8,23 +8,26 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from acil.core.files.header import in_order
 from acil.encoders.images.embedder import decode_all
 from acil.errors import InputError
-from acil.growing import Prediction, Samples
-from acil.serve.kinds import Images
+from acil.growing import Gate, ModelFile, Prediction, Samples
+from acil.growing.modelfile import Change
+from acil.growing.snapshot import Snapshot
+from acil.serve.kinds import Images, Kind
 from acil.serve.line import BusyError, Line, Waiting
 from acil.serve.metrics import Metrics
 from acil.serve.settings import Settings
-from acil.serve.store import Action, Served, Store
+from acil.serve.store import Served, Store
 from acil.serve.uploads import Item, RefusedError, TooLargeError, check_name, refusals
 
 logger = logging.getLogger(__name__)
@@ -34,6 +37,9 @@ _HISTORY = 20
 _MAX_CHANGES = 4
 #: What is wrong with samples of a request, by their places in it.
 Faults = dict[int, InputError]
+#: A change of the model.
+Action = Literal["learn", "forget", "rename", "merge"]
+Result = TypeVar("Result")
 
 
 class Service:
@@ -45,7 +51,9 @@ class Service:
         self.settings = self.kind.settings
         self._held_out: Samples | None = None
         if settings.held_out is not None:
-            self._held_out = self.store.reader.prepare(settings.held_out)
+            self._held_out = samples = self.store.reader.prepare(settings.held_out)
+            if settings.max_drop is not None:
+                self.store.file.gate = functools.partial(self._gate, samples, settings.max_drop)
         self._measured: Measured | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self.metrics = metrics = Metrics(self.kind.many)
@@ -78,36 +86,62 @@ class Service:
 
         A sample that cannot be used has an error instead; if none can, raise.
         """
-        costs, faults = await self._checked(items)
-        waiting = [
-            Waiting(functools.partial(self._decoded, place, items[place].content, faults), *cost)
-            for place, cost in costs.items()
-        ]
-        answer = functools.partial(
-            self._answer, items, list(costs), faults, top=top, unknown_above=unknown_above
+        question = Question(self.kind, items)
+        answer = functools.partial(self._classified, question, top=top, unknown_above=unknown_above)
+        return await self._in_line(client, question, answer)
+
+    async def suggest(self, client: str, items: Sequence[Item], number: int) -> dict[str, Any]:
+        """Return what the model says of the samples whose class would teach it most, the best first.
+
+        Those that have been learnt are left out and counted: who asks can tell which they are.
+        """
+        question = Question(self.kind, items, told_apart=True)
+        return await self._in_line(
+            client, question, functools.partial(self._suggested, question, number)
         )
+
+    async def _in_line(
+        self, client: str, question: Question, answer: Callable[[Tensor], dict[str, Any]]
+    ) -> dict[str, Any]:
+        costs, question.faults = await self._checked(question.items)
+        question.places = list(costs)
+        waiting = [Waiting(functools.partial(question.read, place), *costs[place]) for place in costs]
         found: dict[str, Any] = await asyncio.wrap_future(self._line.submit(client, waiting, answer))
-        self.metrics.used("predict", len(items) - len(faults))
+        self.metrics.used("predict", len(question.items) - len(question.faults))
         return found
 
-    async def change(self, action: Action, name: str, items: Sequence[Item]) -> dict[str, Any]:
+    async def change(
+        self, action: Literal["learn", "forget"], name: str, items: Sequence[Item]
+    ) -> dict[str, Any]:
         """Teach or forget samples of a class, save, serve the new state; or raise and change nothing.
 
         Teaching leaves out samples that cannot be used, unless none can; forgetting refuses all.
         Return the report, the new revision, and the comparison on held-out samples if there are any.
         """
         check_name(name)
+        if action == "forget":
+            self.store.require()
         async with self._turn():
             _, faults = await self._checked(items)
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._changes, self._changed, action, name, items, faults)
+            return await self._in_turn(self._changed, action, name, items, faults)
+
+    async def rename(self, action: Literal["rename", "merge"], name: str, to: str) -> dict[str, Any]:
+        """Give a class another name, or make it part of another class; return the description then."""
+        check_name(name)
+        check_name(to)
+        self.store.require()
+        async with self._turn():
+            await self._in_turn(self._renamed, action, name, to)
+        return await asyncio.to_thread(self.describe)
 
     async def undo(self) -> dict[str, Any]:
         """Take the last change of the file back; return the description of the state before it."""
         async with self._turn():
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._changes, self._undone)
+            await self._in_turn(self._undone)
         return await asyncio.to_thread(self.describe)
+
+    async def _in_turn(self, work: Callable[..., Result], *given: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._changes, work, *given)
 
     def _turn(self) -> asyncio.Semaphore:
         """Return what counts a change that is made or waits; refuse if there are many."""
@@ -132,6 +166,7 @@ class Service:
             "tells_unknown": published is None or published.snapshot.knows_novelty,
             "undo_left": self.store.undo_left,
             "protected": settings.token is not None,
+            "max_drop": settings.max_drop,
             "limits": {"bytes": settings.max_bytes, **self.kind.limits},
             "held_out": None if measured is None else measured.to_dict(),
             "history": list(self._history),
@@ -175,37 +210,51 @@ class Service:
 
         return await asyncio.get_running_loop().run_in_executor(self._checkers, check)
 
-    def _decoded(self, place: int, content: Any, faults: Faults) -> Any:
-        try:
-            return self.kind.read(content)
-        except InputError as error:
-            faults[place] = error
-            # The others go on, and the line needs something for each, whose answer is not used.
-            return self.kind.blank
-
-    def _answer(
-        self,
-        items: Sequence[Item],
-        places: Sequence[int],
-        faults: Faults,
-        features: Tensor,
-        top: int,
-        unknown_above: float | None,
+    def _classified(
+        self, question: Question, features: Tensor, top: int, unknown_above: float | None
     ) -> dict[str, Any]:
-        """Classify the samples at these places of a request, all by one state of the model."""
-        if len(faults) == len(items):
-            raise RefusedError(items, faults, self.kind.many)
+        """Classify the samples of a request, all by one state of the model."""
+        places, rows = question.usable(features)
         published = self.store.require()
-        rows = {place: row for row, place in enumerate(places) if place not in faults}
-        names = [items[place].name for place in rows]
-        answers = published.snapshot.classify(
-            features[list(rows.values())].numpy(), names, top, unknown_above
-        )
-        found = dict(zip(rows, answers, strict=True))
-        for place, fault in faults.items():
+        items = question.items
+        names = [items[place].name for place in places]
+        answers = published.snapshot.classify(rows, names, top, unknown_above)
+        found = dict(zip(places, answers, strict=True))
+        for place, fault in question.faults.items():
             found[place] = Prediction(items[place].name, "", False, (), None, str(fault))
         predictions = [found[place].to_dict() for place in range(len(items))]
         return {"revision": published.revision, "predictions": predictions}
+
+    def _suggested(self, question: Question, number: int, features: Tensor) -> dict[str, Any]:
+        places, rows = question.usable(features)
+        published = self.store.require()
+        samples = Samples(
+            rows,
+            np.full(len(places), ""),
+            tuple(question.digests[place] for place in places),
+            tuple(map(str, places)),
+            (),
+            self.store.embedder.identity,
+            None,
+            0.0,
+        )
+        found = published.snapshot.suggest(samples)
+        items = question.items
+        suggestions = [
+            {
+                **one.to_dict(),
+                "place": int(one.image),
+                "closeness": one.closeness,
+                "image": items[int(one.image)].name,
+            }
+            for one in found[:number]
+        ]
+        return {
+            "revision": published.revision,
+            "suggestions": suggestions,
+            "known": len(places) - len(found),
+            "refused": refusals(items, question.faults),
+        }
 
     def _samples(self, action: Action, name: str, items: Sequence[Item], faults: Faults) -> Samples:
         """Turn the items without a fault into samples of a class, and add the faults seen then."""
@@ -228,24 +277,22 @@ class Service:
     ) -> dict[str, Any]:
         start = time.perf_counter()
         samples = self._samples(action, name, items, faults)
-        report, state_before, state_after = self.store.change(action, samples)
+
+        def work(file: ModelFile) -> Change:
+            return file.learn(samples) if action == "learn" else file.forget(samples)
+
+        done, state_before, state_after = self.store.change(work)
+        report = done.report
         number = sum(report.counts.values())
         self.metrics.used(action, number)
-        before, after = self._measure(state_before), self._measure(state_after)
-        entry = {
-            "action": action,
-            "class": name,
-            self.kind.many: number,
-            "revision": state_after.revision,
-            "held_out": compared(before, after) if before and after else None,
-        }
+        entry = self._entry(action, name, number, state_before, state_after)
         if number:
             self._history.append(entry)
         seconds = time.perf_counter() - start
-        done = "learnt" if action == "learn" else "forgot"
+        verb = "learnt" if action == "learn" else "forgot"
         what = self.kind.counted(number)
         saved = ", saved" if number else ": all were learnt before"
-        logger.info("%s %s of %r in %.2f s%s", done, what, name, seconds, saved)
+        logger.info("%s %s of %r in %.2f s%s", verb, what, name, seconds, saved)
         return {
             **entry,
             "totals": report.totals,
@@ -253,6 +300,36 @@ class Service:
             "misplaced": len(report.misplaced),
             "refused": refusals(items, faults),
             "seconds": seconds,
+        }
+
+    def _renamed(self, action: Literal["rename", "merge"], name: str, to: str) -> None:
+        names = {name: to}
+
+        def work(file: ModelFile) -> Change:
+            return file.rename_classes(names) if action == "rename" else file.merge_classes(names)
+
+        done, before, after = self.store.change(work, renamed=names)
+        if after is not before:
+            number = sum(done.report.counts.values())
+            self._history.append({**self._entry(action, name, number, before, after), "to": to})
+            logger.info("%s %r: now %r", "renamed" if action == "rename" else "merged", name, to)
+
+    def _gate(
+        self, samples: Samples, max_drop: float, before: Snapshot | None, after: Snapshot
+    ) -> Mapping[str, float]:
+        return Gate(_called(samples, self.store.published), max_drop)(before, after)
+
+    def _entry(
+        self, action: Action, name: str, number: int, before: Served | None, after: Served
+    ) -> dict[str, Any]:
+        """Return what the history has of a change."""
+        earlier, now = self._measure(before), self._measure(after)
+        return {
+            "action": action,
+            "class": name,
+            self.kind.many: number,
+            "revision": after.revision,
+            "held_out": compared(earlier, now) if earlier and now else None,
         }
 
     def _undone(self) -> None:
@@ -272,6 +349,37 @@ class Service:
         return found
 
 
+@dataclass
+class Question:
+    """Samples of a request that waits in the line."""
+
+    kind: Kind
+    items: Sequence[Item]
+    told_apart: bool = False  # whether `digests` are wanted
+    places: list[int] = field(default_factory=list)  # of those that go through the line
+    faults: Faults = field(default_factory=dict)
+    digests: dict[int, str] = field(default_factory=dict)
+
+    def read(self, place: int) -> Any:
+        """Return a sample as the network takes it."""
+        try:
+            found = self.kind.read(self.items[place].content)
+        except InputError as error:
+            self.faults[place] = error
+            # The others go on, and the line needs something for each, whose answer is not used.
+            return self.kind.blank
+        if self.told_apart:
+            self.digests[place] = self.kind.digest(found)
+        return found
+
+    def usable(self, features: Tensor) -> tuple[list[int], npt.NDArray[np.float32]]:
+        """Return the places and the features of the samples that can be used, or raise if none can."""
+        rows = [row for row, place in enumerate(self.places) if place not in self.faults]
+        if not rows:
+            raise RefusedError(self.items, self.faults, self.kind.many)
+        return [self.places[row] for row in rows], features[rows].numpy()
+
+
 @dataclass(frozen=True)
 class Measured:
     """How one state of the model does on the held-out samples."""
@@ -285,7 +393,7 @@ class Measured:
     @classmethod
     def of(cls, samples: Samples, published: Served | None, many: str) -> Measured:
         """Measure a state; None is a model that knows nothing yet."""
-        names = samples.labels
+        names = _called(samples, published).labels
         if published is None:
             nothing = np.zeros(len(names), dtype=np.bool_)
             return cls(many, None, names, nothing, nothing)
@@ -295,12 +403,18 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         """Return accuracy in percent over the classes learnt, the number of samples, and each class."""
-        classes = sorted(set(self.names[self.known].tolist()))
+        classes = in_order(set(self.names[self.known].tolist()))
         return {
             "accuracy": _percent(self.right, self.known),
             self.many: int(self.known.sum()),
             "per_class": {name: _percent(self.right, self.names == name) for name in classes},
         }
+
+
+def _called(samples: Samples, published: Served | None) -> Samples:
+    """Return held-out samples, each with the name that its class has in a state of the model."""
+    names = {} if published is None else published.names
+    return replace(samples, labels=np.array([names.get(name, name) for name in samples.names]))
 
 
 def compared(before: Measured, after: Measured) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class Settings:
     port: int = 8000  # 0 takes any that is free
     token: str | None = field(default=None, repr=False)  # for teaching and forgetting
     held_out: Path | None = None  # folder of images on which accuracy is measured after each change
+    max_drop: float | None = None  # points of it that a change may lose; None refuses no change
     hosts: tuple[str, ...] = ()  # further names by which the server is reached
     max_bytes: int = 64 * 2**20  # of a request
     max_images: int = 64  # of a request

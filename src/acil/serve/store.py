@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
-from acil.encoders.images.stored import require_network
+from acil.encoders.stored import require_network
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
-from acil.growing import ImageClassifier, ModelFile, Report, Samples
-from acil.growing.modelfile import Signature, signature_of
+from acil.growing import ImageClassifier, ModelFile
+from acil.growing.modelfile import Change, Signature, signature_of
 from acil.growing.snapshot import Snapshot
 from acil.serve.settings import Settings
 
@@ -20,8 +20,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to wait for another process that changes the file.
 LOCK_SECONDS = 30.0
-#: A change of the model.
-Action = Literal["learn", "forget"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,8 @@ class Served:
     snapshot: Snapshot
     revision: str  # hash of classes and weights: the same for the same state, also after a restart
     signature: Signature | None  # of the file that holds this state; None if it is gone
+    #: What classes are called that were renamed here, by what held-out samples have as their class.
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot, signature: Signature | None) -> Served:
@@ -58,6 +58,8 @@ class Store:
         self._changing = threading.Lock()
         #: The state that is served now; None until something has been taught.
         self.published: Served | None = None
+        #: `Served.names` of the states before classes were renamed, by revision.
+        self._former: dict[str, Mapping[str, str]] = {}
         self._refused: Signature | None = None
         #: What is wrong with the file, without its path: everybody can read it.
         self.fault: str | None = None
@@ -72,7 +74,8 @@ class Store:
             self.reader = ImageClassifier.load(self.path, backbone=settings.backbone)
             self.published = Served.of(self.reader.snapshot, signature)
         self.embedder = self.reader.embedder
-        self._file = ModelFile(
+        #: Through which the file is changed.
+        self.file = ModelFile(
             self.path, new=self._new, backbone=self.embedder, undo=settings.undo, timeout=LOCK_SECONDS
         )
 
@@ -110,7 +113,7 @@ class Store:
         # A change that is being made reads the file itself.
         elif signature != self._refused and self._changing.acquire(blocking=False):
             try:
-                self.published = Served.of(self._file.read().snapshot, signature)
+                self.published = self._served(self.file.read().snapshot, signature)
             except ACILError as error:
                 # What could not be read may be readable later, with no other change of the file.
                 if not isinstance(error.__cause__, OSError):
@@ -121,26 +124,33 @@ class Store:
             self._found(None)
             logger.info("%s has been changed by another process: reloaded.", self.path)
 
-    def change(self, action: Action, samples: Samples) -> tuple[Report, Served | None, Served]:
-        """Learn or forget samples, save, and serve the new state; return a report and both states."""
-        if action == "forget":
-            self.require()
+    def change(
+        self, work: Callable[[ModelFile], Change], renamed: Mapping[str, str] | None = None
+    ) -> tuple[Change, Served | None, Served]:
+        """Change the file and serve its new state; return what was done, and both states.
+
+        ``renamed`` has the new names of classes that are renamed.
+        """
         with self._changing:
-            work = self._file.learn if action == "learn" else self._file.forget
-            done, before = work(samples), self.published
+            done, before = work(self.file), self.published
             if done.before is not None and (before is None or before.signature != done.earlier):
                 # Another process had made the file, or changed it.
-                before = Served.of(done.before, done.earlier)
+                before = self._served(done.before, done.earlier)
             if before is not None and done.after is done.before:
-                return done.report, before, before
-            after = Served.of(done.after, done.signature)
+                return done, before, before
+            after = self._served(done.after, done.signature)
+            if renamed and before is not None:
+                self._former[before.revision] = before.names
+                # A class that had been renamed before is still found by its first name.
+                now = {then: renamed.get(name, name) for then, name in before.names.items()}
+                after = replace(after, names={**renamed, **now})
             self.published = after
-        return done.report, before, after
+        return done, before, after
 
     @property
     def undo_left(self) -> int:
         """How many of the last changes can be taken back."""
-        return self._file.undo_left
+        return self.file.undo_left
 
     def undo(self) -> Served | None:
         """Take the last change of the file back, and serve the state before it.
@@ -155,17 +165,22 @@ class Store:
                     "This model has not been taught anything yet: there is nothing to undo."
                 )
             if served is None or served.signature != signature:
-                self._file.read()  # a file that cannot be served may be another model: it stays
+                self.file.read()  # a file that cannot be served may be another model: it stays
                 served = None
             # All of it: what is damaged must not replace the model.
-            return served, self._file.read(state).snapshot
+            return served, self.file.read(state).snapshot
 
         with self._changing:
             self._require_present()
             undone: Served | None
-            (undone, before), now = self._file.undo(accept)
-            self.published = Served.of(before, now)
+            (undone, before), now = self.file.undo(accept)
+            self.published = self._served(before, now)
             return undone
+
+    def _served(self, snapshot: Snapshot, signature: Signature | None) -> Served:
+        """Return a state to serve; its classes are called as now, or as when it was served before."""
+        made, now = Served.of(snapshot, signature), self.published
+        return replace(made, names=self._former.get(made.revision, now.names if now else {}))
 
     def _new(self) -> ImageClassifier:
         """Return a model that has learnt nothing, as long as no file has been made."""

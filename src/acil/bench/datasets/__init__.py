@@ -119,11 +119,12 @@ def load(
     rare = {"check": check, "outline": outline}
     common |= {option: value for option, value in rare.items() if option in known}
     if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        own = [option for option in known if option not in ("root", *common, *fixed)]
-        unknown = [option for option in options if option not in own]
+        accepted = [option for option in known if option not in ("root", *common, *fixed)]
+        unknown = [option for option in options if option not in accepted]
         if unknown:
             raise InputError(
-                f"The data set {name!r} has no option {unknown[0]!r}. Known: {', '.join(own) or 'none'}."
+                f"The data set {name!r} has no option {unknown[0]!r}. "
+                f"Known: {', '.join(accepted) or 'none'}."
             )
         # A loader need not care about these.
         common = {option: value for option, value in common.items() if option in known}

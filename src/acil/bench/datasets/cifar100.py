@@ -97,9 +97,9 @@ def _fetch(url: str, root: Path, force: bool, progress: ProgressCallback | None)
     archive = root / ARCHIVE
     bar = None if progress is None else _Bar(progress)
     try:
-        if archive.exists() and not force and (found := pooch.file_hash(archive, "md5")) != MD5:
+        if archive.exists() and not force and (digest := pooch.file_hash(archive, "md5")) != MD5:
             raise InputError(
-                f"{archive} has the md5 {found}, but the official file has {MD5}: it is incomplete or "
+                f"{archive} has the md5 {digest}, but the official file has {MD5}: it is incomplete or "
                 "another file. Remove it, or use --force to fetch it again."
             )
         # A file that is there and right is not fetched again. A new one gets its name when it is right.

@@ -92,7 +92,7 @@ def load(root: Path | None, *, published_as: str | None = None) -> Dataset:
 
 def _read_folder(folder: Path) -> dict[str, Any]:
     """Return the four arrays of the files of both splits."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for split in ("train", "test"):
         files = [file for file in sorted(folder.glob(f"{split}.*")) if holds_features(file)]
         if len(files) != 1:
@@ -104,9 +104,9 @@ def _read_folder(folder: Path) -> dict[str, Any]:
         samples = read_features(files[0])
         if "" in samples.labels:
             raise InputError(f"{files[0]} has rows without a label. Embed a folder for each class.")
-        found[f"{split}_features"] = samples.features
-        found[f"{split}_labels"] = samples.labels
-    return found
+        arrays[f"{split}_features"] = samples.features
+        arrays[f"{split}_labels"] = samples.labels
+    return arrays
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is damaged or no {path.suffix[1:]} file of plain arrays: {error}. Arrays of "
             "Python objects are not read."
         ) from error
-    found = {}
+    by_meaning = {}
     for meaning, names in _NAMES.items():
         present = [name for name in names if name in arrays]
         if len(present) != 1:
@@ -137,8 +137,8 @@ def _read(path: Path) -> dict[str, Any]:
                 f"{path} must have one array {' or '.join(names)}, got {present or 'none'} among "
                 f"{sorted(there)[:10]}. It needs features and labels of training and of test samples."
             )
-        found[meaning] = arrays[present[0]]
-    return found
+        by_meaning[meaning] = arrays[present[0]]
+    return by_meaning
 
 
 def _features(path: Path, name: str, arrays: dict[str, Any]) -> Tensor:

@@ -130,13 +130,13 @@ def _load_split(
     labels: list[int] = []
     for label, name in enumerate(names):
         # The label is not used: here any folder may be a class, whatever its name.
-        found = list_images(folder / name, "class")
-        if found.ignored:
+        listing = list_images(folder / name, "class")
+        if listing.ignored:
             told = "Ignored %d entries in %s that are no images by their name."
-            logger.warning(told, len(found.ignored), folder / name)
-        paths += found.paths
-        labels += [label] * len(found.paths)
-    images, kept, bad = _decoded(paths, size, cache, folder.name, progress)
+            logger.warning(told, len(listing.ignored), folder / name)
+        paths += listing.paths
+        labels += [label] * len(listing.paths)
+    images, readable, bad = _decoded(paths, size, cache, folder.name, progress)
     if bad and not skip_bad:
         reasons = "; ".join(list(bad.values())[:_SHOWN])
         raise InputError(
@@ -147,8 +147,8 @@ def _load_split(
     if bad:
         told = first_of(list(bad))
         logger.warning("Left out %d of %d images in %s: %s", len(bad), len(paths), folder, told)
-        images = images.subset(kept)
-    return images, torch.tensor(labels, dtype=torch.int64)[kept], tuple(bad)
+        images = images.subset(readable)
+    return images, torch.tensor(labels, dtype=torch.int64)[readable], tuple(bad)
 
 
 #: All images, those that could not be decoded as zeros; which ones could; why the others could not.
@@ -169,18 +169,18 @@ def _decoded(
         folder.mkdir(parents=True, exist_ok=True)
         # A second run on the same folder waits here, and then finds the file.
         with locked(pixels):
-            found = _read(pixels, shape)
-            if found is None:
+            decoded = _read(pixels, shape)
+            if decoded is None:
                 _write(paths, shape, pixels, what, progress)
-                found = _read(pixels, shape)
+                decoded = _read(pixels, shape)
     except (OSError, ACILError) as error:
         raise InputError(
             f"Cannot keep decoded images in {folder}: {error} Choose another folder with the option "
             f"cache or the environment variable {CACHE_VARIABLE}."
         ) from error
-    if found is None:
+    if decoded is None:
         raise InputError(f"{pixels} disappeared as soon as it was written. Choose another cache folder.")
-    return found
+    return decoded
 
 
 def _name(path: Path) -> str:
@@ -227,7 +227,7 @@ def _write(
             f"{len(paths):,} images of {shape[-1]} x {shape[-1]} pixels need {needed:,} bytes, but "
             f"there are only {free:,} free."
         )
-    kept, bad = [], {}
+    readable, bad = [], {}
     digest = hashlib.sha256(f"uint8 3 {shape[-1]} {shape[-1]}".encode())
     blank = bytes(int(np.prod(shape[1:])))
     with replacing(pixels) as draft, draft.open("wb") as file:
@@ -241,12 +241,12 @@ def _write(
                 row = result.numpy().tobytes()
                 file.write(row)
                 digest.update(row)
-                kept.append(index)
+                readable.append(index)
             if progress is not None:
                 progress(f"decoding {what}", index + 1, len(paths))
     if bad:
         # Images that could not be decoded are rows, too: other rows, another identity.
-        digest.update(json.dumps(kept).encode())
+        digest.update(json.dumps(readable).encode())
     with replacing(pixels.with_suffix(".json")) as draft:
-        content = {"identity": digest.hexdigest(), "kept": kept, "bad": bad}
+        content = {"identity": digest.hexdigest(), "kept": readable, "bad": bad}
         draft.write_text(json.dumps(content), encoding="utf-8")

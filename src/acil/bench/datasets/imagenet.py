@@ -150,8 +150,8 @@ def load(
         raise InputError(f"resize must be a whole number of at least size = {size}, got {resize!r}.")
     everything = imagenet_classes()
     wnids = everything if n_classes == 1000 else tuple(everything[i] for i in imagenet_subset(subset))
-    kept = Path(cache or os.environ.get(CACHE_VARIABLE) or folder / ".acil-cache")
-    source = _Source(folder, wnids, kept, progress)
+    cache_folder = Path(cache or os.environ.get(CACHE_VARIABLE) or folder / ".acil-cache")
+    source = _Source(folder, wnids, cache_folder, progress)
     if not (outline and source.empty):
         source.check()
     advice = f"acil data prepare {'imagenet' if n_classes == 1000 else 'imagenet100'}:{folder}"
@@ -168,7 +168,7 @@ def load(
     if not outline:
         parts = []
         for what, (images, labels) in (("train", train), ("val", test)):
-            bad = _Checked(images, what, kept).bad(check, progress)
+            bad = _Checked(images, what, cache_folder).bad(check, progress)
             if bad and not skip_bad:
                 raise InputError(
                     f"{len(bad)} of {len(images)} images in {what} cannot be read: "
@@ -176,8 +176,8 @@ def load(
                 )
             good = torch.ones(len(images), dtype=torch.bool)
             good[list(bad)] = False
-            left = torch.nonzero(good).flatten()
-            parts.append((images.subset(left).alone(), labels[left]) if bad else (images, labels))
+            rows = torch.nonzero(good).flatten()
+            parts.append((images.subset(rows).alone(), labels[rows]) if bad else (images, labels))
             skipped += [images.files.name(place) for place in bad] if images.files else []
         train, test = parts
     return Dataset(
@@ -203,7 +203,7 @@ class _Checked:
 
     def bad(self, check: bool, progress: ProgressCallback | None) -> dict[int, str]:
         """Return the positions of images that cannot be read, and why; look now if asked to."""
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         done = 0
         with suppress(OSError):
             for line in self.path.read_bytes().splitlines(keepends=True):
@@ -212,10 +212,10 @@ class _Checked:
                     block = json.loads(line)
                     if line.endswith(b"\n") and block["from"] == done:
                         done = block["to"]
-                        found |= {int(place): why for place, why in block["bad"].items()}
+                        reasons |= {int(place): why for place, why in block["bad"].items()}
         n, files = len(self.images), self.images.files
         if not check or files is None or done >= n:
-            return found
+            return reasons
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as log:
@@ -224,7 +224,7 @@ class _Checked:
                     places = range(start, min(start + _CHECKED, n))
                     read = decode_all(map(files.task, places), files.readable)
                     bad = {k: str(why) for k, why in zip(places, read, strict=True) if why is not True}
-                    found |= bad
+                    reasons |= bad
                     block = {"from": start, "to": places.stop, "bad": bad}
                     log.write(json.dumps(block).encode() + b"\n")
                     log.flush()
@@ -235,7 +235,7 @@ class _Checked:
                 f"Cannot write {self.path}: {error.strerror}. Choose another folder with the option "
                 f"cache or the environment variable {CACHE_VARIABLE}."
             ) from error
-        return found
+        return reasons
 
 
 class _Source:
@@ -308,15 +308,15 @@ class _Source:
         """List the training images."""
         if self.train_folder.is_dir():
             return self._listed(self.train_folder, "listing train")
-        found = _Split()
+        split = _Split()
         tar = self.train_tar or Path(TRAIN_TAR)
         index = self._index(tar, nested=True)
         for label, wnid in enumerate(self.wnids):
             if wnid not in index:
                 raise InputError(f"{tar} lacks {wnid}.tar. Fetch the archive again.")
             names, places = index[wnid]
-            found.add(label, str(tar), names, places)
-        return found
+            split.add(label, str(tar), names, places)
+        return split
 
     def test(self) -> _Split:
         """List the test images, with their classes."""
@@ -324,7 +324,7 @@ class _Source:
             return self._listed(self.val_folder, "listing val")
         truth = {stem: wnid for stem, wnid in self._truth.items() if wnid in set(self.wnids)}
         by_class: dict[str, list[str]] = {wnid: [] for wnid in self.wnids}
-        found, index = _Split(), None
+        split, index = _Split(), None
         if self.val_folder.is_dir():
             folder, there = self.val_folder, _images(self.val_folder)
         else:
@@ -347,10 +347,10 @@ class _Source:
                 raise InputError(
                     f"The file of the truth names no test image of the class {wnid}. Fetch it again."
                 )
-            found.add(
+            split.add(
                 label, str(folder), names, None if rows is None else np.array([rows[n] for n in names])
             )
-        return found
+        return split
 
     @cached_property
     def _truth(self) -> dict[str, str]:
@@ -422,25 +422,25 @@ class _Source:
         return counts
 
     def _listed(self, folder: Path, what: str) -> _Split:
-        found = _Split()
+        split = _Split()
         for label, wnid in enumerate(self.wnids):
             names = _images(folder / wnid)
             if not names:
                 raise InputError(
                     f"The class folder {folder / wnid} holds no images. Unpack {wnid}.tar into it again."
                 )
-            found.add(label, str(folder / wnid), names)
+            split.add(label, str(folder / wnid), names)
             if self.progress is not None:
                 self.progress(what, label + 1, len(self.wnids))
-        return found
+        return split
 
     def _index(self, tar: Path, nested: bool) -> dict[str, tuple[list[str], npt.NDArray[np.int64]]]:
         """Return name, first byte and length of the images in an archive, by class."""
         status = tar.stat()
         facts = f"1 {tar.name} {status.st_size} {status.st_mtime_ns}"
-        kept = self.cache / f"index-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.npz"
+        index_file = self.cache / f"index-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.npz"
         try:
-            return _read_index(kept)
+            return _read_index(index_file)
         except (OSError, ValueError, KeyError):
             pass
         rows: list[tuple[str, str, int, int]] = []
@@ -459,14 +459,14 @@ class _Source:
             "places": np.array([row[2:] for row in rows], dtype=np.int64),
         }
         try:
-            with replacing(kept, make_folder=True) as draft, draft.open("wb") as file:
+            with replacing(index_file, make_folder=True) as draft, draft.open("wb") as file:
                 np.savez(file, **arrays)
         except ACILError as error:
             raise InputError(
                 f"Cannot keep where the images of {tar} stand: {error} Choose another folder with the "
                 f"option cache or the environment variable {CACHE_VARIABLE}."
             ) from error
-        return _read_index(kept)
+        return _read_index(index_file)
 
 
 def _odd(what: str, wnids: Sequence[str], counts: Sequence[int]) -> list[str]:
@@ -474,7 +474,7 @@ def _odd(what: str, wnids: Sequence[str], counts: Sequence[int]) -> list[str]:
 
     Examples
     --------
-    >>> _odd("val", ["n01440764", "n01443537"], [50, 49])[0].split(". ")[0]
+    >>> _odd("val", ["n01440764", "n01443537"], [50, 49])[0].partition(".")[0]
     'val: 1 of 2 classes has not the 50 images of ILSVRC 2012: n01443537 (49)'
     """
     official = _PER_CLASS[what]
@@ -537,23 +537,23 @@ def _members(tar: Path, nested: bool) -> Iterator[tuple[str, str, int, int]]:
 def _read_index(path: Path) -> dict[str, tuple[list[str], npt.NDArray[np.int64]]]:
     with np.load(path, allow_pickle=False) as stored:
         classes, names, places = (stored[name] for name in ("classes", "names", "places"))
-    found: dict[str, tuple[list[str], npt.NDArray[np.int64]]] = {}
+    index: dict[str, tuple[list[str], npt.NDArray[np.int64]]] = {}
     # Rows of a class stand together.
     starts = [0, *(np.flatnonzero(classes[1:] != classes[:-1]) + 1).tolist(), len(classes)]
     for start, stop in pairwise(starts):
         there = [os.fsdecode(name) for name in names[start:stop].tolist()]
-        found[os.fsdecode(classes[start])] = (there, places[start:stop])
-    return found
+        index[os.fsdecode(classes[start])] = (there, places[start:stop])
+    return index
 
 
 def _solution(path: Path) -> dict[str, str]:
     """Read Kaggle's table: ImageId, and the class followed by boxes."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.reader(file))
-    found = {row[0]: row[1].split()[0] for row in rows if len(row) == 2 and _WNID.match(row[1])}
-    if not found:
+    truth = {row[0]: row[1].split()[0] for row in rows if len(row) == 2 and _WNID.match(row[1])}
+    if not truth:
         raise InputError(f"{path} names no class of any image. Fetch it from Kaggle again.")
-    return found
+    return truth
 
 
 def _devkit(truth: str, synsets: bytes) -> dict[str, str]:

@@ -71,15 +71,15 @@ class TwoBranches(Backbone):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Return the mixed map after each stage."""
-        found = []
+        maps = []
         for stages in zip(self.stable.stages(), self.plastic.stages(), strict=True):
             stable = plastic = x
             for fixed, free in zip(*stages, strict=True):
                 stable, plastic = fixed(stable), free(plastic)
             # α · stable + (1 − α) · plastic
             x = torch.lerp(plastic, stable, self.share)
-            found.append(x)
-        return found
+            maps.append(x)
+        return maps
 
 
 class AANets(Wrapper):

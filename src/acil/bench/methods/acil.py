@@ -58,8 +58,8 @@ class ACILPlanning(FrozenPlanning):
         if len(test):
             features = method.features(test)
             expected = joint.decision_function(features)
-            found = phased.decision_function(features)
-            squares = [float((found - expected).square().sum()), float(expected.square().sum())]
+            scores = phased.decision_function(features)
+            squares = [float((scores - expected).square().sum()), float(expected.square().sum())]
         # Its matrices are not needed beside the factor that the condition number takes.
         del joint
         if group is not None:
@@ -112,7 +112,7 @@ class ACIL(FrozenMethod):
         return classifier_memory(self.classifier)
 
 
-def new_classifier(context: Context, **own: Any) -> ACILClassifier:
+def new_classifier(context: Context, **parameters: Any) -> ACILClassifier:
     """Return the untrained head that recipe, settings and the method itself ask for."""
     recipe, settings = context.recipe, context.settings
     asked = {
@@ -124,7 +124,7 @@ def new_classifier(context: Context, **own: Any) -> ACILClassifier:
         "random_state": context.seed,
         "device": str(context.device),
     }
-    made = ACILClassifier(**asked | own)
+    made = ACILClassifier(**asked | parameters)
     check_parameters(made)
     return made
 

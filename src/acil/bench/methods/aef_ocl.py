@@ -90,20 +90,20 @@ class AEFOCL(ACIL):
             rows, labels = self.drawn()
             if len(rows):
                 self._balanced.partial_fit(rows, labels)
-        found: Tensor = self._balanced.predict(features)
-        return found.cpu()
+        predicted: Tensor = self._balanced.predict(features)
+        return predicted.cpu()
 
     def _memory(self) -> MemoryUse:
         use = super()._memory()
         return replace(use, statistics=use.statistics + self.means.nbytes + self.squares.nbytes)
 
     def _state(self) -> dict[str, Any]:
-        own = {**self.means.state_dict(), "squares": self.squares.cpu()}
-        return {**super()._state(), **{_PREFIX + name: value for name, value in own.items()}}
+        values = {**self.means.state_dict(), "squares": self.squares.cpu()}
+        return {**super()._state(), **{_PREFIX + name: value for name, value in values.items()}}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load({name: value for name, value in state.items() if not name.startswith(_PREFIX)})
-        own = {n.removeprefix(_PREFIX): value for n, value in state.items() if n.startswith(_PREFIX)}
-        self.squares = own["squares"].clone().to(self.context.device)
-        self.means.load_state_dict(own)
+        values = {n.removeprefix(_PREFIX): value for n, value in state.items() if n.startswith(_PREFIX)}
+        self.squares = values["squares"].clone().to(self.context.device)
+        self.means.load_state_dict(values)
         self._balanced = None

@@ -67,8 +67,8 @@ def spread_targets(means: Tensor, covariance: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
     whitening = (vectors * values.rsqrt()) @ vectors.mT
     U, s, Vh = torch.linalg.svd((means - means.mean(dim=0)) @ whitening, full_matrices=False)
-    kept = s > _LEAST * s.max()
-    return functional.normalize((U * (s + kept.to(s)) * kept) @ Vh @ whitening)
+    positive = s > _LEAST * s.max()
+    return functional.normalize((U * (s + positive.to(s)) * positive) @ Vh @ whitening)
 
 
 class AnaCP(FrozenMethod):
@@ -89,8 +89,8 @@ class AnaCP(FrozenMethod):
         rows = functional.normalize(features)
         learn_phase(self.first, rows, phase)
         self._second = None
-        for label, own in by_class(rows, phase.labels, self.context.device):
-            self.means.add(label, own)
+        for label, rows_of_class in by_class(rows, phase.labels, self.context.device):
+            self.means.add(label, rows_of_class)
 
     def _predict(self, features: Tensor) -> Tensor:
         if len(features) == 0:
@@ -142,8 +142,8 @@ class AnaCP(FrozenMethod):
         )
 
     def _state(self) -> dict[str, Any]:
-        own = {_PREFIX + name: value for name, value in self.means.state_dict().items()}
-        return {**pack(self.first), **own}
+        means = {_PREFIX + name: value for name, value in self.means.state_dict().items()}
+        return {**pack(self.first), **means}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         first = {name: value for name, value in state.items() if not name.startswith(_PREFIX)}

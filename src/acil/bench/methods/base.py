@@ -168,8 +168,8 @@ class Planning:
 
         A class may have a class method of this name.
         """
-        own: Any = getattr(self.method, "recorded_settings", None)
-        return {} if own is None else dict(own(settings))
+        class_method: Any = getattr(self.method, "recorded_settings", None)
+        return {} if class_method is None else dict(class_method(settings))
 
     def refusal(self, images: ImageSet, settings: Mapping[str, Any]) -> str | None:
         """Return what keeps the method from learning such images or features; None if nothing does."""

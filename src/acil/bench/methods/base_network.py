@@ -96,14 +96,14 @@ def new_network(context: Context, n_classes: int) -> Network:
 
     Of a network that was given, one of its kind; of one that only the user has, a copy as it is.
     """
-    generator, given = torch.Generator().manual_seed(context.seed), context.backbone
-    if given is None:
+    generator, start = torch.Generator().manual_seed(context.seed), context.backbone
+    if start is None:
         backbone = build(context.recipe.backbone, generator, **context.recipe.backbone_options)
-    elif given.name in BACKBONES:
-        backbone = build(given.name, generator, **given.options)
-        backbone.preprocessing = given.preprocessing
+    elif start.name in BACKBONES:
+        backbone = build(start.name, generator, **start.options)
+        backbone.preprocessing = start.preprocessing
     else:
-        backbone = copy.deepcopy(given)
+        backbone = copy.deepcopy(start)
     return Network(backbone, n_classes, generator=generator)
 
 

@@ -192,10 +192,10 @@ class BiC(IncrementalNetwork):
 
     def scores(self, features: Tensor) -> Tensor:
         """Return the scores of features, those of the newest classes corrected."""
-        found = super().scores(features)
+        scores = super().scores(features)
         if self.correction is None:
-            return found
-        return classifier_scores(self.correction, found, self.context.device)
+            return scores
+        return classifier_scores(self.correction, scores, self.context.device)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

@@ -61,9 +61,9 @@ class ClassMeans:
 
     def position(self, label: int, width: int) -> int:
         """Return the position of a class; a new one is made, with no rows yet, of this width."""
-        found = torch.nonzero(self.labels == label).flatten().tolist()
-        if found:
-            return int(found[0])
+        positions = torch.nonzero(self.labels == label).flatten().tolist()
+        if positions:
+            return int(positions[0])
         if self.with_scatter and not len(self.labels):
             self.scatter = self.means.new_zeros(width, width)
         self.labels = torch.cat([self.labels, torch.tensor([label])])

@@ -146,8 +146,8 @@ class Generator(nn.Module):
     def encode(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean and log-variance of the codes of normalised images, and their labels, one-hot."""
         label = functional.one_hot(y, self.n_classes).to(x.dtype)
-        found = self.moments(torch.cat([self.encoder(x), label], dim=1))
-        return found[:, : self.latent], found[:, self.latent :].clamp(-10, 10), label
+        moments = self.moments(torch.cat([self.encoder(x), label], dim=1))
+        return moments[:, : self.latent], moments[:, self.latent :].clamp(-10, 10), label
 
     @torch.no_grad()
     def measure_codes(self, pixels: Tensor, labels: Tensor, preprocessing: Preprocessing) -> None:
@@ -276,8 +276,8 @@ class DGR(IncrementalNetwork):
         return dataclasses.replace(super().memory(), statistics=sum(t.nbytes for t in tensors))
 
     def state_dict(self) -> dict[str, Any]:
-        own = self.generator_network.state_dict()
-        return {**super().state_dict(), **{_PREFIX + name: t.cpu() for name, t in own.items()}}
+        generator = self.generator_network.state_dict()
+        return {**super().state_dict(), **{_PREFIX + name: t.cpu() for name, t in generator.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

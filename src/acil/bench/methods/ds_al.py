@@ -96,10 +96,10 @@ class DSAL(FrozenMethod):
         new = torch.from_numpy(~np.isin(classes, known)).to(model.device)
         columns = torch.from_numpy(np.searchsorted(classes, phase.labels.numpy()))
         parts = torch.split(columns, model.block_rows)
-        for rows, own in zip(self._blocks(features), parts, strict=True):
+        for rows, places in zip(self._blocks(features), parts, strict=True):
             (scores,) = model.scores([rows], model.weights())
             targets = torch.zeros_like(scores)
-            targets[torch.arange(len(rows)), own] = 1.0
+            targets[torch.arange(len(rows)), places] = 1.0
             # Ỹ = Y − X W in the columns of new classes, 0 in the others
             left_over = (targets - scores) * new
             second = self._second_rows(rows)

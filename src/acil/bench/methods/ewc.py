@@ -130,8 +130,8 @@ class EWC(IncrementalNetwork):
         """Learn one phase, then measure what mattered to it."""
         n_old = self.n_seen
         super().learn(phase)
-        found = self.measured(phase)
-        self.fisher = merged(self.fisher, found, n_old / phase.n_seen) if n_old else found
+        fisher = self.measured(phase)
+        self.fisher = merged(self.fisher, fisher, n_old / phase.n_seen) if n_old else fisher
 
     def measured(self, phase: Phase, **options: Any) -> list[Tensor]:
         """Return the Fisher information of the network on the images of a phase."""

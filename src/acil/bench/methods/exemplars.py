@@ -40,15 +40,15 @@ class MemoryRule:
     @classmethod
     def parse(cls, text: str) -> MemoryRule:
         """Read "N per class" or "N in total", either with ", strict"; "strict" alone is 20 per class."""
-        given = "20 per class, strict" if text.strip() == "strict" else text
-        found = re.fullmatch(r"\s*(\d+)\s+(per class|in total)\s*(,\s*strict\s*)?", given)
-        if found is None or int(found[1]) < 1:
+        rule = "20 per class, strict" if text.strip() == "strict" else text
+        match = re.fullmatch(r"\s*(\d+)\s+(per class|in total)\s*(,\s*strict\s*)?", rule)
+        if match is None or int(match[1]) < 1:
             raise InputError(
                 "memory_rule must be like '20 per class', '2000 in total', 'strict' or '20 per class, "
                 f"strict'. Got {text!r} instead."
             )
-        scope: Literal["per class", "in total"] = "per class" if found[2] == "per class" else "in total"
-        return cls(int(found[1]), scope, strict=found[3] is not None)
+        scope: Literal["per class", "in total"] = "per class" if match[2] == "per class" else "in total"
+        return cls(int(match[1]), scope, strict=match[3] is not None)
 
     def quota(self, n_classes: int) -> int | None:
         """Return how many exemplars each of so many classes may have; None for no limit."""

@@ -125,8 +125,8 @@ class NearestMeanOfExemplars(IncrementalNetwork):
 
     def predict(self, images: ImageSet) -> Tensor:
         self._require_learnt()
-        backbone, kept, device = self.network.backbone, self.exemplars, self.context.device
-        classes, means = exemplar_means(backbone, kept.pixels, kept.labels, device)
+        backbone, exemplars, device = self.network.backbone, self.exemplars, self.context.device
+        classes, means = exemplar_means(backbone, exemplars.pixels, exemplars.labels, device)
         return nearest_mean(network_features(backbone, images, device), classes, means)
 
     def memory(self) -> MemoryUse:

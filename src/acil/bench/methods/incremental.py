@@ -41,12 +41,12 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
     schedule, except where the user has changed the recipe; then what the user set as
     ``increment.NAME``.
     """
-    given = context.recipe.training
-    usual = RECIPES[context.recipe.name].training if context.recipe.name in RECIPES else given
-    own = {
+    training = context.recipe.training
+    usual = RECIPES[context.recipe.name].training if context.recipe.name in RECIPES else training
+    scheduled = {
         name: value
         for name, value in schedules.get(context.recipe.name, {}).items()
-        if getattr(given, name) == getattr(usual, name)
+        if getattr(training, name) == getattr(usual, name)
         and f"training.{name}" not in context.recipe_changes
     }
     asked = {
@@ -54,7 +54,7 @@ def increment_training(context: Context, schedules: Schedules) -> Training:
         for name, value in context.settings.items()
         if name.startswith(_PREFIX)
     }
-    return changed(given, {**own, **asked})
+    return changed(training, {**scheduled, **asked})
 
 
 class NetworkPlanning(Planning):
@@ -84,16 +84,16 @@ class NetworkPlanning(Planning):
         increment_training(context, self.method.schedules)
 
     def base_training(self, context: Context) -> tuple[str, int]:
-        own = self(context).own_base_inputs
-        return (self.method.name, own) if own else super().base_training(context)
+        inputs = self(context).own_base_inputs
+        return (self.method.name, inputs) if inputs else super().base_training(context)
 
     def trained_images(self, context: Context, sizes: Sequence[int], seen: Sequence[int]) -> int:
         return self(context).trained_images(sizes, seen)
 
     def held_images(self, context: Context, sizes: Sequence[int], seen: Sequence[int]) -> int:
         method = self(context)
-        kept = max(method.kept_images(k, sizes, seen) for k in range(len(sizes)))
-        return kept + (max(sizes) if self.method.holds_phases else 0)
+        exemplars = max(method.kept_images(k, sizes, seen) for k in range(len(sizes)))
+        return exemplars + (max(sizes) if self.method.holds_phases else 0)
 
 
 class IncrementalNetwork(Method):
@@ -248,8 +248,8 @@ class IncrementalNetwork(Method):
     def state_dict(self) -> dict[str, Any]:
         backbone = self.network.backbone
         state = {f"network.{name}": tensor.cpu() for name, tensor in self.network.state_dict().items()}
-        kept = self.exemplars.state_dict()
-        state |= {f"exemplars.{name}": tensor for name, tensor in kept.items()}
+        exemplars = self.exemplars.state_dict()
+        state |= {f"exemplars.{name}": tensor for name, tensor in exemplars.items()}
         described = {
             "name": backbone.name,
             "options": backbone.options,
@@ -259,10 +259,10 @@ class IncrementalNetwork(Method):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         described = state["backbone"]
-        given = self.context.backbone
-        if given is not None and given.name == described["name"]:
+        start = self.context.backbone
+        if start is not None and start.name == described["name"]:
             # It may be of a class that only the user has.
-            backbone = copy.deepcopy(given)
+            backbone = copy.deepcopy(start)
         else:
             backbone = build(described["name"], **described["options"])
         backbone.preprocessing = Preprocessing.from_dict(described["preprocessing"])

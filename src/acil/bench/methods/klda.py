@@ -91,14 +91,14 @@ class KLDA(MeansMethod):
 
     def _memory(self) -> MemoryUse:
         use, expansion = super()._memory(), self._state()
-        kept = sum(value.nbytes for name, value in expansion.items() if name.startswith(_PREFIX))
-        return replace(use, weights=use.weights + kept)
+        n_bytes = sum(value.nbytes for name, value in expansion.items() if name.startswith(_PREFIX))
+        return replace(use, weights=use.weights + n_bytes)
 
     def _state(self) -> dict[str, Any]:
-        own: dict[str, Any] = {}
+        projection: dict[str, Any] = {}
         if self.expansion is not None:
-            own = {"projection": self.expansion.projection, "bias": self.expansion.bias}
-        return {**super()._state(), **{_PREFIX + name: value for name, value in own.items()}}
+            projection = {"projection": self.expansion.projection, "bias": self.expansion.bias}
+        return {**super()._state(), **{_PREFIX + name: value for name, value in projection.items()}}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)

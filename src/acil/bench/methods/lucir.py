@@ -91,9 +91,9 @@ def margin_ranking(cosines: Tensor, y: Tensor, n_old: int, margin: float, candid
     The cosines have shape (n, classes). Classes below ``n_old`` are old; of the others those with the
     largest cosine are the candidates k.
     """
-    own = cosines.gather(1, y[:, None])
+    cosines_of_class = cosines.gather(1, y[:, None])
     nearest = cosines[:, n_old:].topk(candidates).values
-    each = functional.relu(margin - own + nearest).mean(1)
+    each = functional.relu(margin - cosines_of_class + nearest).mean(1)
     # A mask and not a selection: shapes must not depend on labels.
     old = (y < n_old).float()
     return (old * each).sum() / old.sum().clamp(min=1)
@@ -221,7 +221,7 @@ class LUCIR(IncrementalNetwork):
 
     def balanced(self, before: Any) -> FeatureNetwork:
         """Return the network with all class weights and η trained on the exemplars."""
-        epochs, kept = self.settings.balanced_epochs, self.exemplars
+        epochs, exemplars = self.settings.balanced_epochs, self.exemplars
         network = FeatureNetwork(self.network.backbone, self.network.classifier.thawed())
         plan = replace(
             self.training,
@@ -232,5 +232,5 @@ class LUCIR(IncrementalNetwork):
             decay=0.1,
             warmup=0,
         )
-        linear_probe(network, kept.pixels, kept.labels, self.context, plan)
+        linear_probe(network, exemplars.pixels, exemplars.labels, self.context, plan)
         return network.eval()

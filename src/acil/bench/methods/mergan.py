@@ -119,8 +119,8 @@ class GAN(nn.Module):
         *blocks, last = self.critic
         for block in blocks:
             images = block(images)
-        found = last(images.flatten(1))
-        return found[:, 0], found[:, 1:]
+        outputs = last(images.flatten(1))
+        return outputs[:, 0], outputs[:, 1:]
 
     @torch.no_grad()
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:

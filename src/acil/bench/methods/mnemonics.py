@@ -82,15 +82,15 @@ class Mnemonics(Wrapper):
 
     def _train_exemplars(self, phase: Phase) -> None:
         host, rate = self.host, self.settings.mnemonics_rate
-        kept, device = host.exemplars, host.context.device
-        is_old = kept.labels < phase.classes[0]
-        old, old_labels = kept.pixels[is_old], kept.labels[is_old]
+        exemplars, device = host.exemplars, host.context.device
+        is_old = exemplars.labels < phase.classes[0]
+        old, old_labels = exemplars.pixels[is_old], exemplars.labels[is_old]
         backbone = host.network.backbone
         preprocessing: Preprocessing = backbone.preprocessing
         old_means = None
         if len(old):
-            found = network_features(backbone, old, device)
-            old_means = mean_features(found, old_labels).to(device)
+            features = network_features(backbone, old, device)
+            old_means = mean_features(features, old_labels).to(device)
         batches = Batches(
             phase.images.to_train_with(old),
             torch.cat([phase.labels, old_labels]),
@@ -100,16 +100,16 @@ class Mnemonics(Wrapper):
             device,
         )
         new = torch.nonzero(~is_old).flatten()
-        moved = kept.pixels[new]
+        moved = exemplars.pixels[new]
         middle = centre(moved, preprocessing.size)
         start = normalise(middle.to(device), preprocessing)
         with full_float32():
-            trained = trained_exemplars(backbone, start, kept.labels[new], old_means, batches, rate)
+            trained = trained_exemplars(backbone, start, exemplars.labels[new], old_means, batches, rate)
         written = to_pixels(trained, preprocessing).cpu()
         share = float((written != middle).float().mean())
         logger.info("%s: %.3g of the exemplars' pixels have moved.", host.full_name, share)
         middle.copy_(written)
-        kept.pixels = kept.pixels.index_copy(0, new, moved)
+        exemplars.pixels = exemplars.pixels.index_copy(0, new, moved)
 
 
 def trained_exemplars(

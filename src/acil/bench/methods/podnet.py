@@ -90,7 +90,7 @@ class PooledOutputs(Capturable):
         maps = network.backbone.maps(x)
         with torch.no_grad():
             before = self.teacher.maps(x)
-        features, old = (found[-1].mean(dim=(2, 3)).float() for found in (maps, before))
+        features, old = (outputs[-1].mean(dim=(2, 3)).float() for outputs in (maps, before))
         scores = network.classifier(features)
         loss = (
             neighbourhood_loss(scores, y)
@@ -162,7 +162,7 @@ def imprinted_proxies(
     """
     n_proxies = old.shape[1]
     unit = functional.normalize(features)
-    found = []
+    proxies = []
     for label in classes:
         rows = unit[labels == label]
         count = min(n_proxies, len(np.unique(rows.numpy(), axis=0)))
@@ -170,9 +170,9 @@ def imprinted_proxies(
         with threadpool_limits(1):
             fitted = KMeans(count, n_init=_STARTS, random_state=seed % 2**32).fit(rows.numpy())
         centres = torch.from_numpy(fitted.cluster_centers_).float()
-        found.append(centres[torch.arange(n_proxies) % count])
+        proxies.append(centres[torch.arange(n_proxies) % count])
     norm: Tensor = old.detach().norm(dim=2).mean().to(features.device)
-    return norm * torch.stack(found)
+    return norm * torch.stack(proxies)
 
 
 class PODNet(IncrementalNetwork):

@@ -83,16 +83,16 @@ class RanPAC(ACIL):
             # x_q (XᵀX + γI)⁻¹ XᵀY
             gram = torch.zeros(d, d, dtype=torch.float64, device=self.context.device)
             moment = gram.new_zeros(d, Y.shape[1])
-            for rows, own in zip(self._expanded(X), self._split(Y), strict=True):
+            for rows, targets in zip(self._expanded(X), self._split(Y), strict=True):
                 add_gram_(gram, rows)
-                moment += rows.mT @ own.to(rows)
+                moment += rows.mT @ targets.to(rows)
             values, Q = torch.linalg.eigh(mirror_(gram))
             right = Q.mT @ moment
         values, errors = values.clamp(min=0), torch.zeros(len(ridges), dtype=torch.float64)
-        for rows, own in zip(self._expanded(queries), self._split(answers), strict=True):
-            left = (rows if few is None else rows @ few.mT) @ Q
+        for rows, targets in zip(self._expanded(queries), self._split(answers), strict=True):
+            projected = (rows if few is None else rows @ few.mT) @ Q
             for place, ridge in enumerate(ridges):
-                error = (left / (values + ridge)) @ right - own.to(left)
+                error = (projected / (values + ridge)) @ right - targets.to(projected)
                 errors[place] += float(error.square().sum())
         return errors.tolist()
 

@@ -129,5 +129,5 @@ class RMM(Wrapper):
             members = torch.nonzero(phase.labels == label).flatten()
             count = max(1, share + (place < rest))
             chosen.append(members[torch.randperm(len(members), generator=generator)[:count]])
-        kept = torch.cat(chosen).sort().values
-        return replace(phase, images=phase.images.subset(kept), labels=phase.labels[kept])
+        rows = torch.cat(chosen).sort().values
+        return replace(phase, images=phase.images.subset(rows), labels=phase.labels[rows])

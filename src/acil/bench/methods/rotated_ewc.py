@@ -111,10 +111,10 @@ def rotations_of(
     inputs = {weight: _square(weight, 1) for weight in layers}
     outputs = {weight: _square(weight, 0) for weight in layers}
 
-    def watch(module: nn.Module, arguments: tuple[Tensor, ...], found: Tensor) -> None:
+    def watch(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         weight: Any = module.weight
         _add(inputs[weight], arguments[0].detach())
-        found.register_hook(partial(_add, outputs[weight]))  # type: ignore[no-untyped-call]
+        output.register_hook(partial(_add, outputs[weight]))  # type: ignore[no-untyped-call]
 
     hooks = [module.register_forward_hook(watch) for module in layers.values()]
     parameters = list(network.parameters())
@@ -128,7 +128,7 @@ def rotations_of(
     finally:
         for hook in hooks:
             hook.remove()
-    kept = getattr(getattr(network, "classifier", None), "weight", None)
+    classifier_weight = getattr(getattr(network, "classifier", None), "weight", None)
     rotations: Rotations = []
     for parameter in parameters:
         if parameter not in layers:
@@ -136,7 +136,7 @@ def rotations_of(
             continue
         U1 = torch.linalg.eigh(inputs[parameter])[1].to(parameter).mT
         U2 = torch.eye(len(parameter)).to(parameter)
-        if parameter is not kept:
+        if parameter is not classifier_weight:
             U2 = torch.linalg.eigh(outputs[parameter])[1].to(parameter)
         rotations.append(Rotation(U2.mT.contiguous(), U1.mT.contiguous()))
     return rotations
@@ -170,14 +170,14 @@ class RotatedEWC(EWC):
             self.training.batch_size,
             self.context.device,
         )
-        found = super().measured(phase, turned=partial(turned, rotations), **options)
+        measured = super().measured(phase, turned=partial(turned, rotations), **options)
         if self.n_seen > len(phase.classes):
             self.fisher = [
                 fisher if new is None or old is None else _grown(old, fisher, new)
                 for fisher, old, new in zip(self.fisher, self.rotations, rotations, strict=True)
             ]
         self.rotations = rotations
-        return found
+        return measured
 
     def objective(self) -> Anchored:
         held = super().objective()
@@ -190,13 +190,13 @@ class RotatedEWC(EWC):
         return MemoryUse(use.samples, use.statistics + turning, use.weights)
 
     def state_dict(self) -> dict[str, Any]:
-        own = {
+        rotations = {
             f"rotation.{index}.{name}": part.cpu()
             for index, rotation in enumerate(self.rotations)
             if rotation
             for name, part in rotation._asdict().items()
         }
-        return {**super().state_dict(), **own}
+        return {**super().state_dict(), **rotations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

@@ -56,34 +56,34 @@ def collect(run_dirs: Sequence[str | os.PathLike[str]]) -> Collection:
     merged: dict[tuple[Any, ...], Run] = {}
     environments: list[Record] = []
     replaced = repeated = 0
-    for file in [file for given in run_dirs for file in _files(Path(given))]:
+    for file in [file for folder in run_dirs for file in _files(Path(folder))]:
         records = _shared_out([_with_own_settings(record) for record in Records(file).read()])
         environments += [r for r in records if r["kind"] == "environment" and r not in environments]
         for (suite, *name), run in _runs(records).items():
             # Suites that share a table share its runs. Other classes make another run.
-            found = (_table_of(suite), *name, run.classes)
-            if found in merged:
-                same = _results(merged[found]) == _results(run)
+            merge_key = (_table_of(suite), *name, run.classes)
+            if merge_key in merged:
+                same = _results(merged[merge_key]) == _results(run)
                 repeated, replaced = repeated + same, replaced + (not same)
-            merged[found] = run
+            merged[merge_key] = run
     done = [run for run in merged.values() if run.summary is not None]
     # A run unfinished in one directory may be finished in another. Before its first phase it may not
     # know its base classes.
     known = {(key(run.identity), base) for run in done for base in (run.classes[0], None)}
-    left = [
+    unfinished_runs = [
         run
         for run in merged.values()
         if run.summary is None and (key(run.identity), run.classes[0]) not in known
     ]
     suites: dict[str, list[Run]] = {name: [] for name in ("main", *PROTOCOLS, *SPECIAL_SUITES)}
     # A failure is a result, too.
-    for run in [*done, *(run for run in left if run.failure is not None)]:
+    for run in [*done, *(run for run in unfinished_runs if run.failure is not None)]:
         suites[run.protocol or _table_of(run.identity["suite"])].append(run)
     # Accuracy against bytes is shown for every method.
     suites["memory"] = [*suites["main"], *suites["memory"]]
     compared = {suite: _comparisons(runs) for suite, runs in suites.items()}
     main = compared.pop("main")
-    unfinished = [run for run in left if run.failure is None]
+    unfinished = [run for run in unfinished_runs if run.failure is None]
     return Collection(
         {"main": main, BASE: against_base(main), **compared},
         tuple(sorted(unfinished, key=lambda run: key(run.identity))),
@@ -105,11 +105,11 @@ def against_base(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
         if comparison.base_classes is not None and comparison.classes is not None:
             name = (comparison.dataset, comparison.order, comparison.recipe, comparison.classes)
             grouped.setdefault(name, []).append(comparison)
-    found = [
+    comparisons_of_sizes = [
         Comparison(dataset, order, recipe, None, classes, _sizes(alike))
         for (dataset, order, recipe, classes), alike in grouped.items()
     ]
-    return tuple(comparison for comparison in found if comparison.rows)
+    return tuple(comparison for comparison in comparisons_of_sizes if comparison.rows)
 
 
 def _table_of(suite: str) -> str:
@@ -122,13 +122,13 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if (path / FILE_NAME).is_file():
         return [path / FILE_NAME]
-    found = sorted(path.glob("*.jsonl")) if path.is_dir() else []
-    if not found:
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else []
+    if not files:
         raise InputError(
             f"There are no records in {path}. Give the directory of a run (`acil bench run --out DIR`), "
             "a file of records, or a folder of such files."
         )
-    return found
+    return files
 
 
 def _with_own_settings(record: Record) -> Record:
@@ -136,23 +136,23 @@ def _with_own_settings(record: Record) -> Record:
     if record["kind"] not in ("phase", "summary", "failure"):
         return record
     ignored = _ignored(record["method"])
-    own = {k: v for k, v in record["settings"].items() if not {k, k.partition(".")[0]} & ignored}
-    return {**record, "settings": own}
+    settings = {k: v for k, v in record["settings"].items() if not {k, k.partition(".")[0]} & ignored}
+    return {**record, "settings": settings}
 
 
 @cache
 def _ignored(method: str) -> frozenset[str]:
     """Return the names of settings that are of other methods; none for a method that is not ours."""
-    found = known_method(method)
-    own = None if found is None else found.setting_names()
-    if found is None or own is None:
+    planning = known_method(method)
+    known_settings = None if planning is None else planning.setting_names()
+    if planning is None or known_settings is None:
         return frozenset()
     others = [*available(), *(f"{HOSTS[0]}+{wrapper}" for wrapper in WRAPPERS)]
     names = {name for other in others for name in resolve(other).setting_names() or ()}
-    names |= set() if found.trains_network else {"increment"}
-    if not found.analytic_heads:
+    names |= set() if planning.trains_network else {"increment"}
+    if not planning.analytic_heads:
         names |= {*METHOD_SETTINGS, *(f"recipe.{name}" for name in METHOD_SETTINGS)}
-    return frozenset(names) - own
+    return frozenset(names) - known_settings
 
 
 def known_method(name: str) -> Planning | None:
@@ -204,19 +204,19 @@ def _runs(records: list[Record]) -> dict[tuple[Any, ...], Run]:
     grouped: dict[tuple[Any, ...], dict[tuple[str, int | None], Record]] = {}
     for record in records:
         if record["kind"] in ("phase", "summary", "failure"):
-            found = grouped.setdefault(key(record), {})
+            by_place = grouped.setdefault(key(record), {})
             place = (record["kind"], record.get("phase"))
             # Behind all others, where the last record is looked for.
-            found.pop(place, None)
-            found[place] = record
+            by_place.pop(place, None)
+            by_place[place] = record
     runs = {}
-    for name, found in grouped.items():
-        ordered = list(found.values())
+    for name, by_place in grouped.items():
+        ordered = list(by_place.values())
         last = ordered[-1]
         phases = sorted((r for r in ordered if r["kind"] == "phase"), key=lambda r: r["phase"])
         # A run resumed after a failure has records behind it.
         failure = last if last["kind"] == "failure" else None
-        runs[name] = Run(ordered[0], tuple(phases), found.get(("summary", None)), failure)
+        runs[name] = Run(ordered[0], tuple(phases), by_place.get(("summary", None)), failure)
     return runs
 
 
@@ -239,9 +239,9 @@ def _with_settings(runs: list[Run]) -> Iterator[tuple[dict[str, Any], Run]]:
     by_method: dict[str, list[Run]] = {}
     for run in runs:
         by_method.setdefault(run.identity["method"], []).append(run)
-    for found in by_method.values():
-        ignored = _NETWORK if _each_seed_has_its_network(found) else None
-        for run in found:
+    for of_method in by_method.values():
+        ignored = _NETWORK if _each_seed_has_its_network(of_method) else None
+        for run in of_method:
             yield {k: v for k, v in run.identity["settings"].items() if k != ignored}, run
 
 
@@ -278,17 +278,17 @@ def _each_seed_has_its_network(runs: list[Run]) -> bool:
         if not isinstance(file, str) or _NETWORK_FILE not in file:
             return False
         files.setdefault(run.identity["seed"], set()).add(file)
-    return all(len(found) == 1 for found in files.values())
+    return all(len(of_seed) == 1 for of_seed in files.values())
 
 
 def _sizes(comparisons: Sequence[Comparison]) -> tuple[Row, ...]:
     """Return a row for each base size of each method and its settings, if there are enough sizes."""
-    found = [(c.base_classes or 0, row) for c in comparisons for row in c.rows]
-    networks = {str(row.settings[_NETWORK]) for _, row in found if not _is_from_file(row)}
+    sized_rows = [(c.base_classes or 0, row) for c in comparisons for row in c.rows]
+    networks = {str(row.settings[_NETWORK]) for _, row in sized_rows if not _is_from_file(row)}
     variants: dict[str, dict[str, Any]] = {}
     # Method, settings and K → size → whether networks are from files → seed → run
     grouped: dict[tuple[str, str, int], dict[int, dict[bool, dict[int, Run]]]] = {}
-    for size, row in found:
+    for size, row in sized_rows:
         from_file = _is_from_file(row)
         settings = {k: v for k, v in row.settings.items() if k not in (BASE, _NETWORK)}
         if not from_file:

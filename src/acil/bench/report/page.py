@@ -172,7 +172,7 @@ def _remarks(collection: Collection) -> list[str]:
 
 def _unfinished(collection: Collection) -> list[str]:
     """Return a line for each interrupted run."""
-    rows = [row for found in collection.suites.values() for c in found for row in c.rows]
+    rows = [row for comparisons in collection.suites.values() for c in comparisons for row in c.rows]
     every = [*(run.identity for run in collection.unfinished), *map(vars, rows)]
     lines = []
     for run in collection.unfinished:
@@ -268,8 +268,8 @@ def _settings(comparison: Comparison, row: Row, suite: str) -> list[str]:
         flags += ["--base", str(base)]
     # A network that was given has its fingerprint behind the name.
     names = {str(run.identity["settings"].get("backbone", "")) for run in _tried([row])}
-    given = [name for name in names if "@" in name or ".safetensors" in name]
-    files = {name.partition("@")[0].rpartition("/")[2] for name in given}
+    networks = [name for name in names if "@" in name or ".safetensors" in name]
+    files = {name.partition("@")[0].rpartition("/")[2] for name in networks}
     if files:
         flags += ["--backbone", next(iter(files)) if len(files) == 1 else "FILE"]
     varied = _VARIED.get(suite, ()) if _is_of([row], suite) else ()

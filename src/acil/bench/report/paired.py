@@ -46,12 +46,12 @@ def paired_table(suite: str, comparison: Comparison) -> Table | None:
         for row in there:
             if reference is None or row is reference:
                 continue
-            found = {name: _differences(row, reference, k, name) for name in numbers}
-            pairs = max(map(len, found.values()))
+            by_method = {name: _differences(row, reference, k, name) for name in numbers}
+            pairs = max(map(len, by_method.values()))
             if pairs < LEAST_SEEDS:
                 continue
             values: list[Value] = [k, row.label, reference.label, pairs]
-            for differences in found.values():
+            for differences in by_method.values():
                 values += [None] * 3 if len(differences) < LEAST_SEEDS else interval(differences)
             rows.append(values)
     if not rows:

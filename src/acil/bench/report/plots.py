@@ -103,7 +103,7 @@ def width_plot(comparison: Comparison) -> Figure | None:
     ordered = [
         (comparison.label_without(r, "expansion_size"), k, r, c) for k, r, c in comparison.cells()
     ]
-    for name, k, row, cell in sorted(ordered, key=lambda found: found[:2]):
+    for name, k, row, cell in sorted(ordered, key=lambda entry: entry[:2]):
         mean, size = cell.over_seeds("average_accuracy"), row.settings.get("expansion_size", 0)
         if mean and size is None:
             without[f"{name}, K = {k}"] = mean
@@ -187,10 +187,10 @@ def memory_plot(comparison: Comparison) -> Figure | None:
     for row in comparison.rows:
         varied = MEMORY_RULE if MEMORY_RULE in row.settings else "expansion_size"
         for k, cell in row.cells.items():
-            kept, average = cell.kept("samples", "statistics"), cell.over_seeds("average_accuracy")
-            if kept is not None and average is not None:
+            n_bytes, average = cell.kept("samples", "statistics"), cell.over_seeds("average_accuracy")
+            if n_bytes is not None and average is not None:
                 line = lines.setdefault(comparison.label_without(row, varied), {})
-                line.setdefault(k, []).append((kept, average))
+                line.setdefault(k, []).append((n_bytes, average))
     drawn = [k for line in lines.values() for k, points in line.items() for x, _ in points if x > 0]
     if len(drawn) == len(set(drawn)):
         return None
@@ -276,8 +276,8 @@ def shortened(name: str, most: int = _LABEL_CHARACTERS) -> str:
     """
     if len(name) <= most:
         return name
-    left = (most - 1) // 2
-    return f"{name[:left]}…{name[len(name) - (most - 1 - left) :]}"
+    n_before = (most - 1) // 2
+    return f"{name[:n_before]}…{name[len(name) - (most - 1 - n_before) :]}"
 
 
 def image_bytes(figure: Figure) -> dict[str, bytes]:
@@ -353,13 +353,13 @@ def _log_ticks(panel: Axes, base: int, ticks: Sequence[int]) -> None:
 
 def _origins(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the mean accuracy (tested after phase, origin), NaN where there is none."""
-    found: dict[tuple[int, int], list[float | None]] = {}
+    by_place: dict[tuple[int, int], list[float | None]] = {}
     for record in (record for run in cell.runs for record in run.phases):
         for origin, value in enumerate(record["accuracy_by_origin"]):
-            found.setdefault((record["phase"], origin), []).append(value)
-    size = 1 + max(phase for phase, _ in found)
+            by_place.setdefault((record["phase"], origin), []).append(value)
+    size = 1 + max(phase for phase, _ in by_place)
     matrix = np.full((size, size), math.nan)
-    for place, values in found.items():
+    for place, values in by_place.items():
         mean = stat(values)
         matrix[place] = mean.mean if mean else math.nan
     return matrix
@@ -368,11 +368,11 @@ def _origins(cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
 def _thinned(sizes: list[int]) -> list[int]:
     """Leave out sizes whose labels would overlap on a logarithmic axis."""
     apart = (math.log2(sizes[-1]) - math.log2(sizes[0])) / 14
-    kept: list[int] = []
+    shown: list[int] = []
     for size in sizes:
-        if not kept or math.log2(size / kept[-1]) >= apart:
-            kept.append(size)
-    return kept
+        if not shown or math.log2(size / shown[-1]) >= apart:
+            shown.append(size)
+    return shown
 
 
 _ONE_PLOT = {BASE: base_plot, "width": width_plot, "memory": memory_plot}

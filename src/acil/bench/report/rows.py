@@ -34,8 +34,8 @@ class Run:
     @property
     def protocol(self) -> str | None:
         """The protocol, if it is not the usual one."""
-        found: str | None = self.identity["settings"].get("protocol")
-        return found
+        protocol: str | None = self.identity["settings"].get("protocol")
+        return protocol
 
     @property
     def classes(self) -> tuple[int | None, int | None]:
@@ -85,7 +85,7 @@ class Cell:
     def seconds(self, chosen: Callable[[int], bool]) -> Stat | None:
         """Return the seconds of all phases whose number is chosen."""
         times = [[r["seconds"] for r in run.phases if chosen(r["phase"])] for run in self.runs]
-        return stat(sum(found) for found in times if found)
+        return stat(sum(seconds) for seconds in times if seconds)
 
     def curve(self) -> list[tuple[int, Stat]]:
         """Return the classes seen after each phase, and the mean accuracy."""
@@ -94,9 +94,9 @@ class Cell:
             for record in run.phases:
                 by_phase.setdefault(record["phase"], []).append(record)
         return [
-            (found[0]["classes_seen"], mean)
-            for _, found in sorted(by_phase.items())
-            if (mean := stat(record["accuracy"] for record in found))
+            (records[0]["classes_seen"], mean)
+            for _, records in sorted(by_phase.items())
+            if (mean := stat(record["accuracy"] for record in records))
         ]
 
     def first_accuracy(self) -> Stat | None:
@@ -133,11 +133,11 @@ class Comparison:
     @property
     def finished(self) -> Comparison:
         """Return the part with results: a failed run cannot be drawn."""
-        kept = [
+        rows = [
             replace(row, cells={k: cell for k, cell in row.cells.items() if cell.runs})
             for row in self.rows
         ]
-        return replace(self, rows=tuple(row for row in kept if row.cells))
+        return replace(self, rows=tuple(row for row in rows if row.cells))
 
     def cells(self) -> Iterator[tuple[int, Row, Cell]]:
         """Yield K, row and cell, one K after the other."""
@@ -169,10 +169,10 @@ class Comparison:
 
 def stat(values: Iterable[float | None]) -> Stat | None:
     """Return mean and standard deviation of the values that are not None; None without any."""
-    found = [value for value in values if value is not None]
-    if not found:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    return Stat(fmean(found), stdev(found) if len(found) > 1 else None)
+    return Stat(fmean(numbers), stdev(numbers) if len(numbers) > 1 else None)
 
 
 def differing(variants: Sequence[Mapping[str, Any]]) -> list[str]:

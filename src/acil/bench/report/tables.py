@@ -150,12 +150,12 @@ def suite_table(suite: str, comparison: Comparison) -> Table:
         names = {name for variants in alike for name in differing(variants)}
         others = sorted(names - {"expansion_size", "gamma"})
         columns[4:4] = [Column(name, SHORT_NAMES.get(name, name)) for name in others]
-    found = [_values(suite, comparison, k, row, cell) for k, row, cell in comparison.cells()]
+    cells = [_values(suite, comparison, k, row, cell) for k, row, cell in comparison.cells()]
     if suite == "memory":
-        found.sort(
+        cells.sort(
             key=lambda row: (row["phases"], row["kept_bytes"] is not None, row["kept_bytes"] or 0)
         )
-    rows = [[values.get(column.key) for column in columns] for values in found]
+    rows = [[values.get(column.key) for column in columns] for values in cells]
     # What all rows have in common, unless it has a column
     facts = {"dataset", "order", "recipe", "base_classes", "classes"} - {c.key for c in columns}
     about = {name: value for name, value in vars(comparison).items() if name in facts}
@@ -245,10 +245,10 @@ def failure_notes(comparison: Comparison) -> list[str]:
             kind = "" if short != _OTHER_REASON else re.sub(r"\d+", "", _message(run))
             alike.setdefault((short, kind), []).append((k, row, run))
     notes = ["Failed: seeds without a result; means are over the others."] if partly else []
-    for (short, _), found in alike.items():
-        k, row, run = found[0]
+    for (short, _), same in alike.items():
+        k, row, run = same[0]
         where = f"{row.label}, K = {k}, seed {run.identity['seed']}"
-        others = f"; {len(found) - 1} more runs likewise" if len(found) > 1 else ""
+        others = f"; {len(same) - 1} more runs likewise" if len(same) > 1 else ""
         notes.append(f"{short} ({where}{others}): {_message(run)}".replace("1 more runs", "1 more run"))
     return notes
 
@@ -284,15 +284,15 @@ def _published(suite: str, comparison: Comparison, row: Row, k: int) -> Publishe
 
 def _never_shown(comparison: Comparison) -> list[str]:
     """Name the classes that a stream never showed, for each seed and K."""
-    found: dict[str, list[str]] = {}
+    seeds_by_names: dict[str, list[str]] = {}
     for k, _, cell in comparison.cells():
         for run in cell.runs:
             names = (run.summary or {}).get("never_shown")
             if names:
-                seeds = found.setdefault(", ".join(names), [])
+                seeds = seeds_by_names.setdefault(", ".join(names), [])
                 place = f"K = {k}, seed {run.identity['seed']}"
                 seeds += [place] if place not in seeds else []
-    return [f"Never shown ({'; '.join(places)}): {names}." for names, places in found.items()]
+    return [f"Never shown ({'; '.join(places)}): {names}." for names, places in seeds_by_names.items()]
 
 
 def _spread_notes(comparison: Comparison) -> tuple[str, ...]:
@@ -317,8 +317,8 @@ def _published_notes(suite: str, comparison: Comparison) -> list[str]:
                 continue
             about = f"{row.method}, Ā elsewhere ({other.source}): " + " ".join([*other.notes, ""])
             value = "≈ " * other.approximate + f"{other.average_accuracy:.2f} at K = {k}"
-            found = others.setdefault(about, [])
+            listed = others.setdefault(about, [])
             # Variants of one method share what others report of it.
-            found += [value] if value not in found else []
+            listed += [value] if value not in listed else []
     lines = [f"{about}{', '.join(values)}." for about, values in sorted(others.items())]
     return [*dict.fromkeys(sources), *dict.fromkeys(remarks), *lines]

@@ -194,9 +194,9 @@ def _converted(module: nn.Conv2d, kind: type[nn.Conv2d]) -> nn.Conv2d:
             module.padding_mode,
         )
     for name, parameter in made.named_parameters():
-        given = getattr(module, name, None)
+        present = getattr(module, name, None)
         like = torch.ones(parameter.shape, device=module.weight.device)
-        setattr(made, name, nn.Parameter(like) if given is None else given)
+        setattr(made, name, nn.Parameter(like) if present is None else present)
     return made.train(module.training)
 
 

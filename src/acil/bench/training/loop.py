@@ -169,14 +169,14 @@ def _run(
         position, tensors = saved
         step.load(tensors)
     # Images to come, and those of this call, which tell how fast it goes
-    left, done = (settings.epochs - position.epoch) * batches.images_per_epoch - position.seen, 0
+    remaining, done = (settings.epochs - position.epoch) * batches.images_per_epoch - position.seen, 0
     started = reported = time.monotonic()
     loss, accuracy = math.nan, None
 
     def report(epoch: int) -> None:
         if progress is not None:
             pace = done / max(time.monotonic() - started, 1e-9)
-            seconds = left / pace if pace else 0.0
+            seconds = remaining / pace if pace else 0.0
             progress(Progress(epoch, settings.epochs, loss, accuracy, pace, seconds))
 
     for epoch in range(position.epoch, settings.epochs):
@@ -188,7 +188,7 @@ def _run(
         for batch in batches.epoch(epoch, position.step):
             step(*batch)
             size = len(batch[1])
-            left, done = left - size, done + size
+            remaining, done = remaining - size, done + size
             position = Position(epoch, position.step + 1, position.seen + size)
             if checkpoint is not None and checkpoint.due():
                 _measure(step, position, settings, rate)
@@ -300,13 +300,13 @@ def _own_stream(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    outer, own = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    own.wait_stream(outer)
+    outer, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(outer)
     try:
-        with torch.cuda.stream(own):
+        with torch.cuda.stream(stream):
             yield
     finally:
-        outer.wait_stream(own)
+        outer.wait_stream(stream)
 
 
 class Batches:
@@ -397,8 +397,8 @@ class Batches:
                 seeds = (seed + k if self._own_crop else None for k in range(len(members)))
                 yield list(map(files.task, members.tolist(), seeds))
 
-        left = self._views * (self.images_per_epoch - first_step * self._size)
-        return files.stream(tasks(), left, self._side, pin=self._device.type == "cuda")
+        n_images = self._views * (self.images_per_epoch - first_step * self._size)
+        return files.stream(tasks(), n_images, self._side, pin=self._device.type == "cuda")
 
     def _chosen(self, members: Tensor, indices: Tensor) -> Tensor:
         resident = self._images.device == self._device

@@ -26,8 +26,8 @@ class FeatureNetwork(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """Return the backbone's features of normalised images, (n, num_features)."""
-        found: Tensor = self.backbone(x)
-        return found
+        features: Tensor = self.backbone(x)
+        return features
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores of normalised images, (n, n_classes)."""
@@ -68,5 +68,5 @@ def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
     n_out, n_in = weight.shape
     # Its constructor would draw weights from the global generator.
     layer = nn.Linear(n_in, n_out, device="meta", dtype=weight.dtype)
-    layer.weight, layer.bias = (nn.Parameter(given.detach().clone()) for given in (weight, bias))
+    layer.weight, layer.bias = (nn.Parameter(values.detach().clone()) for values in (weight, bias))
     return layer

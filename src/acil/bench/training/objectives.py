@@ -150,8 +150,8 @@ class AssistedLoss(Capturable):
             loss = (1 - tasks.distillation) * loss + tasks.distillation * follow
         made_up = y.repeat(tasks.views - 1) * tasks.transformations + kinds
         if tasks.copies:
-            found = network.layers["copies"](features[n:]).float()
-            loss = loss + tasks.weight * functional.cross_entropy(found, made_up)
+            predicted = network.layers["copies"](features[n:]).float()
+            loss = loss + tasks.weight * functional.cross_entropy(predicted, made_up)
         if tasks.contrast:
             labels = torch.cat([y * tasks.transformations, made_up])
             embedded = network.layers["contrast"](features)

@@ -108,8 +108,8 @@ def read_settings(kind: type[T], values: Mapping[str, Any], called: Callable[[st
     """
     hints = get_type_hints(kind)
     names = {field.name: called(field.name) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    given = {field: name for field, name in names.items() if name in values}
-    return kind(**{field: convert(values[name], hints[field], name) for field, name in given.items()})
+    present = {field: name for field, name in names.items() if name in values}
+    return kind(**{field: convert(values[name], hints[field], name) for field, name in present.items()})
 
 
 def changed(settings: T, changes: Mapping[str, Any]) -> T:

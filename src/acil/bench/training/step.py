@@ -126,10 +126,10 @@ class HalfPrecisionCopy:
 
     def collect(self) -> None:
         """Hand the gradients of the copy to the float32 weights."""
-        own = [weight.grad for weight, half in self._pairs if half.grad is not None]
+        gradients = [weight.grad for weight, half in self._pairs if half.grad is not None]
         new = [half.grad for _, half in self._pairs if half.grad is not None]
         if new:
-            torch._foreach_copy_(own, new)  # type: ignore[arg-type]
+            torch._foreach_copy_(gradients, new)  # type: ignore[arg-type]
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -199,8 +199,8 @@ class Step:
         if size not in self._graphs:
             self._graphs[size] = self._record(*batch)
         graph, inputs = self._graphs[size]
-        for own, new in zip(inputs, batch, strict=True):
-            own.copy_(new)
+        for static, new in zip(inputs, batch, strict=True):
+            static.copy_(new)
         graph.replay()
 
     def set_rate(self, rate: float) -> None:
@@ -214,17 +214,17 @@ class Step:
     def tensors(self) -> dict[str, Tensor]:
         """Return everything that a step changes, by name; writing into it changes the training."""
         named = dict(self._network.named_parameters())
-        found = {f"network.{name}": parameter.detach() for name, parameter in named.items()}
-        found |= {f"network.{name}": buffer for name, buffer in self._network.named_buffers()}
+        tensors = {f"network.{name}": parameter.detach() for name, parameter in named.items()}
+        tensors |= {f"network.{name}": buffer for name, buffer in self._network.named_buffers()}
         for name, parameter in named.items():
             buffer = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
             if buffer is not None:
-                found[f"momentum.{name}"] = buffer
+                tensors[f"momentum.{name}"] = buffer
         scaler: Any = self._scaler
         if self._half is not None:
             # Its tensors themselves: its own interface copies them to the host.
-            found["loss_scale"], found["good_steps"] = scaler._scale, scaler._growth_tracker
-        return {**found, "totals": self._totals}
+            tensors["loss_scale"], tensors["good_steps"] = scaler._scale, scaler._growth_tracker
+        return {**tensors, "totals": self._totals}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Write values into what :meth:`tensors` returns."""

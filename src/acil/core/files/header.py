@@ -180,6 +180,7 @@ LABEL = _rule(
 NUMBER = _number(-1e308, 1e308)
 COUNT = _rule(lambda value: _is_integer(value) and value >= 0, "an int from 0 to 2**63 - 1")
 WIDTH = _rule(lambda value: _is_integer(value) and value >= 1, "an int from 1 to 2**63 - 1")
+CHANGE = _rule(_is_integer, "an int of 64 bits")
 TRUTH = _rule(lambda value: isinstance(value, bool), "true or false")
 #: A number that is not negative. How large γ may be depends on the precision: see `check_header`.
 AMOUNT = _number(0, 1e308)
@@ -214,6 +215,17 @@ IMAGES: dict[str, Rule] = {
             optional=frozenset(("renamed",)),
         )
     ),
+}
+#: What a change of a file did, in numbers: `acil.growing.history`.
+HISTORY: dict[str, Rule] = {
+    "number": WIDTH,
+    "time": _text(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", "a time such as 2026-01-31T12:00:00+00:00"),
+    "action": TEXT,
+    "change": CHANGE,
+    "touched": COUNT,
+    "samples": COUNT,
+    "classes": COUNT,
+    "measured": _map_of(NUMBER),
 }
 #: Releases of the samples of a model, and whether the model is one itself: `acil.privacy.release`.
 RELEASE: dict[str, Rule] = {
@@ -254,6 +266,7 @@ HEADER: dict[str, Rule] = {
     "backbone": _or_none(_map_of(_json)),
     "images": _or_none(_object(IMAGES)),
     "release": _or_none(_object(RELEASE)),
+    "history": _list_of(_object(HISTORY)),
     "fingerprint": TEXT,
     "checksums": _map_of(COUNT),
     "versions": _map_of(TEXT),
@@ -286,16 +299,16 @@ def in_order(names: Iterable[str]) -> list[str]:
     >>> in_order(["10", "9", "-1.5"]), in_order(["room 10", "Room 9", "attic"])
     (['-1.5', '9', '10'], ['attic', 'Room 9', 'room 10'])
     """
-    given = list(names)
-    if all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in given):
-        return sorted(given, key=lambda name: (Decimal(name), name))
+    listed = list(names)
+    if all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in listed):
+        return sorted(listed, key=lambda name: (Decimal(name), name))
 
     def natural(name: str) -> tuple[list[str | int], str]:
         # Text and digits take turns, so that like is compared with like.
         parts = enumerate(re.split(r"(\d+)", name))
         return [int(part) if place % 2 else part.casefold() for place, part in parts], name
 
-    return sorted(given, key=natural)
+    return sorted(listed, key=natural)
 
 
 def require_whole(path: str | os.PathLike[str]) -> None:
@@ -358,6 +371,7 @@ def parse_header(text: str) -> dict[str, Any]:
         )
     if version == 5:
         _bring_up_to_date(header)
+    header.setdefault("history", [])  # which files of before 0.1 do not have
     check_header(header)
     return header
 
@@ -485,8 +499,8 @@ def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> N
             expected["mixing"] = ("F64", (classes + 1, classes))
     for name in sorted(expected.keys() | layouts.keys()):
         if layouts.get(name) != expected.get(name):
-            needed, found = (shown(layout.get(name, "none")) for layout in (expected, layouts))
-            raise InvalidFileError(f"tensor {name!r} must be {needed}, found {found}")
+            needed, actual = (shown(layout.get(name, "none")) for layout in (expected, layouts))
+            raise InvalidFileError(f"tensor {name!r} must be {needed}, found {actual}")
     if "projection" not in layouts and header["n_features"] != d:
         raise InvalidFileError(f"it has no projection of {header['n_features']} features to {d}")
 

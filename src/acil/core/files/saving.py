@@ -219,7 +219,7 @@ def _header(
         "format_version": FORMAT_VERSION,
         "kind": "inference" if inference else "full",
         "task": "classes",
-        "encoder": "features" if images is None else "images",
+        "encoder": "features" if images is None else getattr(clf, "encoder_", "images"),
         "parameters": parameters,
         "n_features": model.expansion.in_features,
         "feature_names": None if names is None else [str(name) for name in names],
@@ -249,6 +249,8 @@ def _header(
         "backbone": getattr(clf, "backbone_", None),
         "images": images,
         "release": state.release,
+        # For those who change the model
+        "history": [] if inference else getattr(clf, "history_", []),
         "fingerprint": model.expansion.fingerprint(),
         "versions": {name: str(module.__version__) for name, module in _PACKAGES.items()},
     }
@@ -349,7 +351,9 @@ def _assembled(
     if header["backbone"] is not None:
         clf.backbone_ = header["backbone"]
     if header["images"] is not None:
-        clf.images_ = header["images"]
+        clf.images_, clf.encoder_ = header["images"], header["encoder"]
+    if header["history"]:
+        clf.history_ = header["history"]
     return clf
 
 
@@ -506,10 +510,10 @@ def _of_mixing(model: AnalyticModel) -> Check:
     stored = _mixing(model)
     model.known_mixing = None
     try:
-        given = _mixing(model)
+        expected = _mixing(model)
     except SingularMatrixError as error:
         return Check("mixing", False, str(error))
-    off = float((stored - given).norm()) / max(float(given.norm()), 1e-300)
+    off = float((stored - expected).norm()) / max(float(expected.norm()), 1e-300)
     return _within("mixing", "as the sums give it", off, _MIXED[model.precision.products])
 
 

@@ -86,10 +86,10 @@ def replacing(
             draft = folder / "draft"
             # Creating it here tells which mode the umask gives; a library may create it again.
             draft.touch()
-            kept = (target if target.exists() else draft).stat().st_mode
+            permissions = (target if target.exists() else draft).stat().st_mode
             yield draft
             with _open(draft, os.O_RDWR) as descriptor:
-                os.fchmod(descriptor, stat.S_IMODE(kept) if mode is None else mode)
+                os.fchmod(descriptor, stat.S_IMODE(permissions) if mode is None else mode)
                 os.fsync(descriptor)
                 with _mutex:
                     if target in _held:
@@ -105,8 +105,8 @@ def replacing(
 def cannot_write(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
     """Return the error that says why a file could not be written and what to do."""
     code = error.errno if isinstance(error, OSError) else None
-    if code is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
-        code = int(found[1])  # as safetensors tells it
+    if code is None and (match := re.search(r"\(os error (\d+)\)", str(error))):
+        code = int(match[1])  # as safetensors tells it
     reason = os.strerror(code) if code else str(error)
     hint = _HINTS.get(code or 0, "Save somewhere else.")
     return ModelFileError(f"Cannot write {path}: {reason}. {hint} An existing file was not changed.")

@@ -65,12 +65,12 @@ class Backbone(nn.Module):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Return the map that each stage ends with, of shape (n, channels, height, width)."""
-        found = []
+        maps = []
         for stage in self.stages():
             for module in stage:
                 x = module(x)
-            found.append(x)
-        return found
+            maps.append(x)
+        return maps
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -80,11 +80,13 @@ class Backbone(nn.Module):
         As `torch.nn.Module.load_state_dict`, but entries of a classifier on top (``ignored_prefixes``)
         are left out, and counters of batches, which files of old torch versions lack, may be missing.
         """
-        given = {n: value for n, value in state_dict.items() if not n.startswith(self.ignored_prefixes)}
-        own = self.state_dict()
-        faults = [f"{name} is not known" for name in given if strict and name not in own]
-        for name, tensor in own.items():
-            shape = tuple(given[name].shape) if name in given else None
+        tensors = {
+            n: value for n, value in state_dict.items() if not n.startswith(self.ignored_prefixes)
+        }
+        expected = self.state_dict()
+        faults = [f"{name} is not known" for name in tensors if strict and name not in expected]
+        for name, tensor in expected.items():
+            shape = tuple(tensors[name].shape) if name in tensors else None
             if shape is None and strict and not name.endswith("num_batches_tracked"):
                 faults.append(f"{name} is missing")
             elif shape is not None and shape != tensor.shape:
@@ -95,7 +97,7 @@ class Backbone(nn.Module):
                 f"These weights do not fit the backbone {self.name!r} with options {self.options}: "
                 f"{'; '.join(faults[:_SHOWN])}{more}. Use weights of the same network."
             )
-        return super().load_state_dict(given, strict=False, assign=assign)
+        return super().load_state_dict(tensors, strict=False, assign=assign)
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:

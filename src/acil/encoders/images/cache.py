@@ -67,17 +67,17 @@ class FeatureCache:
         The key says everything that decides the values. The tensor is on the CPU, contiguous, and shared
         with the cache: not to be changed in place.
         """
-        found = self._recent.pop(key, None)
-        if found is None:
-            found = self._read(key)
-        if found is None:
-            found = compute().detach().cpu().contiguous()
-            self._write(key, found)
-        if found.nbytes <= self.max_bytes:
-            self._recent[key] = found
-        while sum(kept.nbytes for kept in self._recent.values()) > self.max_bytes:
+        features = self._recent.pop(key, None)
+        if features is None:
+            features = self._read(key)
+        if features is None:
+            features = compute().detach().cpu().contiguous()
+            self._write(key, features)
+        if features.nbytes <= self.max_bytes:
+            self._recent[key] = features
+        while sum(entry.nbytes for entry in self._recent.values()) > self.max_bytes:
             self._recent.popitem(last=False)
-        return found
+        return features
 
     def rows(
         self,
@@ -94,8 +94,8 @@ class FeatureCache:
         """
         path = self.path(key, "npy")
         if path is None:
-            found = self.get(key, lambda: torch.cat([torch.empty(0, shape[1]), *compute(0)]))
-            return found if chosen is None else found[chosen]
+            features = self.get(key, lambda: torch.cat([torch.empty(0, shape[1]), *compute(0)]))
+            return features if chosen is None else features[chosen]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             sums = path.with_suffix(".crc")

@@ -184,7 +184,7 @@ def embed_files(
     Those that cannot be read are an `UnreadableError` that names them, or with ``skip_bad`` left out, as
     long as any is left.
     """
-    features, digests, kept, bad = [], [], [], {}
+    features, digests, readable, bad = [], [], [], {}
     waiting: list[Tensor] = []
     n = len(sources)
     if not skip_bad:
@@ -202,8 +202,8 @@ def embed_files(
             path = isinstance(sources[index], str | os.PathLike)
             bad[index] = str(result) if path else f"Image {index + 1}: {result}"
         else:
-            kept.append(index)
-            digests.append(hashlib.blake2b(result.numpy().tobytes(), digest_size=32).hexdigest())
+            readable.append(index)
+            digests.append(digest_of(result))
             waiting.append(result)
         if waiting and (len(waiting) == embedder.batch_size or index + 1 == n):
             with threads_for(waiting[0].numel() * len(waiting)):
@@ -212,14 +212,20 @@ def embed_files(
             waiting.clear()
         if progress is not None:
             progress(index + 1, n)
-    if bad and not (skip_bad and kept):
+    if bad and not (skip_bad and readable):
         told = [*bad.values()][:_TOLD]
         told += [f"And {len(bad) - _TOLD} more."] if len(bad) > _TOLD else []
         raise UnreadableError(
-            f"{len(bad)} of {n} images cannot be used; nothing was changed. {' '.join(told)}", len(kept)
+            f"{len(bad)} of {n} images cannot be used; nothing was changed. {' '.join(told)}",
+            len(readable),
         )
     empty = torch.empty(0, embedder.num_features)
-    return Embedded(torch.cat(features) if features else empty, digests, kept, bad)
+    return Embedded(torch.cat(features) if features else empty, digests, readable, bad)
+
+
+def digest_of(pixels: Tensor) -> str:
+    """Return the hash of an image, as the network sees it, by which it is told apart."""
+    return hashlib.blake2b(pixels.numpy().tobytes(), digest_size=32).hexdigest()
 
 
 def decode_all(

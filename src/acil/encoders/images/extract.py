@@ -231,16 +231,16 @@ class FeatureExtractor:
             # Features of so many images stay on the disk.
             shape = (len(whole), self.num_features)
             return self.cache.rows(key, shape, lambda first: self._rows(whole, views, first), chosen)
-        found = self.cache.get(key, lambda: self._extract(whole, views))
-        return found if chosen is None else found[chosen]
+        features = self.cache.get(key, lambda: self._extract(whole, views))
+        return features if chosen is None else features[chosen]
 
     def _extract(self, images: ImageSet, views: Sequence[View]) -> Tensor:
-        found = torch.empty(len(images), self.num_features)
+        features = torch.empty(len(images), self.num_features)
         start = 0
         for rows in self._rows(images, views):
-            found[start : start + len(rows)] = rows
+            features[start : start + len(rows)] = rows
             start += len(rows)
-        return found
+        return features
 
     def _rows(self, images: ImageSet, views: Sequence[View], first: int = 0) -> Iterator[Tensor]:
         """Yield the features of images from the first on, batch by batch."""
@@ -318,9 +318,9 @@ class FeatureExtractor:
 
 def _pool(output: object, name: str, grid: int) -> Tensor:
     if not isinstance(output, Tensor) or output.ndim != 4:
-        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        actual = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise InputError(
-            f"The tap {name!r} must give a map of shape (n, channels, height, width). Got {found}. "
+            f"The tap {name!r} must give a map of shape (n, channels, height, width). Got {actual}. "
             "Choose another tap."
         )
     if min(output.shape[2:]) < grid:
@@ -344,33 +344,33 @@ def exact_inference(network: nn.Module, device: torch.device) -> Iterator[None]:
 
 def multiplications(network: nn.Module, x: Tensor) -> float:
     """Return those of all convolutions and linear layers for an input; ∞ if there are none."""
-    found: list[float] = []
+    counts: list[float] = []
 
     def count(layer: nn.Conv2d | nn.Linear, inputs: object, output: Tensor) -> None:
-        found.append(output.numel() * layer.weight[0].numel())
+        counts.append(output.numel() * layer.weight[0].numel())
 
     with ExitStack() as hooks, evaluating(network), torch.no_grad():
         for layer in network.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 hooks.enter_context(layer.register_forward_hook(count))
         network(x)
-    return sum(found) or math.inf
+    return sum(counts) or math.inf
 
 
 def layer_outputs(network: nn.Module, x: Tensor) -> int:
     """Return how many numbers the layers of a network put out for an input, which training keeps."""
-    found: list[int] = []
+    sizes: list[int] = []
 
     def count(layer: nn.Module, inputs: object, output: object) -> None:
         if isinstance(output, Tensor):
-            found.append(output.numel())
+            sizes.append(output.numel())
 
     with ExitStack() as hooks, evaluating(network), torch.no_grad():
         for layer in network.modules():
             if not any(True for _ in layer.children()):
                 hooks.enter_context(layer.register_forward_hook(count))
         network(x)
-    return sum(found)
+    return sum(sizes)
 
 
 @contextmanager

@@ -117,10 +117,10 @@ class ImageSet:
                 f"This set has only vectors of {self.shape[0]} features, no images. Use a data set with "
                 "images, or a method that works on features."
             )
-        found: Tensor = self._content[
+        rows: Tensor = self._content[
             slice(start, stop) if self.indices is None else self.indices[start:stop]
         ]
-        return found
+        return rows
 
     def batches(self, size: int) -> Iterator[Tensor]:
         """Yield all images, ``size`` at a time; of files, the next ones are decoded meanwhile."""
@@ -167,8 +167,8 @@ class ImageSet:
         return [self._vectors()] if not self.has_pixels else _required(extractor).training_rows(self)
 
     def _vectors(self) -> Tensor:
-        found: Tensor = self._content if self.indices is None else self._content[self.indices]
-        return found
+        vectors: Tensor = self._content if self.indices is None else self._content[self.indices]
+        return vectors
 
 
 def _required(extractor: FeatureExtractor | None) -> FeatureExtractor:

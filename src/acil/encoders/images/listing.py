@@ -41,9 +41,9 @@ class Listing:
 
     def add(self, paths: Iterable[Path], label: str) -> None:
         """Add files of one class."""
-        found = list(paths)
-        self.paths += found
-        self.labels += [label] * len(found)
+        added = list(paths)
+        self.paths += added
+        self.labels += [label] * len(added)
 
 
 def check_class_name(name: str) -> str:
@@ -100,26 +100,26 @@ def list_images(source: str | os.PathLike[str], label: str | None = None) -> Lis
 
 def list_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Return image files for prediction: files, those of CSV lists, all of folders, at any depth."""
-    found: list[Path] = []
+    images: list[Path] = []
     for source in sources:
         path = Path(source)
         if path.suffix.lower() in LISTS and not path.is_dir():
-            found += _read_csv(existing(path)).paths
+            images += _read_csv(existing(path)).paths
             continue
         if not path.is_dir():
-            found.append(existing(path))
+            images.append(existing(path))
             continue
-        before, seen, tell = len(found), set(), partial(logger.warning, "left out: %s")
+        before, seen, tell = len(images), set(), partial(logger.warning, "left out: %s")
         # Linked class folders count; a link to a folder above would lead round in circles.
         for root, folders, files in os.walk(path, onerror=tell, followlinks=True):
             real = Path(root).resolve()
             folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
             if real not in seen:
-                found += [Path(root, name) for name in sorted(files) if _is_image(name)]
+                images += [Path(root, name) for name in sorted(files) if _is_image(name)]
             seen.add(real)
-        if len(found) == before:
+        if len(images) == before:
             raise InputError(f"{path} holds no images ({', '.join(sorted(SUFFIXES))}).")
-    return found
+    return images
 
 
 def holds_features(path: str | os.PathLike[str]) -> bool:

@@ -127,20 +127,22 @@ def _cut_classifier(module: nn.Module, spec: str) -> None:
 def _open_module(path: str, device: str | torch.device) -> Embedder:
     place, _, name = path.replace(":", ".").rpartition(".")
     try:
-        found: Any = getattr(importlib.import_module(place), name)
+        target: Any = getattr(importlib.import_module(place), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"Cannot import {path!r} ({error}). Give module:PACKAGE.MODULE.NAME of something that "
             "Python can import here."
         ) from error
-    module = found if isinstance(found, nn.Module) else _built(found, f"module:{path}")
+    module = target if isinstance(target, nn.Module) else _built(target, f"module:{path}")
     if not isinstance(module, nn.Module):
         raise InputError(f"module:{path} is {type(module).__name__}, not an nn.Module.")
     if isinstance(module, Backbone):
         return TorchEmbedder(module.eval(), 1.0, device)
-    given = getattr(module, "preprocessing", IMAGENET)
-    preprocessing = given if isinstance(given, Preprocessing) else Preprocessing.from_dict(given)
-    crop = float(getattr(module, "crop", IMAGENET_CROP if given is IMAGENET else 1.0))
+    declared = getattr(module, "preprocessing", IMAGENET)
+    preprocessing = (
+        declared if isinstance(declared, Preprocessing) else Preprocessing.from_dict(declared)
+    )
+    crop = float(getattr(module, "crop", IMAGENET_CROP if declared is IMAGENET else 1.0))
     return _wrapped(module, f"module:{path}", preprocessing, crop, device)
 
 
@@ -276,8 +278,8 @@ def _graph(digest: str) -> bytes:
     place = os.environ.get(CACHE_VARIABLE)
     if not place:  # not every user has a home
         place = str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "acil")
-    found = FeatureCache(place).get(f"{EFFICIENTNET}-{digest}-v{_GRAPH_VERSION}.onnx", _exported)
-    return found.numpy().tobytes()
+    graph = FeatureCache(place).get(f"{EFFICIENTNET}-{digest}-v{_GRAPH_VERSION}.onnx", _exported)
+    return graph.numpy().tobytes()
 
 
 def _exported() -> Tensor:

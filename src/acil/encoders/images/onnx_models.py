@@ -103,13 +103,13 @@ class OnnxEmbedder(Embedder):
         with threads_for(pixels.numel()):
             x = pixels if self._takes_pixels else normalise(pixels, self.preprocessing)
         try:
-            found = self._session.run(None, {self._input: x.numpy()})[0]
+            output = self._session.run(None, {self._input: x.numpy()})[0]
         except Exception as error:  # onnxruntime has its own classes for what models do at run time
             raise InputError(
                 f"The network {self.name!r} cannot run on an image of shape {tuple(x.shape[1:])}: "
                 f"{str(error).splitlines()[0]}"
             ) from None
-        features = torch.from_numpy(np.asarray(found, dtype=np.float32))
+        features = torch.from_numpy(np.asarray(output, dtype=np.float32))
         if features.ndim != 2 or len(features) != 1:
             raise InputError(
                 f"The network {self.name!r} must return one row of features for an image. Got an output "

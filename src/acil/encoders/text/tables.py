@@ -153,7 +153,7 @@ def _table(
             if isinstance(cells, str):
                 raise InputError(cells)
             text = _text(cells.get(text_column))
-            label = "" if label_column is None else _label(cells.get(label_column))
+            label = "" if label_column is None else clean_label(cells.get(label_column))
         except InputError as error:
             bad.append((place, str(error)))
             continue
@@ -195,7 +195,8 @@ def _text(value: Any) -> str:
     return clean_text(value)
 
 
-def _label(value: Any) -> str:
+def clean_label(value: Any) -> str:
+    """Return the name of a class in Unicode's composed form, without white space around it, or raise."""
     if isinstance(value, str):
         if _NOT_UTF8.search(value):
             raise InputError("its label has bytes that are not UTF-8.")

@@ -5,6 +5,8 @@ const $ = (id) => document.getElementById(id);
 const { one: ONE, many: MANY } = document.body.dataset;
 const TEXTS = MANY === "texts";
 let model = null;
+// Of the last change, if it was refused because the model would do worse.
+let worse = null;
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -38,7 +40,7 @@ function wantToken() {
   const wrong = $("token").value.trim() ? "This is not the token of this server"
     : "Teaching and forgetting need the token of this server";
   // Nothing outside of an open dialog can be filled in.
-  $("forget-dialog").close();
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   $("token").setAttribute("aria-invalid", "true");
   say("token-status", `${wrong}.`, true);
   $("token").focus();
@@ -70,7 +72,9 @@ async function ask(path, given) {
     throw new Error("The server cannot be reached. Is it still running?");
   }
   const body = await response.json().catch(() => ({}));
+  if (!/^[/](model|predict|suggest)/.test(path)) worse = body.comparison ?? null;
   if (response.ok) return body;
+  if (worse) showHeldOut();
   const { status } = response;
   const text = status === 401 ? wantToken() : why(body, status);
   throw Object.assign(new Error(text), { status, refused: body.refused });
@@ -235,13 +239,17 @@ const LONG_LIST = 10;
 
 function showClasses() {
   const rows = model.classes.map(({ name, [MANY]: number }) => {
-    const button = element("button", { class: "button quiet", type: "button" }, "Forget …");
-    button.setAttribute("aria-label", `Forget ${MANY} of ${name}`);
-    button.disabled = !model.can_learn;
-    button.addEventListener("click", () => openForget(name));
+    const button = (text, title, open) => {
+      const made = element("button", { class: "button quiet", type: "button", title, "aria-label": title }, text);
+      made.disabled = !model.can_learn;
+      made.addEventListener("click", () => open(name));
+      return made;
+    };
+    const actions = [button("✎", `Rename ${name}`, openRename),
+      button("Forget …", `Forget ${MANY} of ${name}`, openForget)];
     const few = number < FEW ? [element("span", { class: "few" }, "few")] : [];
     return element("tr", {}, element("th", { scope: "row", dir: "auto" }, name),
-      element("td", { class: "number" }, ...few, String(number)), element("td", { class: "action" }, button));
+      element("td", { class: "number" }, ...few, String(number)), element("td", { class: "action" }, ...actions));
   });
   document.querySelector("#classes tbody").replaceChildren(...rows);
   $("classes").hidden = !rows.length;
@@ -269,6 +277,16 @@ function row(name, before, after) {
     element("td", { class: "number" }, percent(before)), element("td", { class: "number" }, percent(after)));
 }
 
+// Classes that a change would make worse, and that are named.
+const MOST_LOST = 5;
+// What a change of the history was.
+const WHAT = {
+  learn: ({ class: name }) => `teaching ${quoted(name)}`,
+  forget: ({ class: name }) => `forgetting ${MANY} of ${quoted(name)}`,
+  rename: ({ class: name, to }) => `${quoted(name)} was renamed ${quoted(to)}`,
+  merge: ({ class: name, to }) => `${quoted(name)} became part of ${quoted(to)}`,
+};
+
 function showHeldOut() {
   $("held-out").hidden = model.held_out === null;
   if (model.held_out === null) return;
@@ -277,17 +295,33 @@ function showHeldOut() {
   $("accuracy-note").textContent = number
     ? `of ${samples(number)} of the classes known now`
     : `no ${ONE} of a class known now`;
+  $("gate-note").hidden = model.max_drop === null;
+  $("gate-note").textContent = `A change that would lose more than ${model.max_drop} points is refused.`;
   const last = model.history.at(-1);
-  $("comparison").hidden = !last;
-  if (!last) return;
+  $("comparison").hidden = !last && !worse;
+  if (worse) showRefusal();
+  else if (last) showChange(last);
+}
+
+function showRefusal() {
+  $("comparison-heading").textContent = "The last change was refused";
+  const lost = Object.entries(worse.per_class).filter(([, { before, after }]) => after < before)
+    .sort(([, a], [, b]) => (b.before - b.after) * b.samples - (a.before - a.after) * a.samples);
+  const rows = [["Classes known at both times", worse], ...lost.slice(0, MOST_LOST)];
+  $("comparison-rows").replaceChildren(...rows.map(([name, { before, after }]) => row(name, before, after)));
+  $("verdict").textContent = "It would have been worse. Nothing was changed.";
+  $("verdict").className = "verdict less";
+}
+
+function showChange(last) {
   const { before, after, kept } = last.held_out;
-  $("comparison-heading").textContent = last.action === "learn"
-    ? `Before and after teaching ${quoted(last.class)}`
-    : `Before and after forgetting ${MANY} of ${quoted(last.class)}`;
+  $("comparison-heading").textContent = `Before and after ${WHAT[last.action](last)}`;
   const rows = [row("Classes known at both times", kept.accuracy_before, kept.accuracy_after)];
   // A class may be called "constructor", which every object has.
-  const own = ({ per_class: all }) => (Object.hasOwn(all, last.class) ? all[last.class] : null);
-  if (own(before) !== null || own(after) !== null) rows.push(row(last.class, own(before), own(after)));
+  const share = ({ per_class: all }, name) => (Object.hasOwn(all, name) ? all[name] : null);
+  const now = last.to ?? last.class;
+  const own = [share(before, last.action === "rename" ? last.class : now), share(after, now)];
+  if (own.some((value) => value !== null)) rows.push(row(now, ...own));
   rows.push(row("All classes known at the time", before.accuracy, after.accuracy));
   $("comparison-rows").replaceChildren(...rows);
   const both = kept[MANY];
@@ -337,8 +371,9 @@ function changed(before, now, name) {
   return `${text}; ${quoted(name)} has ${percent(100 * is)}${was === undefined ? "" : `, before ${percent(100 * was)}`}.`;
 }
 
-// "Wrong? It is …": the other likely classes are one click away, any other name can be typed.
-function correction(one, found, item) {
+// "Wrong? It is …": the other likely classes are one click away, any other name can be typed. Of what is
+// to be taught next, all likely classes are; `taught` is told when one is.
+function correction(one, found, item, taught) {
   const status = element("p", { class: "status", role: "status" });
   const learn = async (name) => {
     status.textContent = `Teaching ${quoted(name)} …`;
@@ -349,6 +384,7 @@ function correction(one, found, item) {
       const { predictions: [now] } = await ask(`/predict?top=${ALL}`, [one]);
       const again = answer(one, now);
       item.replaceWith(again);
+      taught?.();
       again.querySelector("h3").focus();
       // Screen readers tell what changes in the page, not what comes with it.
       again.querySelector(".status").textContent = `Learnt as ${quoted(name)}, and saved. ${changed(found, now, name)}`;
@@ -358,7 +394,8 @@ function correction(one, found, item) {
       status.classList.add("bad");
     }
   };
-  const others = found.top.slice(0, SHOWN).filter(({ label }) => label !== found.label).map(({ label }) => {
+  const likely = found.top.slice(0, SHOWN).filter(({ label }) => taught || label !== found.label);
+  const others = likely.map(({ label }) => {
     const button = element("button", { class: "button quiet", type: "button" }, label);
     button.addEventListener("click", () => learn(label));
     return button;
@@ -366,16 +403,16 @@ function correction(one, found, item) {
   const name = element("input", { type: "text", maxlength: "200", autocomplete: "off", required: "",
     list: "known-classes", placeholder: "other name", "aria-label": `Right name of ${one.name}` });
   const teach = element("button", { class: "button", "aria-label": `Teach ${one.name} under this name` }, "Teach");
-  const form = element("form", { class: "choices" }, ...others, name, teach);
+  const form = element("form", { class: "choices" }, ...others, element("div", { class: "other" }, name, teach));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     learn(name.value.trim());
   });
   return element("div", { class: "correction" },
-    element("p", {}, found.unknown ? "It is …" : "Wrong? It is …"), form, status);
+    element("p", {}, found.unknown || taught ? "It is …" : "Wrong? It is …"), form, status);
 }
 
-function answer(one, found) {
+function answer(one, found, taught = null) {
   if (found.error) {
     const name = TEXTS ? [] : [element("h3", {}, one.name)];
     const told = element("div", {}, ...name, element("p", { class: "bad" }, found.error));
@@ -389,7 +426,7 @@ function answer(one, found) {
   }
   text.append(element("ul", { class: "bars", "aria-label": "Probabilities" }, ...found.top.slice(0, SHOWN).map(bar)));
   const item = element("li", { class: "answer" }, figure(one, one.name), text);
-  if (model?.can_learn) text.append(correction(one, found, item));
+  if (model?.can_learn) text.append(correction(one, found, item, taught));
   return item;
 }
 
@@ -411,6 +448,60 @@ async function predict(given) {
   } catch (error) {
     say("predict-status", error.message, true);
   }
+}
+
+// What to teach next
+
+const NEXT = 10;
+// All that were given, and those of them that have been taught.
+let waiting = [];
+const taught = new Set();
+const left = () => waiting.filter((one) => !taught.has(one));
+
+function offerAgain() {
+  const number = left().length;
+  $("suggest-again").hidden = !number;
+  $("suggest-again").textContent = `Order the ${samples(number)} that are left`;
+}
+
+async function suggest(given) {
+  waiting = given;
+  taught.clear();
+  const list = $("suggestions");
+  list.replaceChildren();
+  $("suggest-again").hidden = true;
+  say("suggest-status", `Looking at ${samples(given.length)} …`);
+  let [best, known, bad] = [[], 0, 0];
+  const use = (report, part) => {
+    known += report.known;
+    bad += report.refused.length;
+    best.push(...report.suggestions.map((found) => ({ found, one: part[found.place] })));
+  };
+  const useNone = (refused, part) => use({ suggestions: [], known: 0, refused }, part);
+  try {
+    // The best of all are among the best of each part.
+    await send(`/suggest?number=${NEXT}`, given, use, useNone);
+    best.sort(({ found: a }, { found: b }) => b.closeness - a.closeness || b.novelty - a.novelty);
+    best = best.slice(0, NEXT);
+    list.append(...best.map(({ one, found }) => answer(one, found, () => {
+      taught.add(one);
+      offerAgain();
+    })));
+    const told = [best.length ? `${samples(best.length)} to teach next, the best first.` : "Nothing to teach here."];
+    if (known) told.push(`${counted(known, "was", "were")} taught before, or came twice.`);
+    if (bad) told.push(`${unusable(bad)}.`);
+    say("suggest-status", told.join(" "), !best.length && bad > 0);
+  } catch (error) {
+    say("suggest-status", error.message, true);
+  }
+}
+
+// Answers that are shown are those of an earlier model.
+function outdated() {
+  for (const id of ["answers", "suggestions"]) $(id).replaceChildren();
+  for (const id of ["predict-status", "suggest-status"]) say(id, "");
+  taught.clear();
+  offerAgain();
 }
 
 // Teaching and forgetting
@@ -464,6 +555,18 @@ const teaching = collection("teach", (number) => {
   say("teach-status", number ? `${samples(number)} ${TEXTS ? "written" : "chosen"}` : "");
   $("teach-refused").replaceChildren();
 });
+function openRename(name) {
+  $("rename-name").textContent = name;
+  $("new-name").value = name;
+  say("rename-dialog-status", "");
+  $("rename-button").textContent = "Rename";
+  $("rename-dialog").showModal();
+  $("new-name").select();
+}
+
+// The class that a name belongs to, if it is not the one that is renamed.
+const other = (to) => model.classes.find(({ name }) => name === to && name !== $("rename-name").textContent);
+
 const forgetting = collection("forget");
 let forgottenName = "";
 
@@ -499,7 +602,7 @@ $("teach-clear").addEventListener("click", teaching.clear);
 $("forget-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const name = forgottenName;
-  const tell = (text, bad) => say($("forget-dialog").open ? "forget-dialog-status" : "forget-status", text, bad);
+  const tell = (text, bad) => say($("forget-dialog").open ? "forget-dialog-status" : "classes-status", text, bad);
   const saved = (part, all) => {
     forgetting.remove(part);
     if (all) $("forget-dialog").close();
@@ -511,30 +614,61 @@ $("undo").addEventListener("click", async () => {
   $("undo").disabled = true;
   try {
     await ask("/undo", []);
-    say("forget-status", "The last change is taken back.");
-    $("answers").replaceChildren();
-    say("predict-status", "");
+    say("classes-status", "The last change is taken back.");
+    outdated();
     await refresh();
   } catch (error) {
-    say("forget-status", error.message, true);
+    say("classes-status", error.message, true);
   } finally {
     $("undo").disabled = false;
   }
 });
+$("new-name").addEventListener("input", () => {
+  const same = other($("new-name").value.trim());
+  $("rename-button").textContent = same ? "Make them one class" : "Rename";
+  say("rename-dialog-status", same ? `There is a class ${quoted(same.name)} of ${samples(same[MANY])}. Both become `
+    + "one, as if all had been taught under this name." : "");
+});
+$("rename-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const dialog = $("rename-dialog");
+  const name = $("rename-name").textContent;
+  const to = $("new-name").value.trim();
+  const same = other(to);
+  $("rename-button").disabled = true;
+  try {
+    if (to !== name) {
+      await ask(`${pathOf(name)}/${same ? "merge" : "rename"}?to=${encodeURIComponent(to)}`, []);
+      say("classes-status", `${quoted(name)} is ${same ? "part of" : "called"} ${quoted(to)} now, and saved.`);
+      outdated();
+    }
+    dialog.close();
+    await refresh();
+  } catch (error) {
+    say(dialog.open ? "rename-dialog-status" : "classes-status", error.message, true);
+  } finally {
+    $("rename-button").disabled = false;
+  }
+});
+$("rename-cancel").addEventListener("click", () => $("rename-dialog").close());
 $("forget-dialog").addEventListener("cancel", forgetting.clear);
 $("forget-cancel").addEventListener("click", () => {
   forgetting.clear();
   $("forget-dialog").close();
 });
-if (TEXTS) {
-  const asked = writing("predict");
-  $("predict-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    const given = asked.given();
-    if (given.length) predict(given);
-    else say("predict-status", "Write at least one text.", true);
-  });
-} else picker(["predict-files", "predict-camera"], predict);
+$("suggest-again").addEventListener("click", () => suggest(left()));
+// Samples that are used as soon as they are chosen, or asked about.
+for (const [id, use] of [["predict", predict], ["suggest", suggest]]) {
+  if (TEXTS) {
+    const box = writing(id);
+    $(`${id}-form`).addEventListener("submit", (event) => {
+      event.preventDefault();
+      const given = box.given();
+      if (given.length) use(given);
+      else say(`${id}-status`, "Write at least one text.", true);
+    });
+  } else picker([`${id}-files`, `${id}-camera`].filter($), use);
+}
 
 // A file dropped beside a field would otherwise replace the page.
 for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
