@@ -1,14 +1,17 @@
-"""A small network in a file, and servers that use it."""
+"""Small networks of images and of texts, and servers that use them."""
 
 import pytest
 
 pytest.importorskip("fastapi", reason="needs acil[serve]")
 pytest.importorskip("onnxruntime", reason="needs acil[onnx]")
 pytest.importorskip("onnxscript", reason="needs acil[onnx]")
+pytest.importorskip("tokenizers", reason="needs acil[text]")
 
+from acil import TextClassifier
 from acil.serve.settings import Settings
 from support.pictures import draw, network_file
 from support.serving import client, images_of
+from support.texts import sentences, stand_in_for_minilm
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +41,18 @@ def taught(settings):
         for name in ("red", "blue"):
             assert made.teach(name, images_of(name, 5)).status_code == 200
         yield made
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """Settings of a server for a model that knows two topics of texts."""
+    stand_in_for_minilm(monkeypatch)
+    model = TextClassifier(expansion_size=64)
+    for topic in ("card", "travel"):
+        model.learn(sentences(topic, 14), topic)
+    model.save(tmp_path / "desk.acil")
+
+    def made(**options):
+        return Settings(tmp_path / "desk.acil", **options)
+
+    return made

@@ -1,61 +1,34 @@
 """The page in a real browser: teach, predict, teach more, forget, reload."""
 
 import re
-import shutil
-from contextlib import ExitStack
 
 import pytest
 
 from acil.serve.settings import Settings
+from support.pages import DESKTOP, PHONE, WIDE, contrasts, launched, pages, playwright, says, totals
 from support.pictures import COLOURS
-from support.serving import TOKEN, images_of, learn, server
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if CHROMIUM is None:
-    pytest.skip(
-        "Chromium is not installed, so the page is not tested in a browser (apt-get install chromium).",
-        allow_module_level=True,
-    )
-playwright = pytest.importorskip("playwright.sync_api")
-# Five seconds are not enough on a machine that runs other tests too.
-playwright.expect.set_options(timeout=20_000)
-
-PHONE = {"width": 375, "height": 812}
-DESKTOP = {"width": 1280, "height": 900}
+from support.serving import TOKEN, images_of, learn
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as running:
-        made = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with launched() as made:
         yield made
-        made.close()
 
 
 @pytest.fixture
 def opened(browser, place, tmp_path):
-    """A function that opens the page of a new server; scripts must not fail in it."""
-    faults = []
+    """A function that opens the page of a new server of images."""
+    network = f"onnx:{place / 'network.onnx'}"
+    with pages(browser) as shown:
 
-    def make(viewport=DESKTOP, dark=False, **options):
-        network = f"onnx:{place / 'network.onnx'}"
-        # The small network gives colours features of very different length: novelty is far above its
-        # usual bound for some that are known, and ten times farther for those that are not.
-        made = Settings(tmp_path / "m.acil", network, unknown_above=20, **options)
-        service, address = stack.enter_context(server(made))
-        context = browser.new_context(viewport=viewport, color_scheme="dark" if dark else "light")
-        page = stack.enter_context(context).new_page()
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on(
-            "console", lambda line: faults.append(line.text) if "Content Security" in line.text else 0
-        )
-        page.goto(address)
-        page.service = service
-        return page
+        def make(viewport=DESKTOP, dark=False, **options):
+            # The small network gives colours features of very different length: novelty is far above its
+            # usual bound for some that are known, and ten times farther for those that are not.
+            made = Settings(tmp_path / "m.acil", network, unknown_above=20, **options)
+            return shown(made, viewport, dark)
 
-    with ExitStack() as stack:
         yield make
-    assert faults == []
 
 
 def files(name, number, seed=0):
@@ -77,17 +50,8 @@ def send(page, name, images):
     page.get_by_role("button", name="Teach", exact=True).click()
 
 
-def says(page, what, text):
-    playwright.expect(page.locator(f"#{what}-status")).to_contain_text(text)
-
-
 def rows(page, number):
     playwright.expect(page.locator("#classes tbody tr:visible")).to_have_count(number)
-
-
-def totals(page):
-    published = page.service.store.published
-    return None if published is None else published.snapshot.totals
 
 
 def teach(page, *names, number=15):
@@ -676,42 +640,11 @@ def test_a_long_name_stays_inside_the_page(opened, place, viewport):
     teach(page, "red", name)
     assert predicted(page, name, name) == [name, name]
     playwright.expect(page.locator("#comparison-heading")).to_contain_text(name)
-    # What is one pixel large for screen readers may be wider than its box.
-    wide = """() => [...document.querySelectorAll('main *, dialog *, header *')]
-        .filter(e => e.offsetParent && !e.matches('.unseen, input'))
-        .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline')
-        .map(e => e.id || e.className || e.tagName)"""
-    assert page.evaluate(wide) == []
+    assert page.evaluate(WIDE) == []
     assert page.evaluate("() => document.documentElement.scrollWidth") <= viewport["width"]
     page.get_by_role("button", name=f"Forget images of {name}").click()
     playwright.expect(page.locator("#forget-name")).to_have_text(name)
-    assert page.evaluate(wide) == []
-
-
-def contrasts(page):
-    """Return the contrast of text to ground (WCAG) of all elements with text of their own."""
-    pairs = page.evaluate(
-        """() => [...document.querySelectorAll('main *, header *, footer *')]
-        .filter(e => e.offsetParent && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
-        .map(e => {
-          let ground = e;
-          const clear = 'rgba(0, 0, 0, 0)';
-          while (getComputedStyle(ground).backgroundColor === clear) ground = ground.parentElement;
-          return [getComputedStyle(e).color, getComputedStyle(ground).backgroundColor];
-        })"""
-    )
-
-    def luminance(colour):
-        levels = [int(level) / 255 for level in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in levels]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    found = []
-    for pair in pairs:
-        dark, light = sorted(map(luminance, pair))
-        found.append((light + 0.05) / (dark + 0.05))
-    assert len(found) > 20
-    return found
+    assert page.evaluate(WIDE) == []
 
 
 def test_description_of_the_interface_is_shown(opened):

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from acil.encoders.text import networks
 from acil.encoders.text.bert import BertEncoder
 
 HEADS, LENGTH = 2, 12
@@ -80,3 +81,8 @@ def sentences(topic: str, n: int, seed: int = 0) -> list[str]:
         others = torch.randperm(len(common), generator=generator)[:4].tolist()
         found[" ".join([common[i] for i in others[:2]] + [words[i] for i in own])] = None
     return list(found)
+
+
+def stand_in_for_minilm(monkeypatch) -> None:
+    """Have the small network opened wherever the default one is named, until the test ends."""
+    monkeypatch.setattr(networks, "open_minilm", lambda: tiny_encoder(name=networks.DEFAULT))

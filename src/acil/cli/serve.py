@@ -33,14 +33,15 @@ def serve(
     held_out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with a folder for each class, to measure accuracy before and after changes."
+            help="Folder with a folder for each class, or a table of texts, to measure accuracy before "
+            "and after changes."
         ),
     ] = None,
     gate: Annotated[
         Path | None,
         typer.Option(
             help="Like --held-out, and refuse changes after which the model would do worse on these "
-            "images of the classes that it knows.",
+            "samples of the classes that it knows.",
             metavar="HELD_OUT",
         ),
     ] = None,
@@ -50,14 +51,20 @@ def serve(
     ] = None,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Size of a request, in MiB.")] = 64,
     max_images: Annotated[int, typer.Option(min=1, help="Images in a request.")] = 64,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts in a request.")] = 256,
+    max_characters: Annotated[int, typer.Option(min=1, help="Characters of a text.")] = 20_000,
     max_megapixels: Annotated[int, typer.Option(min=1, help="Size of an image, in megapixels.")] = 50,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="A model that is not there yet is one of texts.")
+    ] = False,
     backbone: Backbone = None,
     track: Annotated[
         bool,
         typer.Option(
             "--track/--no-track",
-            help="Keep salted hashes of the images in a new model, and leave out those learnt before. "
-            "Whoever has the file and an image can then tell whether it was learnt.",
+            help="Keep salted hashes of the images in a new model, and leave out those learnt before; "
+            "of texts, a digest of each request of ten or more. Whoever has the file and an image, or "
+            "all texts of a request, can then tell whether they were learnt.",
         ),
     ] = True,
     undo: Undo = True,
@@ -95,8 +102,11 @@ def serve(
         hosts=tuple(allow_host or ()),
         max_bytes=max_upload_mb * 2**20,
         max_images=max_images,
+        max_texts=max_texts,
+        max_characters=max_characters,
         max_pixels=max_megapixels * 1_000_000,
         max_drop=max_drop,
+        texts=texts,
         track=track,
         undo=undo,
     )

@@ -157,10 +157,12 @@ def short(name: str) -> str:
 def _with_names(cells: Markup, confusion: npt.NDArray[np.int64], names: Sequence[str]) -> Markup:
     """Draw names beside the cells, and how many samples are in each."""
     n, side = len(names), 36
-    percent = 100 * confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    wrong = ~np.eye(n, dtype=bool)
+    shares[wrong] /= shares[wrong].max(initial=1e-300)  # as they are shaded
     texts = [
         Markup('<text class="{}" x="{}" y="{}" text-anchor="middle">{:,}</text>').format(
-            "on" if percent[i, j] > 30 else "off", side * j + side / 2, side * i + side / 2 + 4, count
+            "on" if shares[i, j] > 0.3 else "off", side * j + side / 2, side * i + side / 2 + 4, count
         )
         for (i, j), count in np.ndenumerate(confusion)
         if count

@@ -42,7 +42,10 @@ PAGES = {
 #: Seconds between two checks of the model file.
 WATCH_SECONDS = 1.0
 #: Fields that answers of a model of images have and those of texts do not, and the other way round.
-_FIELDS = {"images": ("images", "image", "pixels"), "texts": ("texts", "characters")}
+_FIELDS = {
+    "images": ("images", "image", "pixels"),
+    "texts": ("texts", "characters", "tokens"),
+}
 _NOTHING = "There is nothing at this address; /docs has all addresses."
 
 
@@ -150,6 +153,7 @@ class Changed(Entry):
     misplaced: int = Field(
         description="Those of them that were learnt as another class: forget them there first."
     )
+    duplicates: int = Field(description="Texts that come more than once; each time counts.")
     refused: list[Refused] = Field(description="Samples left out, because they cannot be used.")
     seconds: float
 
@@ -166,6 +170,7 @@ class Limits(Counted):
     bytes: int
     pixels: int = 0
     characters: int = 0
+    tokens: int = Field(0, description="Parts of words that the network reads of a text.")
 
 
 class Model(Counted):

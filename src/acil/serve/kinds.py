@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +17,7 @@ from torch import Tensor
 
 from acil.core.linalg import threads_for
 from acil.encoders.images.embedder import Embedder, digest_of, worker_threads
+from acil.encoders.text import TextEncoder, clean_text
 from acil.errors import InputError
 from acil.serve.settings import Settings
 from acil.serve.uploads import FIELD, Item, TooLargeError, check_image, shown_name
@@ -21,6 +26,10 @@ from acil.serve.uploads import FIELD, Item, TooLargeError, check_image, shown_na
 _CORES = worker_threads()
 #: What an image costs beside its pixels, in pixels: the network, and each byte that waits in memory.
 _IMAGE_COST, _BYTE_COST = 1_000_000, 16
+#: What a text costs beside its characters, in characters.
+_TEXT_COST = 200
+#: Bytes of a request with texts, at most: nothing else runs while JSON is taken apart.
+_TEXTS_BYTES = 4 * 2**20
 
 
 class _Kind:
@@ -141,7 +150,7 @@ class Images(_Kind):
         """Return a sample as `embed` takes it, or raise."""
         return self.embedder.decode(content)
 
-    def digest(self, read: Tensor) -> str:
+    def digest(self, read: Any) -> str:
         """Return by what a sample is told apart from others."""
         return digest_of(read)
 
@@ -151,13 +160,108 @@ class Images(_Kind):
         made = self.embedder.preprocessing
         return torch.zeros(len(made.mean), made.size, made.size, dtype=torch.uint8)
 
-    def given(self, read: Sequence[Tensor]) -> list[Any]:
+    def given(self, read: Sequence[Any]) -> list[Any]:
         """Return samples that have been read as `prepare` of a classifier takes them."""
         # As arrays; they have the size that the network takes, and keep their values.
         return [pixels.permute(1, 2, 0).squeeze(-1).numpy() for pixels in read]
 
 
-Kind = Images
+class Texts(_Kind):
+    """Texts, of which nothing is decoded."""
+
+    one, many = "text", "texts"
+    content_type = "application/json"
+    wanted = f'Send texts as {content_type}, such as {{"texts": ["one", "two"]}}.'
+    schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "required": [many],
+        "properties": {many: {"type": "array", "items": {"type": "string"}}},
+        "additionalProperties": False,
+    }
+    batch, decoders = 32, 1
+
+    def __init__(self, settings: Settings, encoder: TextEncoder) -> None:
+        super().__init__(replace(settings, max_bytes=min(settings.max_bytes, _TEXTS_BYTES)))
+        self.encoder = encoder
+
+    def embed(self, batch: list[str]) -> Tensor:
+        """Return features of texts."""
+        return torch.from_numpy(self.encoder.encode(batch).features)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """What a request may have: texts in all, and characters each; tokens that the network reads."""
+        tokens = int(self.encoder.preprocessing["length"])
+        settings = self.settings
+        return {"texts": settings.max_texts, "characters": settings.max_characters, "tokens": tokens}
+
+    @property
+    def largest_cost(self) -> int:
+        """Cost of all samples of a request, at most."""
+        return self.settings.max_bytes + _TEXT_COST * self.settings.max_texts
+
+    async def receive(self, headers: Headers, chunks: AsyncGenerator[bytes, None]) -> list[Item]:
+        """Return the samples of a request."""
+        self.require_type(headers)
+        content = b"".join([chunk async for chunk in chunks])
+        texts = await asyncio.to_thread(self._texts, content)
+        return [Item(f"text {number}", text) for number, text in enumerate(texts, start=1)]
+
+    def _texts(self, content: bytes) -> list[str]:
+        try:
+            found = json.loads(content.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise InputError("The request is not UTF-8. Save the texts as such.") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"The request is no JSON ({error}). {self.wanted}") from None
+        texts = found.get(self.many) if isinstance(found, dict) and len(found) == 1 else None
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InputError(f"The request is not a list of texts under '{self.many}'. {self.wanted}")
+        if not texts:
+            raise InputError(f"There are no texts. {self.wanted}")
+        if len(texts) > self.settings.max_texts:
+            raise TooLargeError(
+                f"A request may have {self.settings.max_texts} texts. Send fewer at a time."
+            )
+        return texts
+
+    def check(self, content: str) -> tuple[int, int]:
+        """Return the pixels of a sample, none, and what it costs, or raise if it cannot be used."""
+        most = self.settings.max_characters
+        if len(content) > most:
+            raise TooLargeError(
+                f"It has {len(content):,} characters, more than {most:,}. Send a part of it."
+            )
+        return 0, len(content) + _TEXT_COST
+
+    def read(self, content: str) -> str:
+        """Return a sample as `embed` takes it, or raise."""
+        try:
+            return clean_text(content)
+        except InputError as error:
+            fault = str(error)
+            raise InputError(fault[:1].upper() + fault[1:]) from None
+
+    def digest(self, read: Any) -> str:
+        """Return by what a sample is told apart from others."""
+        return hashlib.blake2b(read.encode(), digest_size=32).hexdigest()
+
+    @property
+    def blank(self) -> str:
+        """What `embed` takes in the place of a sample that cannot be read."""
+        return "blank"
+
+    def given(self, read: Sequence[Any]) -> list[Any]:
+        """Return samples that have been read as `prepare` of a classifier takes them."""
+        return list(read)
+
+
+Kind = Images | Texts
+
+
+def kind_of(settings: Settings, network: Embedder | TextEncoder) -> Kind:
+    """Return what requests bring for a model with this network."""
+    return Texts(settings, network) if isinstance(network, TextEncoder) else Images(settings, network)
 
 
 def stacked(embedder: Embedder) -> Callable[[list[Tensor]], Tensor]:

@@ -23,7 +23,7 @@ from acil.errors import InputError
 from acil.growing import Gate, ModelFile, Prediction, Samples
 from acil.growing.modelfile import Change
 from acil.growing.snapshot import Snapshot
-from acil.serve.kinds import Images, Kind
+from acil.serve.kinds import Kind, kind_of
 from acil.serve.line import BusyError, Line, Waiting
 from acil.serve.metrics import Metrics
 from acil.serve.settings import Settings
@@ -47,7 +47,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.store = Store(settings)
-        self.kind = Images(settings, self.store.embedder)
+        self.kind = kind_of(settings, self.store.embedder)
         self.settings = self.kind.settings
         self._held_out: Samples | None = None
         if settings.held_out is not None:
@@ -221,8 +221,8 @@ class Service:
         answers = published.snapshot.classify(rows, names, top, unknown_above)
         found = dict(zip(places, answers, strict=True))
         for place, fault in question.faults.items():
-            found[place] = Prediction(items[place].name, "", False, (), None, str(fault))
-        predictions = [found[place].to_dict() for place in range(len(items))]
+            found[place] = Prediction("", "", False, (), None, str(fault))
+        predictions = [_told(items[place], found[place]) for place in range(len(items))]
         return {"revision": published.revision, "predictions": predictions}
 
     def _suggested(self, question: Question, number: int, features: Tensor) -> dict[str, Any]:
@@ -241,13 +241,9 @@ class Service:
         found = published.snapshot.suggest(samples)
         items = question.items
         suggestions = [
-            {
-                **one.to_dict(),
-                "place": int(one.image),
-                "closeness": one.closeness,
-                "image": items[int(one.image)].name,
-            }
+            {"place": place, "closeness": one.closeness, **_told(items[place], one)}
             for one in found[:number]
+            for place in [int(one.image)]
         ]
         return {
             "revision": published.revision,
@@ -298,6 +294,7 @@ class Service:
             "totals": report.totals,
             "repeated": len(report.repeated),
             "misplaced": len(report.misplaced),
+            "duplicates": len(report.duplicates),
             "refused": refusals(items, faults),
             "seconds": seconds,
         }
@@ -409,6 +406,13 @@ class Measured:
             self.many: int(self.known.sum()),
             "per_class": {name: _percent(self.right, self.names == name) for name in classes},
         }
+
+
+def _told(item: Item, prediction: Prediction) -> dict[str, Any]:
+    """Return an answer to a sample, with what answers call it."""
+    values = prediction.to_dict()
+    del values[prediction.thing]
+    return {**item.named, **values}
 
 
 def _called(samples: Samples, published: Served | None) -> Samples:

@@ -35,9 +35,12 @@ class Settings:
     hosts: tuple[str, ...] = ()  # further names by which the server is reached
     max_bytes: int = 64 * 2**20  # of a request
     max_images: int = 64  # of a request
+    max_texts: int = 256  # of a request
+    max_characters: int = 20_000  # of a text
     max_pixels: int = 50_000_000  # of an image; a request may have `request_pixels` in all
     read_seconds: float = 60.0  # in which a request must have arrived
-    track: bool = True  # whether a new model keeps hashes of its images
+    texts: bool = False  # whether a model that is not there yet is one of texts
+    track: bool = True  # whether a new model notices what is taught again
     undo: bool = True  # whether states before changes are kept
     unknown_above: float = UNKNOWN_ABOVE  # novelty beyond which an image is unknown
 

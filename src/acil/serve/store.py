@@ -11,7 +11,8 @@ from pathlib import Path
 
 from acil.encoders.stored import require_network
 from acil.errors import ACILError, InputError, ModelFileError, NotFittedError
-from acil.growing import ImageClassifier, ModelFile
+from acil.growing import ImageClassifier, ModelFile, TextClassifier, load_classifier
+from acil.growing.classifier import Classifier
 from acil.growing.modelfile import Change, Signature, signature_of
 from acil.growing.snapshot import Snapshot
 from acil.serve.settings import Settings
@@ -64,14 +65,16 @@ class Store:
         #: What is wrong with the file, without its path: everybody can read it.
         self.fault: str | None = None
         self._logged: tuple[str | None, str] = (None, "")
-        #: Turns images into samples; never changed.
-        self.reader: ImageClassifier
+        #: Turns images or texts into samples; never changed.
+        self.reader: Classifier
         signature = signature_of(self.path)
         if signature is None:
             self.reader = self._new()
         else:
             require_network(self.path)
-            self.reader = ImageClassifier.load(self.path, backbone=settings.backbone)
+            self.reader = load_classifier(self.path, backbone=settings.backbone)
+            if settings.texts and self.reader.thing != "text":
+                raise InputError(f"{self.path} is a model of images. Leave out --texts.")
             self.published = Served.of(self.reader.snapshot, signature)
         self.embedder = self.reader.embedder
         #: Through which the file is changed.
@@ -182,10 +185,11 @@ class Store:
         made, now = Served.of(snapshot, signature), self.published
         return replace(made, names=self._former.get(made.revision, now.names if now else {}))
 
-    def _new(self) -> ImageClassifier:
+    def _new(self) -> Classifier:
         """Return a model that has learnt nothing, as long as no file has been made."""
         self._require_present()
-        return ImageClassifier(self._settings.backbone, track=self._settings.track)
+        made = TextClassifier if self._settings.texts else ImageClassifier
+        return made(self._settings.backbone, track=self._settings.track)
 
     def _require_present(self) -> None:
         if self.published is not None and signature_of(self.path) is None:

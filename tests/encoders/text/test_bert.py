@@ -132,6 +132,13 @@ def test_what_is_no_text_is_refused_with_its_number(text):
         tiny_encoder().encode(["card", text])
 
 
+def test_a_text_of_millions_of_accents_is_refused_at_once():
+    """To bring them into their order takes the square of their number: days."""
+    assert clean_text("e" + "\u0301" * 200) == "\u00e9" + "\u0301" * 199
+    with pytest.raises(InputError, match="more than 256 accents"):
+        clean_text("e" + "\u0301\u0327" * 1_000_000)
+
+
 def test_a_single_text_is_not_taken_for_a_list_of_letters():
     with pytest.raises(InputError, match="list of texts"):
         tiny_encoder().encode("my card")

@@ -24,6 +24,9 @@ _CHUNK = 4096
 #: Controls but tab and ends of lines.
 _CONTROLS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+#: More accents on one character than any language has: to sort them takes the square of their number.
+_MOST_ACCENTS = 256
+_ACCENTS = re.compile(rb"[^\0]{%d}" % (_MOST_ACCENTS + 1))
 
 
 def clean_text(text: str) -> str:
@@ -41,6 +44,8 @@ def clean_text(text: str) -> str:
         raise InputError(f"A text must be a str, got {type(text).__name__}.")
     if _SURROGATES.search(text):
         raise InputError("it has half of a pair of surrogates, which is no character: save it as UTF-8.")
+    if not text.isascii() and _ACCENTS.search(bytes(map(unicodedata.combining, text))):
+        raise InputError(f"it has more than {_MOST_ACCENTS} accents on one character.")
     cleaned = unicodedata.normalize("NFC", _CONTROLS.sub(" ", text)).strip()
     if not any(c.isprintable() and not c.isspace() for c in cleaned):
         raise InputError("it is empty, or has no character that can be seen.")

@@ -165,7 +165,8 @@ function picture(file, text) {
 const NAME = 60;
 
 function textOf(text) {
-  const line = text.replace(/\s+/g, " ");
+  // Marks that change the direction would turn what stands beside it, too.
+  const line = text.replace(/[\s\p{Cc}]+/gu, " ").replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "").trim();
   const name = line.length > NAME ? `${line.slice(0, NAME - 1)}…` : line;
   return { text, name, size: new Blob([JSON.stringify(text)]).size };
 }
@@ -338,6 +339,7 @@ async function refresh() {
   document.title = `acil · ${model.name}`;
   $("model-facts").textContent = `${counted(model.classes.length, "class", "classes")}, `
     + `${samples(model[MANY])} learnt, network ${model.network}`
+    + (TEXTS ? `, which reads the first ${model.limits.tokens} parts of words of a text` : "")
     + (model.tells_unknown ? "" : ". It cannot tell what is unknown");
   $("token-section").hidden = !model.protected;
   $("undo").hidden = !model.undo_left;
@@ -513,12 +515,13 @@ const elsewhere = (them) => ` as another class; correct that by forgetting ${the
 // Teach or forget; `saved` takes the samples of each part that is done, and whether it is the last.
 // Those that cannot be used are added to `refused`; without it, one of them stops it all.
 async function change(verb, tell, button, path, given, name, saved, refused = null) {
-  let [sent, number, repeated, misplaced, seconds] = [0, 0, 0, 0, 0];
+  let [sent, number, repeated, misplaced, duplicates, seconds] = [0, 0, 0, 0, 0, 0];
   const chosen = button.form.querySelector(TEXTS ? "textarea" : ".thumbs");
   const use = (report, part) => {
     number += report[MANY];
     repeated += report.repeated - report.misplaced;
     misplaced += report.misplaced;
+    duplicates += report.duplicates;
     sent += part.length;
     seconds += report.seconds;
     refused?.push(...report.refused.map(({ place, error }) => ({ name: part[place].name, error })));
@@ -530,12 +533,13 @@ async function change(verb, tell, button, path, given, name, saved, refused = nu
       const them = misplaced === 1 ? "it" : "them";
       told.push(`${counted(misplaced, "was", "were")} taught before${elsewhere(them)}`);
     }
+    if (duplicates) told.push(`${counted(duplicates, "came", "came")} more than once; each time counts.`);
     if (sent < given.length) told.push(`${given.length - sent} to go …`);
     if (refused?.length) told.push(`${unusable(refused.length)}:`);
     saved(part, sent === given.length);
     tell(told.join(" "), none);
   };
-  const useNone = (bad, part) => use({ [MANY]: 0, repeated: 0, misplaced: 0, seconds: 0, refused: bad }, part);
+  const useNone = (bad, part) => use({ [MANY]: 0, repeated: 0, misplaced: 0, duplicates: 0, seconds: 0, refused: bad }, part);
   try {
     if (!given.length) throw new Error(`${TEXTS ? "Write" : "Choose"} at least one ${ONE}.`);
     // What is on its way is not taken out by removing its picture.
