@@ -36,7 +36,7 @@ from benchmarks.page import fill, table
 
 #: Examples of each of the newer intents, and draws of these, and of which are newer.
 FEW, SEEDS = (1, 3, 5, 10), 5
-WIDTHS, FOLDS = (1024, 2048, 3072, 4096), 3
+WIDTHS, FOLDS = (1024, 2048, 3072), 2
 #: Phases of ten intents each.
 PHASE = 10
 OURS, BALANCED, LOGISTIC = "acil", "logistic regression, balanced", "logistic regression"
