@@ -80,7 +80,7 @@ def test_help_cuts_nothing_off_in_a_terminal_of_80_columns():
         assert "..." not in summaries
     told = acil_command("learn", "--help").stdout
     assert "module:PACKAGE.MODULE.NAME" in told
-    assert "nothing learnt before is lost. The\n  images are not stored." in told
+    assert "nothing learnt before is lost. No sample\n  is stored." in told
 
 
 @pytest.mark.parametrize("arguments", [["nosuch"], ["--nosuch"], ["doctor", "--nosuch"], ["inspect"]])

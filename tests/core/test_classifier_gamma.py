@@ -12,6 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from acil import ACILClassifier, load, save
+from acil.core import ridge
+from acil.core.files import describe
 from acil.errors import InputError
 from support.strategies import Unchanged, blobs, cut, learn_phases, problems, relative
 
@@ -231,3 +233,38 @@ def test_a_newcomer_gets_a_good_first_number(dataset):
     rival = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     ours = cross_val_score(ACILClassifier(scores="ridge", expansion_size=512), X, y, cv=folds).mean()
     assert ours >= cross_val_score(rival, X, y, cv=folds).mean() - 0.04
+
+
+def test_a_wide_model_keeps_gamma_in_its_file_while_few_samples_come(tmp_path, monkeypatch):
+    monkeypatch.setattr(ridge, "_SLOW_CHOICE", 64)
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(400, 40))
+    y = (X[:, 0] + generator.normal(size=400) > 0).astype(int)
+
+    def learnt(start, stop):
+        """Learn more in a file, as a command does; return the model, and the samples behind its γ."""
+        model = load(tmp_path / "m.acil")
+        save(model.partial_fit(X[start:stop], y[start:stop]), tmp_path / "m.acil")
+        return model, describe(tmp_path / "m.acil")["gamma_samples"]
+
+    save(ACILClassifier(expansion_size=64).fit(X[:100], y[:100]), tmp_path / "m.acil")
+    first = load(tmp_path / "m.acil").gamma_
+    assert describe(tmp_path / "m.acil")["gamma_samples"] == 100
+    model, behind = learnt(100, 105)
+    assert (model.gamma_, behind) == (first, 100)
+    model, behind = learnt(105, 190)  # many at once
+    assert behind == 190
+    joint = ACILClassifier(expansion_size=64).fit(X[:190], y[:190])
+    assert model.gamma_ == pytest.approx(joint.gamma_, rel=1e-12)
+    for start in range(190, 382, 8):
+        model, behind = learnt(start, start + 8)
+    assert behind == 382  # more than twice as many
+    model, behind = learnt(382, 390)
+    assert (behind, model.condition_ > 0) == (382, True)
+    assert model.solve().gamma_ == pytest.approx(
+        ACILClassifier(expansion_size=64).fit(X[:390], y[:390]).gamma_, rel=1e-12
+    )
+    # With the kept γ the weights are those of the sums.
+    kept = ACILClassifier(expansion_size=64, gamma=load(tmp_path / "m.acil").gamma_)
+    kept.fit(X[:390], y[:390])
+    np.testing.assert_allclose(load(tmp_path / "m.acil").coef_, kept.coef_, rtol=1e-6, atol=1e-9)

@@ -132,6 +132,17 @@ def test_report_of_many_classes_is_bounded_and_names_them_all():
     assert "classes not learnt" in page
 
 
+def test_long_texts_are_cut_wherever_they_stand():
+    found, _ = evaluated(30, 20, shown=lambda name: name, flips=60)
+    for pairs in (found.wrong, found.right):
+        for _, prediction in pairs:
+            object.__setattr__(prediction, "image", prediction.image + " word" * 2_000)
+    page = render(found)
+    assert "word word…" in page
+    assert "word" * 100 not in page.replace(" ", "")
+    assert len(page) < 300_000
+
+
 def test_flipped_labels_come_first_among_the_wrong():
     found, flipped = evaluated(30, 100, flips=60)
     first = [prediction.image for _, prediction in found.wrong[: found.images * 4 // 100]]

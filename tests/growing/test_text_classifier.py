@@ -12,13 +12,12 @@ import acil
 from acil import ImageClassifier, TextClassifier, load
 from acil.core.files import describe, verify
 from acil.encoders.tables import read_features, write_features
-from acil.encoders.text import networks
 from acil.errors import InputError, NotFittedError
 from acil.growing import ModelFile, load_classifier, reader_of
 from acil.growing.snapshot import LEAST_TRACKED, CallTracker
 from acil.privacy import audit
 from support.pictures import draw, network
-from support.texts import TOPICS, sentences, tiny_encoder
+from support.texts import TOPICS, sentences, stand_in_for_minilm, tiny_encoder
 
 #: Rounding of sums in another order; κ is below 1e4 here.
 SCORES = 1e-9
@@ -26,10 +25,8 @@ EACH = 14
 
 
 @pytest.fixture(autouse=True)
-def tiny_is_a_name(monkeypatch):
-    """Open the small network by the name that model files have for it."""
-    monkeypatch.setattr(networks, "MINILM", "tiny")
-    monkeypatch.setattr(networks, "open_minilm", tiny_encoder)
+def small_network(monkeypatch):
+    stand_in_for_minilm(monkeypatch)
 
 
 def topics(n=EACH, seed=0):
@@ -42,7 +39,7 @@ def flat(texts):
 
 def learnt(*names, width=64, **options):
     """Return a model that has learnt these classes, one after another."""
-    model = TextClassifier("tiny", expansion_size=width, **options)
+    model = TextClassifier(expansion_size=width, **options)
     for name in names:
         assert model.learn(topics()[name], name).counts == {name: EACH}
     return model
@@ -54,7 +51,7 @@ def joint():
 
 
 def jointly(**options):
-    model = TextClassifier("tiny", expansion_size=64, **options)
+    model = TextClassifier(expansion_size=64, **options)
     texts = topics()
     model.learn(flat(texts), np.repeat([*texts], EACH).tolist())
     return model
@@ -76,7 +73,7 @@ def test_learning_class_by_class_equals_learning_all_at_once(joint):
     phased = learnt("weather", "card", "travel")
     same(phased, joint)
     assert phased.counts_ == joint.counts_ == dict.fromkeys(("card", "travel", "weather"), EACH)
-    assert "TextClassifier of tiny: 3 classes from 42 samples" in repr(joint)
+    assert "TextClassifier of minilm: 3 classes from 42 samples" in repr(joint)
 
 
 def test_classes_are_told_apart(joint):
@@ -123,8 +120,8 @@ def test_saved_model_goes_on_as_if_never_saved(joint, tmp_path):
     same(again, joint)
     assert load(tmp_path / "m.acil").classes_.tolist() == ["card"]
     header = describe(tmp_path / "m.acil")
-    assert (header["encoder"], header["images"]["source"]) == ("text", "tiny")
-    assert header["backbone"] == tiny_encoder().identity
+    assert (header["encoder"], header["images"]["source"]) == ("text", "minilm")
+    assert header["backbone"] == tiny_encoder(name="minilm").identity
     joint.save(tmp_path / "small.acil", inference=True)
     small = TextClassifier.load(tmp_path / "small.acil")
     texts = topics(4, seed=2)["card"]
@@ -218,14 +215,14 @@ def test_a_tracker_of_calls_survives_its_file():
 
 
 def test_duplicates_count_and_are_told_and_so_are_contradictions():
-    model = TextClassifier("tiny", expansion_size=None)
+    model = TextClassifier(expansion_size=None)
     report = model.learn(["rain", "rain ", "snow", "flight"], ["a", "a", "a", "b"])
     assert (report.duplicates, report.contradictions, report.totals) == (("rain",), (), {"a": 3, "b": 1})
     report = model.learn(["cafe\u0301 rain", "caf\xe9 rain", "sun"], ["a", "b", "b"])
     assert len(report.duplicates) == len(report.contradictions) == 1
     assert report.to_dict()["contradictions"] == report.contradictions
     # Else learning in two calls would give another model.
-    apart = TextClassifier("tiny", expansion_size=None)
+    apart = TextClassifier(expansion_size=None)
     for text, name in (("rain", "a"), ("rain", "a"), ("snow", "a"), ("flight", "b")):
         apart.learn([text], name)
     apart.learn(["caf\xe9 rain"], "a")
@@ -237,14 +234,14 @@ def test_tables_and_folders_are_learnt_as_lists_are(joint, tmp_path, caplog):
     table = tmp_path / "t.csv"
     rows = [f"{name},{text}" for name, texts in topics().items() for text in texts]
     table.write_text("\n".join(["label,text", *rows]))
-    model = TextClassifier("tiny", expansion_size=64)
+    model = TextClassifier(expansion_size=64)
     with caplog.at_level("INFO", logger="acil"):
         model.learn(table)
     assert "42 texts from column 'text', labels from column 'label'" in caplog.text
     same(model, joint)
     assert model.evaluate(table).images == 42
     table.write_text("\n".join(["label,text", *rows, "card,"]))
-    other = TextClassifier("tiny", expansion_size=64)
+    other = TextClassifier(expansion_size=64)
     with pytest.raises(InputError, match=r"1 of 43 texts.*Line 44: it is empty"):
         other.learn(table)
     with pytest.raises(NotFittedError):
@@ -315,7 +312,7 @@ def test_a_file_of_features_is_learnt_by_the_same_model(joint, tmp_path):
     again = read_features(tmp_path / "f.npz")
     assert joint.learn(again).counts == {"card": 5}
     of_images = ImageClassifier(network()).prepare([np.zeros((8, 8, 3), np.uint8)], "card")
-    with pytest.raises(InputError, match="another network"):
+    with pytest.raises(InputError, match="takes texts, and these are features of images"):
         joint.learn(of_images)
 
 
@@ -345,7 +342,7 @@ def test_readers_see_whole_states_while_the_model_changes():
 
 def test_model_file_makes_changes_undoes_and_writes_receipts(tmp_path):
     path = tmp_path / "desk.acil"
-    file = ModelFile(path, new=lambda: TextClassifier("tiny", expansion_size=32))
+    file = ModelFile(path, new=lambda: TextClassifier(expansion_size=32))
     for name in ("card", "travel"):
         assert file.learn(topics()[name], name).report.counts == {name: EACH}
     assert isinstance(file.read(), TextClassifier)
@@ -368,7 +365,7 @@ def test_model_file_makes_changes_undoes_and_writes_receipts(tmp_path):
 def test_private_release_keeps_no_digest_of_a_call(joint, tmp_path):
     joint = jointly(clip_norm=1.0, min_class_samples=5)
     release = joint.release(8.0, 1e-6)
-    assert release.images_ == {"source": "tiny", "tracked": []}
+    assert release.images_ == {"source": "minilm", "tracked": []}
     acil.save(release, tmp_path / "r.acil")
     opened = load_classifier(tmp_path / "r.acil")
     assert isinstance(opened, TextClassifier)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from acil.cli.shared import counted, given, tell
+from acil.cli.given import Columns, given
+from acil.cli.shared import counted, tell
 from acil.errors import InputError
 
 HeldOut = Annotated[
@@ -39,14 +40,20 @@ def require_gate(held_out: Path | None, max_drop: float | None) -> None:
         raise InputError(f"There are no held-out samples at {held_out}. Check the path of --gate.")
 
 
-def gate_of(held_out: Path | None, max_drop: float | None, file: Any, begin: Any) -> Any:
+def gate_of(
+    held_out: Path | None,
+    max_drop: float | None,
+    file: Any,
+    begin: Any,
+    columns: Columns = (None, None),
+) -> Any:
     """Return the gate of a change of this model file, None without held-out samples."""
     if held_out is None:
         return None
     from acil.growing.gate import MAX_DROP, Gate
 
-    samples, labels = given([held_out], None)
-    samples = file.prepare(samples, labels, progress=begin("held-out samples"))
+    found = given([held_out], model=file.path, columns=columns)
+    samples = found.prepared(file, begin, what="held-out samples")
     return Gate(samples, MAX_DROP if max_drop is None else max_drop)
 
 

@@ -1,4 +1,4 @@
-"""`acil learn` and `acil forget`: add images to a model, and remove them exactly."""
+"""`acil learn` and `acil forget`: add samples to a model, and remove them exactly."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from acil.cli.gate import HeldOut, MaxDrop, gate_of, require_gate, tell_measured
+from acil.cli.given import ClassName, Given, LabelColumn, Labelled, TextColumn, given
 from acil.cli.shared import (
     HEAD,
     AsJson,
     Backbone,
-    ClassName,
-    LabelledImages,
     Model,
     Undo,
     counted,
     echo_json,
-    given,
     plain,
+    short,
     shown_progress,
     table,
     tell,
@@ -35,111 +34,104 @@ from acil.errors import InputError
 
 @with_parameters
 def learn(
-    images: LabelledImages,
+    samples: Labelled,
     model: Annotated[Path, typer.Option("--model", help="Model file, made or added to.")],
     class_name: ClassName = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     backbone: Backbone = None,
     track: Annotated[
         bool | None,
         typer.Option(
             "--track/--no-track",
-            help="Keep salted hashes of the images in the file, and leave out those learnt before. "
-            "Whoever has the file and an image can then tell whether it was learnt (default: track in "
-            "new models, and in others as before).",
+            help="Keep salted hashes of the images in the file, and leave out those learnt before; of "
+            "texts, a digest of each call of ten or more. Whoever has the file and an image, or all "
+            "texts of a call, can then tell whether they were learnt (default: track in new models, and "
+            "in others as before).",
         ),
     ] = None,
     undo: Undo = True,
     gate: HeldOut = None,
     max_drop: MaxDrop = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out unreadable images, and bad lines of tables.")
+    ] = False,
     as_json: AsJson = False,
     **chosen: Any,
 ) -> None:
-    """Learn images of new classes, or more of known ones.
+    """Learn images or texts, of new classes or known ones.
 
-    Makes the model file or extends it; nothing learnt before is lost. The images are not stored.
+    Makes the model file or extends it; nothing learnt before is lost. No sample is stored. A model is
+    bound to its network: with another one (--network), and all files that were learnt, it is learnt
+    anew.
     """
-    from acil.core.files.header import in_order
-    from acil.encoders.images.embedder import UnreadableError
-    from acil.encoders.images.listing import first_of
-    from acil.growing import ImageClassifier, ModelFile
+    from acil.growing import ModelFile
     from acil.scale import launched
 
     start = time.perf_counter()
     if launched():
         raise InputError(
-            "torchrun does not go with acil learn. Let processes learn shares of the images into files "
+            "torchrun does not go with acil learn. Let processes learn shares of the samples into files "
             "of their own, and add these up with acil merge."
         )
     if not model.absolute().parent.is_dir():
         raise InputError(f"There is no folder {model.absolute().parent}. Create it first.")
     _require_new(model, chosen)
     require_gate(gate, max_drop)
-    new = ImageClassifier(backbone, track=track is not False, **chosen)
-    file = ModelFile(model, new=lambda: new, backbone=backbone, track=track, undo=undo)
+    columns, asked = (text_column, label_column), dict(chosen)
 
     def work(classifier: Any) -> Any:
-        _require_new(model, chosen)  # another process may have made it
-        return classifier.learn(samples)
+        _require_new(model, asked)  # another process may have made it
+        return classifier.learn(learnt)
 
     with shown_progress() as begin:
-        samples, labels = given(images, class_name)
-        if labels is not None:
-            # Before the lock: features take longest, and other processes may change the model meanwhile.
-            try:
-                progress = begin("images", HEAD)
-                samples = file.prepare(samples, labels, skip_bad=skip_bad, progress=progress)
-            except UnreadableError as error:
-                hint = " Or leave them out with --skip-bad." if error.others else ""
-                raise InputError(f"{error}{hint}") from error
-        elif track and samples.identity is None:
-            raise InputError("--track needs images, or features that acil embed has made.")
-        elif backbone is not None:
-            raise InputError("--backbone is for images: features have been made by a network already.")
-        else:
-            begin(HEAD)
-        file.gate = gate_of(gate, max_drop, file, begin)
-        change = file.change("learn", work)
-    report = change.report
+        found = given(samples, class_name, model=model, columns=columns, skip_bad=skip_bad)
+        if found.kind == "features":
+            if track and found.sources.identity is None:
+                raise InputError("--track needs images, or features that acil embed has made.")
+            if backbone is not None:
+                raise InputError(
+                    "--network is for images and texts: features have been made by a network already."
+                )
+        network, anew, tracks = None, False, track is not False
+        if backbone is not None and model.exists():
+            chosen, tracked = _settings_of(model)
+            tracks = tracked if track is None else track
+        new = _new(found, backbone, tracks, chosen)
+        if backbone is not None and model.exists():
+            network, anew = new.embedder, _another_network(model, new.embedder)
+        if anew and gate is not None:
+            raise InputError("--gate compares two states of one network. Leave it out.")
+        file = ModelFile(model, new=lambda: new, backbone=network, track=track, undo=undo)
+        # Before the lock: features take longest, and other processes may change the model meanwhile.
+        learnt = found.prepared(new if anew else file, begin, skip_bad, HEAD)
+        file.gate = gate_of(gate, max_drop, file, begin, columns)
+        begin(HEAD)
+        change = file.learn_anew(learnt) if anew else file.change("learn", work)
+    report, thing = change.report, change.after.thing
     tell_skipped(report.skipped)
-    pairs = dict(report.twins)
-    if before := [image for image in report.repeated if image not in pairs]:
-        tell(f"left out: {counted(len(before), 'image')} learnt already ({plain(first_of(before))})")
-    if pairs:
-        same = first_of([f"{image} is {twin}" for image, twin in pairs.items()])
-        tell(f"left out: {counted(len(pairs), 'image')} given twice ({plain(same)})")
-    if report.repeated:
-        if report.misplaced:
-            some = counted(len(report.misplaced), "of them was", "of them were")
-            again = "it" if len(report.misplaced) == 1 else "them"
-            tell(
-                f"{some} learnt as another class: to correct that, acil forget "
-                f"{shlex.quote(str(model))} IMAGE --class OLD first, then learn {again} again"
-            )
-        missing = in_order({*samples.names} - {*report.totals})
-        if missing:
-            tell(
-                f"nothing learnt of {plain(', '.join(missing))}: all its images were learnt under "
-                "another class"
-            )
+    _tell_repeated(model, report, learnt, thing)
     seconds = time.perf_counter() - start
-    n_images = sum(report.counts.values())
-    rate = len(samples.digests) / samples.seconds if samples.seconds else None
+    n_samples = sum(report.counts.values())
+    rate = len(learnt.digests) / learnt.seconds if learnt.seconds else None
     if as_json:
-        facts = {"model": str(model), "seconds": seconds, "images_per_second": rate}
+        facts = {"model": str(model), "seconds": seconds, f"{thing}s_per_second": rate}
         echo_json({**report.to_dict(), **facts, "held_out": change.measured})
         return
     if not report.counts:
         typer.echo(f"nothing new: {model} is unchanged")
         return
     show_counts(report.counts, report.totals)
-    learnt_now, known = counted(n_images, "sample"), counted(len(report.totals), "class", "classes")
-    speed = "" if rate is None else f"features {rate:.0f} images/s, "
+    learnt_now, known = counted(n_samples, "sample"), counted(len(report.totals), "class", "classes")
+    speed = "" if rate is None else f"features {rate:.0f} {thing}s/s, "
     typer.echo(
         f"{learnt_now} in {seconds:.1f} s ({speed}head {report.head_seconds:.2f} s); "
         f"{model} knows {known}"
     )
+    if anew:
+        tell(f"learnt anew with the network {change.after.source}; the model before had another")
     tell_measured(change.measured)
+    _tell_gamma(model)
     states = file.undo_left
     if states:
         tell(
@@ -147,11 +139,93 @@ def learn(
             "(--no-undo)"
         )
     if states == 1:  # once is enough
-        tell_recoverable(model, n_images, f"{model} as it was and as it is")
-    if n_images == sum(report.totals.values()) and track is not False and samples.identity:
+        tell_recoverable(model, n_samples, f"{model} as it was and as it is")
+    if n_samples == sum(report.totals.values()) and change.after.tracker.active:
+        kept = "a salted hash of each image, and no image: none is learnt twice"
+        if thing == "text":
+            kept = (
+                "no text, and a digest of each call of ten texts or more: the same file is not learnt "
+                "twice"
+            )
+        tell(f"{model} keeps {kept}. With --no-track it keeps none.")
+
+
+def _new(found: Given, network: Any, track: bool, settings: dict[str, Any]) -> Any:
+    """Return a classifier that has learnt nothing, for what was given."""
+    from acil.growing import ImageClassifier, TextClassifier
+
+    of_text = found.kind == "text" or getattr(found.sources, "encoder", None) == "text"
+    return (TextClassifier if of_text else ImageClassifier)(network, track=track, **settings)
+
+
+def _settings_of(model: Path) -> tuple[dict[str, Any], bool]:
+    """Return what was chosen when a model was made, and whether it tracks samples."""
+    from acil.core.files import describe
+
+    header = describe(model)
+    names = ("expansion_size", "gamma", "random_state", "clip_norm", "min_class_samples")
+    tracks = bool((header["images"] or {}).get("tracked"))
+    return {name: header["parameters"][name] for name in names}, tracks
+
+
+def _another_network(model: Path, network: Any) -> bool:
+    """Say whether a model file was learnt with another network than this one."""
+    from acil.core.files import describe
+
+    learnt = describe(model)["backbone"]
+    return learnt is not None and not network.predicts_for(learnt)
+
+
+def _tell_gamma(model: Path) -> None:
+    """Say if γ was not chosen again, because few samples came."""
+    from acil.core.files import describe
+
+    header = describe(model)
+    if 0 < header["gamma_samples"] < header["n_samples"]:
         tell(
-            f"{model} keeps a salted hash of each image, and no image: none is learnt twice. With "
-            "--no-track it keeps none."
+            f"γ was kept as chosen from {counted(header['gamma_samples'], 'sample')}: it is chosen anew "
+            "when there are twice as many, when many come at once, or by ACILClassifier.solve"
+        )
+
+
+def _tell_repeated(model: Path, report: Any, learnt: Any, thing: str) -> None:
+    """Say on stderr which samples came before, or twice."""
+    from acil.core.files.header import in_order
+    from acil.encoders.images.listing import first_of
+
+    for several, fault in (
+        (report.duplicates, "more than once, and count each time"),
+        (report.contradictions, "under several classes, and count for each"),
+    ):
+        if several:
+            come = counted(len(several), f"{thing} comes", f"{thing}s come")
+            tell(f"{come} {fault} ({plain(first_of([short(text) for text in several]))})")
+    if not report.repeated:
+        return
+    if thing == "text":
+        tell(
+            f"left out: {counted(len(report.repeated), thing)}: they were learnt together before. To "
+            f"give them other classes, acil forget {shlex.quote(str(model))} them first; to learn them "
+            "once more, add --no-track, which drops the digests of all calls"
+        )
+        return
+    pairs = dict(report.twins)
+    if before := [image for image in report.repeated if image not in pairs]:
+        tell(f"left out: {counted(len(before), 'image')} learnt already ({plain(first_of(before))})")
+    if pairs:
+        same = first_of([f"{image} is {twin}" for image, twin in pairs.items()])
+        tell(f"left out: {counted(len(pairs), 'image')} given twice ({plain(same)})")
+    if report.misplaced:
+        some = counted(len(report.misplaced), "of them was", "of them were")
+        again = "it" if len(report.misplaced) == 1 else "them"
+        tell(
+            f"{some} learnt as another class: to correct that, acil forget "
+            f"{shlex.quote(str(model))} IMAGE --class OLD first, then learn {again} again"
+        )
+    if missing := in_order({*learnt.names} - {*report.totals}):
+        tell(
+            f"nothing learnt of {plain(', '.join(missing))}: all its images were learnt under "
+            "another class"
         )
 
 
@@ -167,31 +241,34 @@ def _require_new(model: Path, chosen: dict[str, Any]) -> None:
 
 def forget(
     model: Model,
-    images: LabelledImages,
+    samples: Labelled,
     class_name: ClassName = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     undo: Undo = True,
     gate: HeldOut = None,
     max_drop: MaxDrop = None,
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Remove images, as if they had never been learnt.
+    """Remove images or texts, as if they had never been learnt.
 
-    Give the same files, under the same class. A class of which all images are given disappears. This is
-    exact for the head, which is all that learns here; a network that was trained on these images still
-    knows them. Earlier states, which have the images, stay for `acil undo` unless --no-undo is given.
+    Give the same files, under the same class. A class of which all samples are given disappears. This is
+    exact for the head, which is all that learns here; a network that was trained on these samples still
+    knows them. Earlier states, which have the samples, stay for `acil undo` unless --no-undo is given.
+    Single texts are not tracked: only you know that they had been learnt, and under this class.
     """
     from acil.growing import ModelFile
 
     require_gate(gate, max_drop)
-    samples, labels = given(images, class_name)
+    columns = text_column, label_column
+    found = given(samples, class_name, model=model, columns=columns)
     file = ModelFile(model, backbone=backbone, undo=undo)
     with shown_progress() as begin:
-        if labels is not None:
-            samples = file.prepare(samples, labels, progress=begin("images"))
-        file.gate = gate_of(gate, max_drop, file, begin)
+        gone = found.prepared(file, begin)
+        file.gate = gate_of(gate, max_drop, file, begin, columns)
         begin(HEAD)
-        change = file.forget(samples)
+        change = file.forget(gone)
     report, tracker = change.report, change.after.tracker
     receipts, receipt = change.receipt or (None, None)
     if as_json:
@@ -199,13 +276,13 @@ def forget(
         echo_json({**report.to_dict(), **facts, "held_out": change.measured})
         return
     show_counts(report.counts, report.totals)
-    gone = [name for name in report.counts if name not in report.totals]
-    if gone:
-        typer.echo(f"no longer known: {', '.join(gone)}")
-    number = len(samples.labels)
+    lost = [name for name in report.counts if name not in report.totals]
+    if lost:
+        typer.echo(f"no longer known: {', '.join(lost)}")
+    number = len(gone.labels)
     them = "it" if number == 1 else "them"
     now = f"the head of {model} is now the one that never learnt {them}"
-    if tracker.known(samples.digests):
+    if tracker.known(gone.digests):
         now = f"{model} still has what another model had learnt of {them} before they were merged"
     typer.echo(f"forgot {counted(number, 'sample')}: {now}. The network in front of it forgets nothing.")
     tell_measured(change.measured)
@@ -213,9 +290,11 @@ def forget(
         f"Receipt: {receipts}. Whoever has a copy of the file from before can recover {them}: delete "
         "all copies."
     )
-    if len(tracker) < sum(report.totals.values()):
+    thing = change.after.thing
+    if thing == "text" or len(tracker) < sum(report.totals.values()):
         which = "a model that does not track all its images (acil learn --track)"
-        which = "a model of features" if samples.identity is None else which
+        which = "a model of texts, which does not track each of them," if thing == "text" else which
+        which = "a model of features" if gone.identity is None else which
         tell(
             f"This holds if {them if number == 1 else 'they'} had been learnt under the class given: "
             f"{which} cannot always tell."
@@ -224,7 +303,7 @@ def forget(
         undone = f"acil undo {shlex.quote(str(model))}"
         tell(
             f"{undone} takes this back: the states before this change are kept, and they still have "
-            f"{'this image' if number == 1 else 'these images'}. To delete them: {undone} --remove"
+            f"{f'this {thing}' if number == 1 else f'these {thing}s'}. To delete them: {undone} --remove"
         )
 
 

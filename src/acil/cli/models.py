@@ -148,7 +148,11 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
     relative, condition = report["gamma_relative"], report["condition"]
     gamma = "not stored"
     if report["gamma"] is not None:
-        how = "chosen from the sums (auto)" if report["gamma_chosen"] else "fixed"
+        how, behind = "fixed", report["gamma_samples"]
+        if report["gamma_chosen"]:
+            how = "chosen from the sums (auto)"
+        if 0 < behind < report["n_samples"]:
+            how += f", kept since {counted(behind, 'sample')}"
         gamma = f"{report['gamma']:g}, {how}"
     options = []
     for name, parameter in PARAMETERS.items():
@@ -157,6 +161,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
             number = f"{value:g}" if isinstance(value, float) else value
             options.append(name if value is True else f"{name} {number}")
     backbone, images = report["backbone"] or {}, report["images"] or {}
+    names = {"tracked": "calls tracked"} if report["encoder"] == "text" else {}
     return [
         ("file", report["path"]),
         ("kind", f"{report['kind']} (format version {report['format_version']})"),
@@ -176,7 +181,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ),
         ("fingerprint", report["fingerprint"]),
         ("backbone", ", ".join(f"{key}: {value}" for key, value in backbone.items()) or "none"),
-        ("images", ", ".join(f"{key}: {value}" for key, value in images.items()) or "none"),
+        (
+            "texts" if report["encoder"] == "text" else "images",
+            ", ".join(f"{names.get(key, key)}: {value}" for key, value in images.items()) or "none",
+        ),
         ("versions", ", ".join(f"{name} {number}" for name, number in report["versions"].items())),
     ]
 
@@ -201,9 +209,9 @@ def merge(
     max_drop: MaxDrop = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge models of the same network, without their images.
+    """Merge models of the same network, without their samples.
 
-    Exact: the model becomes the one that would have learnt the images of all. An image that two of them
+    Exact: the model becomes the one that would have learnt the samples of all. A sample that two of them
     have learnt counts twice. The settings of the first model stay, and --gate compares with it.
     """
     if len(models) < 2:
@@ -241,7 +249,7 @@ def export(
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε of the private release.")] = None,
     delta: Annotated[
-        float, typer.Option(help="δ of the private release, well below 1 / number of images.")
+        float, typer.Option(help="δ of the private release, well below 1 / number of samples.")
     ] = 1e-6,
     force: Force = False,
     as_json: AsJson = False,
@@ -271,7 +279,7 @@ def export(
         if path.resolve() == model.resolve():
             raise InputError(f"{path} is the model itself. Give another name.")
     from acil.encoders.stored import require_network
-    from acil.growing import ImageClassifier
+    from acil.growing import load_classifier
     from acil.growing.export import export_onnx
 
     if onnx is not None:
@@ -282,12 +290,12 @@ def export(
     with shown_progress() as begin:
         begin("exporting")
         if inference is not None:
-            ImageClassifier.load(model).save(inference, inference=True, undo=False)
+            load_classifier(model).save(inference, inference=True, undo=False)
             written["inference"] = {"path": str(inference), "bytes": inference.stat().st_size}
         if private is not None:
             written["private"] = _private(model, private, epsilon, delta)
         if onnx is not None:
-            loaded = ImageClassifier.load(model, backbone=backbone)
+            loaded = load_classifier(model, backbone=backbone)
             done = export_onnx(loaded.snapshot.solved(), loaded.embedder, onnx, force)
             compared = {f"{loaded.thing}s": done.compared}
             facts = {"bytes": done.bytes, **compared, "difference": done.difference}

@@ -1,32 +1,37 @@
-"""`acil predict`, `acil evaluate` and `acil embed`: classes of images, accuracy, and features."""
+"""`acil predict`, `acil evaluate` and `acil embed`: classes of samples, accuracy, and features."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from acil.cli.given import (
+    ClassName,
+    LabelColumn,
+    Labelled,
+    SkipBad,
+    TextColumn,
+    given,
+    given_or_typed,
+)
 from acil.cli.shared import (
     HEAD,
     AsJson,
     Backbone,
-    ClassName,
     Force,
-    LabelledImages,
     Model,
     counted,
     echo_json,
-    given,
-    given_features,
-    given_images,
-    has_folders,
     plain,
     require_free,
+    short,
     shown_progress,
     table,
     tell,
@@ -35,10 +40,6 @@ from acil.cli.shared import (
 from acil.errors import InputError, MissingExtraError
 from acil.extras import install
 
-#: Where one bad file should not hold up the others.
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad/--strict", help="Leave out unreadable images, or fail.")
-]
 #: With so many classes numbers fit into the cells of a confusion matrix; so many cells and names into it
 #: at its largest, and so many pairs and letters of a name beside it.
 _MOST_NUMBERS, _MOST_CELLS, _MOST_NAMES, _MOST_PAIRS, _LONGEST_NAME = 25, 600, 80, 45, 24
@@ -60,20 +61,26 @@ class Format(StrEnum):
 
 def predict(
     model: Model,
-    images: Annotated[
-        list[Path],
+    samples: Annotated[
+        list[Path] | None,
         typer.Argument(
-            help="Images, folders, CSV of path,label; or a file of features (npz, parquet, csv).",
-            metavar="IMAGES",
+            help="Images, folders, CSV of path,label; tables or folders of texts, or - for a text a "
+            "line of standard input (empty ones are left out); or a file of features (npz, parquet, "
+            "csv).",
+            metavar="SAMPLES",
         ),
-    ],
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="A text, instead of files; may be given again.")
+    ] = None,
+    text_column: TextColumn = None,
     top: Annotated[int, typer.Option(min=1, help="Number of classes to name.")] = 3,
     unknown_above: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Call an image unknown when its novelty is beyond this (default: 1, beyond which are "
-            "5 % of images of the classes learnt). 0 calls none unknown.",
+            help="Call a sample unknown when its novelty is beyond this (default: 1, beyond which are "
+            "5 % of samples of the classes learnt). 0 calls none unknown.",
         ),
     ] = None,
     skip_bad: SkipBad = True,
@@ -96,18 +103,17 @@ def predict(
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Name the class of images, with probabilities, or "unknown".
+    """Name the class of images or texts, or "unknown".
 
-    A file that cannot be read is told on stderr, and the others are named; only if none can be read, the
-    command fails. With --strict it fails at any such file. In CSV, a name that begins with =, +, - or @,
-    which a spreadsheet would run as a formula, has an apostrophe before it.
+    A file or line that cannot be read is told on stderr, and the others are named; only if none can be
+    read, the command fails. With --strict it fails at any such file. In CSV, a name that begins with =,
+    +, - or @, which a spreadsheet would run as a formula, has an apostrophe before it.
     """
     if as_json and format_ is Format.csv:
         raise typer.BadParameter("It contradicts --format csv: give one.", param_hint="--json")
     if copies and sort is None:
         raise typer.BadParameter("It belongs to --sort-into FOLDER: give both.", param_hint="--copy")
-    from acil.encoders.images.listing import list_files
-    from acil.growing import UNKNOWN_ABOVE, ImageClassifier
+    from acil.growing import UNKNOWN_ABOVE, load_classifier
     from acil.growing.outputs import (
         require_new_folder,
         require_table,
@@ -121,18 +127,18 @@ def predict(
         require_table(output)
     if sort is not None:
         require_new_folder(sort)
-    features = given_features(images)
-    if features is not None and sort is not None:
-        raise InputError("--sort-into needs images: rows of features are no files.")
-    files = list_files(images) if features is None else features
+    asked = given_or_typed(samples, text, model, (text_column, None), skip_bad)
+    if sort is not None and asked.kind != "images":
+        raise InputError("--sort-into needs images: texts, and rows of features, are no files.")
     threshold = UNKNOWN_ABOVE if unknown_above is None else unknown_above or None
     with shown_progress() as begin:
-        progress = begin("images" if features is None else HEAD, HEAD)
-        classifier = ImageClassifier.load(model, backbone=backbone, inference=threshold is None)
-        answers = classifier.classify(files, top, threshold, progress, skip_bad=skip_bad)
+        progress = begin(HEAD if asked.kind == "features" else asked.things, HEAD)
+        classifier = load_classifier(model, backbone=backbone, inference=threshold is None)
+        answers = classifier.classify(asked.sources, top, threshold, progress, skip_bad=skip_bad)
         if output is not None:
             write_predictions(answers, output)
         sorted_ = None if sort is None else sort_into(sort, answers, copies)
+    tell_skipped(asked.skipped)
     found = [prediction for prediction in answers if prediction.error is None]
     tell_skipped(prediction.error for prediction in answers if prediction.error is not None)
     if threshold is not None and found[0].novelty is None:
@@ -155,53 +161,62 @@ def _show(found: list[Any]) -> None:
     for prediction in found:
         novelty = [] if prediction.novelty is None else [f"novelty {prediction.novelty:4.2f}"]
         top = "  ".join(f"{name} {share:.0%}" for name, share in prediction.top)
-        rows.append([prediction.image, prediction.label, *novelty, top])
+        rows.append([_name(prediction), prediction.label, *novelty, top])
     typer.echo(table(rows))
+
+
+def _name(prediction: Any) -> str:
+    """Return what a sample is called, of a length for people."""
+    found: str = prediction.image
+    return short(found) if prediction.thing == "text" else found
 
 
 def evaluate(
     model: Model,
-    images: LabelledImages,
+    samples: Labelled,
     class_name: ClassName = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     report: Annotated[
         Path | None,
-        typer.Option(help="Write a page here (.html) that one looks at, with images in it: one file."),
+        typer.Option(help="Write a page here (.html) that one looks at, with samples in it: one file."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write the confusion matrix alone as PNG here.")
     ] = None,
     show: Annotated[
-        int, typer.Option(min=0, help="Number of wrong images, and of doubtful ones, to name.")
+        int, typer.Option(min=0, help="Number of wrong samples, and of doubtful ones, to name.")
     ] = 5,
     skip_bad: SkipBad = True,
     force: Force = False,
     as_json: AsJson = False,
     backbone: Backbone = None,
 ) -> None:
-    """Compare predictions with the true classes of images.
+    """Compare predictions with the true classes of samples.
 
-    Accuracies are in percent and count the likeliest class, also of images that are called unknown. A
-    file that cannot be read is told on stderr and counts nowhere; with --strict the command fails. Wrong
-    images are named, those first of which the model is surest that they are of another class, and right
-    ones that it gives less than 90 %. The page of --report shows them, and what is confused with what;
-    it has images in it, and only you may read it.
+    Accuracies are in percent and count the likeliest class, also of samples that are called unknown. A
+    file or line that cannot be read is told on stderr and counts nowhere; with --strict the command
+    fails. Wrong samples are named, those first of which the model is surest that they are of another
+    class, and right ones that it gives less than 90 %. The page of --report shows them, and what is
+    confused with what; it has samples in it, and only you may read it.
     """
     for path in (report, plot):
         if path is not None:
             require_free(path, force)
     if report is not None and report.suffix.lower() not in (".html", ".htm"):
         raise typer.BadParameter("Give a name that ends with .html.", param_hint="--report")
-    sources, labels = given(images, class_name)
-    from acil.growing import ImageClassifier
+    columns = text_column, label_column
+    asked = given(samples, class_name, model=model, columns=columns, skip_bad=skip_bad)
+    from acil.growing import load_classifier
 
     with shown_progress() as begin:
-        progress = begin(HEAD if labels is None else "images", HEAD)
-        classifier = ImageClassifier.load(model, backbone=backbone)
-        found = classifier.evaluate(sources, labels, skip_bad=skip_bad, progress=progress)
+        progress = begin(HEAD if asked.kind == "features" else asked.things, HEAD)
+        classifier = load_classifier(model, backbone=backbone)
+        found = classifier.evaluate(asked.sources, asked.labels, skip_bad=skip_bad, progress=progress)
         if report is not None:
             begin("writing the report")
             found.to_html(report, model.name)
-    tell_skipped(found.skipped)
+    tell_skipped((*asked.skipped, *found.skipped))
     if plot is not None:
         _draw(found, plot)
     tells = (*found.right, *found.wrong)[0][1].novelty is not None
@@ -210,7 +225,7 @@ def evaluate(
     if found.not_learnt:
         called = f"; {found.not_learnt_unknown} called unknown" if tells else ""
         tell(
-            f"left out: {counted(sum(found.not_learnt.values()), 'image')} of classes not learnt "
+            f"left out: {counted(sum(found.not_learnt.values()), 'sample')} of classes not learnt "
             f"({', '.join(map(plain, found.not_learnt))}){called}"
         )
     if as_json:
@@ -219,9 +234,9 @@ def evaluate(
     # What matters most comes last: it stays in sight.
     rows = [(name, f"{accuracy:.2f} %") for name, accuracy in found.per_class.items()]
     typer.echo(table(rows, right=(1,)))
-    _show_images("wrong", found.wrong, show)
+    _show_samples("wrong", found.wrong, show)
     doubtful = [(name, prediction) for name, prediction in found.right if prediction.top[0][1] < _SURE]
-    _show_images("doubtful", doubtful, show)
+    _show_samples("doubtful", doubtful, show)
     called = f"; {sum(found.unknown.values())} called unknown" if tells else ""
     low, high = found.interval
     typer.echo(
@@ -234,13 +249,13 @@ def evaluate(
         tell(str(plot))
 
 
-def _show_images(what: str, pairs: Sequence[tuple[str, Any]], show: int) -> None:
-    """Print a line for each of the first images: its class, and the one that the model names."""
+def _show_samples(what: str, pairs: Sequence[tuple[str, Any]], show: int) -> None:
+    """Print a line for each of the first samples: its class, and the one that the model names."""
     rows = []
     for name, prediction in pairs[:show]:
         likeliest, share = prediction.top[0]
         instead = f"taken for {likeliest} " if what == "wrong" else ""
-        rows.append((what, prediction.image, name, f"{instead}{share:.0%}"))
+        rows.append((what, _name(prediction), name, f"{instead}{share:.0%}"))
     if rows:
         typer.echo(table(rows))
     if what == "wrong" and 0 < show < len(pairs):
@@ -333,37 +348,43 @@ def _short(name: str) -> str:
 
 
 def embed(
-    images: Annotated[
+    samples: Annotated[
         list[Path],
-        typer.Argument(help="Images, or folders: of images, or one for each class.", metavar="IMAGES"),
+        typer.Argument(
+            help="Images, or folders: of images, or one for each class. Or tables or folders of texts.",
+            metavar="SAMPLES",
+        ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="File of features to write (.npz).")],
     class_name: ClassName = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     backbone: Backbone = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out unreadable images, and bad lines of tables.")
+    ] = False,
     force: Force = False,
 ) -> None:
-    """Write the features of images to a file.
+    """Write the features of images or texts to a file.
 
-    `acil learn`, `predict` and `evaluate` take it instead of the images. Labels are the names of class
-    folders, or that of --class; other images have none.
+    `acil learn`, `predict` and `evaluate` take it instead of the samples. Labels are those of class
+    folders and tables, or that of --class; others have none. The file has no text.
     """
     require_free(out, force)
     if out.suffix.lower() != ".npz":
         raise typer.BadParameter("Give a name that ends with .npz.", param_hint="--out")
-    from acil.encoders.images.listing import LISTS, list_files
-    from acil.encoders.images.networks import DEFAULT
     from acil.encoders.tables import write_features
-    from acil.growing import ImageClassifier
+    from acil.growing import ImageClassifier, TextClassifier
 
-    labelled = class_name is not None or any(has_folders(p) or p.suffix.lower() in LISTS for p in images)
-    labelled = labelled or (len(images) > 1 and all(place.is_dir() for place in images))
-    paths, labels = given_images(images, class_name) if labelled else (list_files(images), None)
+    columns = text_column, label_column
+    found = given(samples, class_name, columns=columns, skip_bad=skip_bad, labelled=None)
+    if found.kind == "features":
+        raise InputError(f"{samples[0]} has features already. Give images or texts.")
     with shown_progress() as begin:
-        progress = begin("images")
-        reader = ImageClassifier(DEFAULT if backbone is None else backbone)
-        samples = reader.prepare(paths, labels, skip_bad=skip_bad, progress=progress)
-    tell_skipped(samples.skipped)
-    write_features(out, samples)
-    rows, width = samples.features.shape
-    typer.echo(f"{out}  {counted(rows, 'row')} of {width} features, {'' if labelled else 'no '}labels")
+        reader = (TextClassifier if found.kind == "text" else ImageClassifier)(backbone)
+        made = found.prepared(reader, begin, skip_bad)
+    tell_skipped(made.skipped)
+    write_features(out, replace(made, images=found.places) if found.places else made)
+    rows, width = made.features.shape
+    labelled = "no " if found.labels is None else ""
+    typer.echo(f"{out}  {counted(rows, 'row')} of {width} features, {labelled}labels")

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acil.cli.given import given
 from acil.cli.shared import (
     AsJson,
     Backbone,
     Model,
     counted,
     echo_json,
-    given_features,
-    has_folders,
     plain,
     shown_progress,
 )
@@ -37,13 +36,14 @@ def audit(
         Path | None,
         typer.Option(
             help="Images that were learnt (between the states), to compare with the attack: one folder "
-            "for each class, CSV of path,label, or images without labels. Or a file of features."
+            "for each class, CSV of path,label, or images without labels. Or texts, with the labels of "
+            "their table, or a file of features."
         ),
     ] = None,
     others: Annotated[
         Path | None,
         typer.Option(
-            help="Images that were not learnt, given like --images: can the two be told apart?"
+            help="Samples that were not learnt, given like --images: can the two be told apart?"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -58,28 +58,24 @@ def audit(
     from acil.privacy import audit as attack
 
     loaded = load(model)
-    given: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     with shown_progress() as begin:
         names = (images, "features", "labels"), (others, "others", "other_labels")
         for place, rows, labels in names:
             if place is not None:
-                samples = given_features([place])
-                if samples is None:
-                    from acil.encoders.images.listing import LISTS, list_files
-                    from acil.growing import reader_of
+                from acil.growing import reader_of
 
-                    network = reader_of(model, backbone)
-                    labelled = has_folders(place) or place.suffix.lower() in LISTS
-                    source = place if labelled else list_files([place])
-                    samples = network.prepare(source, progress=begin("images"))
-                given |= {rows: samples.rows_for(loaded), labels: samples.labels}
+                found = given([place], model=model, labelled=None)
+                reader = None if found.kind == "features" else reader_of(model, backbone)
+                samples = found.prepared(reader, begin)
+                facts |= {rows: samples.rows_for(loaded), labels: samples.labels}
         begin("attacking")
-        found = attack(loaded, None if previous is None else load(previous), **given)
+        audited = attack(loaded, None if previous is None else load(previous), **facts)
     if as_json:
-        facts = {"model": str(model), "previous": None if previous is None else str(previous)}
-        echo_json({**facts, **found.to_dict()})
+        files = {"model": str(model), "previous": None if previous is None else str(previous)}
+        echo_json({**files, **audited.to_dict()})
         return
-    typer.echo(report(found, plain(model), None if previous is None else plain(previous)))
+    typer.echo(report(audited, plain(model), None if previous is None else plain(previous)))
 
 
 def report(found: Audit, model: str, previous: str | None) -> str:

@@ -38,20 +38,16 @@ Model = Annotated[Path, typer.Argument(help="Model file.", metavar="MODEL", call
 Backbone = Annotated[
     str | None,
     typer.Option(
-        help="Network: efficientnet-lite0, timm:NAME, torchvision:NAME, onnx:FILE, "
-        "module:PACKAGE.MODULE.NAME or a .safetensors file (default: that of the model; of a new one, "
-        "efficientnet-lite0)."
+        "--network",
+        "--backbone",
+        help="Network. For images: efficientnet-lite0, timm:NAME, torchvision:NAME, onnx:FILE, "
+        "module:PACKAGE.MODULE.NAME or a .safetensors file. For texts: minilm, which was trained on "
+        "English, sentence-transformers:NAME_OR_FOLDER, onnx:FOLDER or module:PACKAGE.MODULE.NAME "
+        "(default: that of the model; of a new one, the first of these).",
+        metavar="NETWORK",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-LabelledImages = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Folders with one folder for each class, or CSV of path,label; several folders of images, "
-        "each a class of its name; with --class: images. Or a file of features (npz, parquet, csv).",
-        metavar="IMAGES",
-    ),
-]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 Undo = Annotated[
     bool,
@@ -60,9 +56,6 @@ Undo = Annotated[
         help="Keep the state before a change, for `acil undo` and the page of `acil serve`, or remove "
         "all such states. Whoever has the states before and after can recover the images in between.",
     ),
-]
-ClassName = Annotated[
-    str | None, typer.Option("--class", help="Class of all these images.", metavar="NAME")
 ]
 
 
@@ -131,57 +124,12 @@ def require_free(path: Path, force: bool) -> None:
         raise InputError(f"There is no folder {path.absolute().parent}. Create it first.")
 
 
-def given(places: list[Path], class_name: str | None) -> tuple[Any, Any]:
-    """Return images and the class of each, or the samples of a file of features and None."""
-    samples = given_features(places, class_name)
-    return given_images(places, class_name) if samples is None else (samples, None)
-
-
-def given_features(places: list[Path], class_name: str | None = None) -> Any:
-    """Return the samples of a file of features, None if images are given."""
-    from acil.encoders.images.listing import holds_features
-
-    if not any(map(holds_features, places)):
-        return None
-    from acil.encoders.tables import read_features
-
-    if len(places) > 1:
-        raise InputError("Give one file of features at a time, and no images with it.")
-    return read_features(places[0], class_name)
-
-
 def assignment(text: str) -> tuple[str, str]:
     """Return name and value of a text such as "key=value"."""
     name, separator, value = text.partition("=")
     if not separator:
         raise typer.BadParameter(f"Values are given as key=value, got {text!r}.")
     return name.strip(), value.strip()
-
-
-def has_folders(place: Path) -> bool:
-    """Say whether a path is a folder with folders in it, such as those of classes."""
-    return place.is_dir() and any(path.is_dir() for path in place.glob("[!.]*"))
-
-
-def given_images(images: list[Path], class_name: str | None) -> tuple[Any, Any]:
-    """Return images and labels as `ImageClassifier` takes them, from the arguments of a command.
-
-    Of several folders, those without folders inside are classes of their name.
-    """
-    from acil.encoders.images.listing import first_of, list_images
-
-    def label(place: Path) -> str | None:
-        by_name = len(images) > 1 and place.is_dir() and not has_folders(place)
-        return (place if place.is_symlink() else place.resolve()).name if by_name else None
-
-    listings = [list_images(place, class_name or label(place)) for place in images]
-    for listing in listings:
-        if listing.ignored:
-            names = plain(first_of([path.name for path in listing.ignored]))
-            what = counted(len(listing.ignored), "entry", "entries")
-            tell(f"ignored {what}, no image or in no class folder: {names}")
-    paths = [path for listing in listings for path in listing.paths]
-    return paths, [label for listing in listings for label in listing.labels]
 
 
 def tell(text: str) -> None:
@@ -304,6 +252,12 @@ def plain(value: Any) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(value)
     )
+
+
+def short(text: Any, length: int = 60) -> str:
+    """Return text on one line, of a bounded length, without control characters."""
+    words = plain(" ".join(str(text)[: 4 * length].split()))
+    return words if len(words) <= length and len(str(text)) <= 4 * length else f"{words[: length - 1]}…"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
+from acil.cli.given import SkipBad, TextColumn, given
 from acil.cli.shared import (
-    HEAD,
     AsJson,
     Backbone,
     Force,
     Model,
     counted,
     echo_json,
-    given_features,
     require_free,
+    short,
     shown_progress,
     table,
     tell,
@@ -30,7 +30,8 @@ def suggest(
     unlabelled: Annotated[
         list[Path],
         typer.Argument(
-            help="Images, folders, CSV of path,label; or a file of features (npz, parquet, csv).",
+            help="Images, folders, CSV of path,label; tables or folders of texts; or a file of features "
+            "(npz, parquet, csv).",
             metavar="UNLABELLED",
         ),
     ],
@@ -44,9 +45,8 @@ def suggest(
         typer.Option(help="Make a new folder here, with numbered links to them.", metavar="FOLDER"),
     ] = None,
     copies: Annotated[bool, typer.Option("--copy", help="Copies instead of links.")] = False,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad/--strict", help="Leave out unreadable images, or fail.")
-    ] = True,
+    text_column: TextColumn = None,
+    skip_bad: SkipBad = True,
     force: Force = False,
     as_json: AsJson = False,
     backbone: Backbone = None,
@@ -58,8 +58,7 @@ def suggest(
     """
     if copies and links is None:
         raise typer.BadParameter("It belongs to --links FOLDER: give both.", param_hint="--copy")
-    from acil.encoders.images.listing import list_files
-    from acil.growing import ImageClassifier
+    from acil.growing import load_classifier
     from acil.growing.outputs import link_into, require_new_folder, require_table, write_predictions
 
     if output is not None:
@@ -67,15 +66,13 @@ def suggest(
         require_table(output)
     if links is not None:
         require_new_folder(links)
-    sources = given_features(unlabelled)
-    if sources is not None and links is not None:
-        raise InputError("--links needs images: rows of features are no files.")
+    columns = text_column, None
+    asked = given(unlabelled, model=model, columns=columns, skip_bad=skip_bad, labelled=False)
+    if links is not None and asked.kind != "images":
+        raise InputError("--links needs images: texts, and rows of features, are no files.")
     with shown_progress() as begin:
-        progress = begin("images" if sources is None else HEAD, HEAD)
-        classifier = ImageClassifier.load(model, backbone=backbone)
-        if sources is None:
-            files = list_files(unlabelled)
-            sources = classifier.prepare(files, skip_bad=skip_bad, progress=progress)
+        classifier = load_classifier(model, backbone=backbone)
+        sources = asked.prepared(classifier, begin, skip_bad)
         found = classifier.suggest(sources, top)
     tell_skipped(sources.skipped)
     if not found:
@@ -93,8 +90,8 @@ def suggest(
     if as_json:
         echo_json([{**p.to_dict(), "closeness": p.closeness} for p in found])
     elif found and output is None and links is None:
-        rows = [
-            (str(rank), p.image, " or ".join(f"{name} {share:.0%}" for name, share in p.top[:2]))
-            for rank, p in enumerate(found, start=1)
-        ]
-        typer.echo(table([("", "sample", "is it"), *rows], right=(0,)))
+        rows = [("", "sample", "is it")]
+        for rank, p in enumerate(found, start=1):
+            name = short(p.image) if p.thing == "text" else p.image
+            rows.append((str(rank), name, " or ".join(f"{n} {share:.0%}" for n, share in p.top[:2])))
+        typer.echo(table(rows, right=(0,)))

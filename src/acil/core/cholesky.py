@@ -133,13 +133,15 @@ class Factor:
 
         Or of the matrix whose inverse is larger than that by ``more``.
         """
-        L = self.L[self.first :, self.first :]
+        L, k = self.L, self.first
 
         def inverse(block: Tensor) -> Tensor:
-            image = solve_lower(L, solve_lower(L, block), True)
+            # Through the whole factor, with a leading 0: a part of it would be copied for every vector.
+            whole = torch.cat([block.new_zeros(k, block.shape[1]), block])
+            image = solve_lower(L, solve_lower(L, whole), True)[k:]
             return image if more is None else image + more(block).to(image)
 
-        return 1 / linalg.largest_eigenvalue(inverse, L)
+        return 1 / linalg.largest_eigenvalue(inverse, L[k:, k:])
 
     def worth_correcting(self, n: int, n_classes: int) -> bool:
         """Say whether a correction for n rows is cheaper than factorizing and solving anew."""

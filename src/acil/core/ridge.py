@@ -19,6 +19,8 @@ from acil.errors import InputError, SingularMatrixError
 
 #: Most rows that wait to be added to the sums together, and the same as a share of d.
 _MAX_WAITING, _WAITING_SHARE = 512, 1 / 8
+#: Width from which a choice of γ takes about a second on one core: few samples are no reason for one.
+_SLOW_CHOICE = 1536
 #: Multiplications of a product of weights that is made anew rather than corrected.
 _CHEAP_PRODUCTS = 2**22
 #: Relative residual at which the weights of mixed precision are as good as its sums.
@@ -63,6 +65,8 @@ class Ridge:
         self._products: tuple[Solution, Tensor, Tensor] | None = None
         #: The sums with them, but for the matrix.
         self._late: Sums | None = None
+        #: A solution whose γ is kept for the next one: only few samples have come since.
+        self._kept: Solution | None = None
         #: A lower bound of the least eigenvalue of gram + γI, which more samples can only raise.
         self._least = 0.0
 
@@ -116,10 +120,14 @@ class Ridge:
         moves to its place in ``places``.
         """
         new = self._grown(places, n_classes)
+        few = min(_MAX_WAITING, len(self.sums.moment) * _WAITING_SHARE)
         if not new._can_correct(n_rows):
-            new.solution = None
+            last, new.solution, new._kept = self.solution or self._kept, None, None
+            slow = len(self.sums.moment) >= _SLOW_CHOICE
+            if slow and last is not None and n_rows <= few and not self._is_due(last, n_rows):
+                new._kept = Solution(last.gamma, last.coef[:0], last.n_samples)
         waiting = self.latest.n_samples - self.sums.n_samples
-        if n_rows + waiting <= min(_MAX_WAITING, len(self.sums.moment) * _WAITING_SHARE):
+        if n_rows + waiting <= few:
             for rows, columns, weights in blocks:
                 # Copies: without an expansion, rows may be memory of the caller.
                 new._wait((rows.clone(), columns, weights))
@@ -144,7 +152,7 @@ class Ridge:
         """Return the regression that has seen other samples, too; their column i is ``positions[i]``."""
         self.flush()
         new = self._grown(places, n_classes)
-        new.solution = None
+        new.solution = new._kept = None
         new._write(lambda sums: sums.merge(other, positions))
         return new
 
@@ -153,14 +161,16 @@ class Ridge:
         self.release()
         new = self._copy(self.sums.draft(places, n_classes))
         solution, new.solution, new._products = new.solution, None, None
-        if solution is not None and n_classes == len(places):  # other targets may want another γ
+        if n_classes != len(places):  # other targets may want another γ
+            new._kept = None
+        elif solution is not None:
             new.solution = replace(solution, coef=spread(solution.coef, places, n_classes))
         return new
 
     def with_gamma(self, gamma: float | None) -> Ridge:
         """Return the regression with another γ, or with the same one, to be solved anew."""
         new = self._copy(self.sums)
-        new.gamma, new.solution, new._least = gamma, None, 0.0
+        new.gamma, new.solution, new._kept, new._least = gamma, None, None, 0.0
         return new
 
     def widened(self, size: int) -> Ridge:
@@ -168,7 +178,7 @@ class Ridge:
         self.flush()
         old = self.sums
         new = self._copy(old.widened(size))
-        new.solution, new._least = None, 0.0
+        new.solution, new._kept, new._least = None, None, 0.0
         return new
 
     def clone(self) -> Ridge:
@@ -195,6 +205,7 @@ class Ridge:
 
     def solve(self, like: Solution | None = None) -> Solution:
         """Solve from the sums alone; γ is that of a former solution, else fixed, else chosen anew."""
+        like = like or self._kept
         gamma = self.gamma if like is None else like.gamma
         if gamma is None:
             gamma = self.best_gamma()
@@ -210,6 +221,7 @@ class Ridge:
         except SingularMatrixError:
             if like is None or self.gamma is not None:
                 raise
+            self._kept = None
             return self.solve()  # samples that came since need a larger γ
         # A former γ is due for another choice when it was before.
         self.solution = replace(solution, n_samples=like.n_samples) if like else solution
@@ -328,9 +340,12 @@ class Ridge:
         solution = self.solution
         if solution is None or solution.factor is None:
             return False
-        # A γ that was chosen for half of the samples is due for another choice.
-        due = self.gamma is None and self.latest.n_samples + n_rows > 2 * solution.n_samples
+        due = self._is_due(solution, n_rows)
         return not due and solution.factor.worth_correcting(n_rows, len(self.sums.counts))
+
+    def _is_due(self, solution: Solution, n_rows: int) -> bool:
+        """Say whether γ, chosen for half of the samples with these, is due for another choice."""
+        return self.gamma is None and self.latest.n_samples + n_rows > 2 * solution.n_samples
 
     def _correcting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield blocks after correcting factor and weights for them, as long as that is possible."""

@@ -18,16 +18,16 @@ from acil.errors import InputError
 
 @dataclass(frozen=True)
 class Samples:
-    """Images as a model learns or forgets them."""
+    """Images or texts as a model learns or forgets them."""
 
     features: npt.NDArray[np.float32]
     """Of shape (n, features)."""
     labels: npt.NDArray[np.str_]
-    """Class of each image, "" without labels."""
+    """Class of each sample, "" without labels."""
     digests: tuple[str, ...]
-    """Hash of the pixels of each image."""
+    """Hash of the pixels of each image, or of each text."""
     images: tuple[str, ...]
-    """What each image is called."""
+    """What each image is called; or the texts."""
     skipped: tuple[str, ...]
     """Messages about files that could not be read."""
     identity: dict[str, Any] | None
@@ -38,6 +38,8 @@ class Samples:
     """Spent on decoding and features."""
     columns: tuple[str, ...] | None = None
     """Names of the features; None if they have none."""
+    encoder: str = "images"
+    """What the network takes, if it is known: "images" or "text"."""
 
     @property
     def counts(self) -> dict[str, int]:

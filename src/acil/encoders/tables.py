@@ -37,7 +37,11 @@ _Read = tuple[dict[str, Any], tuple[str, ...] | None]
 
 def write_features(path: str | os.PathLike[str], samples: Samples) -> None:
     """Write samples to an npz file, whole or not at all; labels that are all empty are left out."""
-    network = {"source": without_folder(samples.source), "identity": samples.identity}
+    network = {
+        "source": without_folder(samples.source),
+        "identity": samples.identity,
+        "encoder": samples.encoder,
+    }
     arrays: dict[str, Any] = {
         "features": samples.features,
         "paths": np.array(samples.images, dtype=np.str_),
@@ -75,6 +79,9 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
         }
         network = json.loads(str(arrays.get("network", "{}")))
         source, identity = network.get("source"), network.get("identity")
+        encoder = network.get("encoder", "images")
+        if encoder not in ("images", "text"):
+            raise ValueError(f"its network takes {encoder!r}, which is neither images nor text")
         if identity is not None:
             check_identity(identity, "network")
         if source is not None:
@@ -110,7 +117,7 @@ def read_features(path: str | os.PathLike[str], label: str | None = None) -> Sam
             check_class_name(label)
     digests, names = tuple(texts["digests"]), tuple(texts["paths"])
     classes = np.array(labels, dtype=np.str_)
-    return Samples(features, classes, digests, names, (), identity, source, 0.0, columns)
+    return Samples(features, classes, digests, names, (), identity, source, 0.0, columns, encoder)
 
 
 def _texts(name: str, values: npt.NDArray[Any]) -> list[str]:
@@ -192,5 +199,5 @@ def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         raise ValueError(
             f"column {name!r} is not of numbers: row {place} is {cell!r}. The first line names the "
             "columns, and that of labels is called 'label'; a list of images has exactly two columns, "
-            "path and label"
+            "path and label; texts are in a column 'text', or in one that --text-column names"
         ) from None

@@ -181,6 +181,7 @@ class Classifier(ABC):
             embedder.identity,
             self.source,
             time.perf_counter() - start,
+            encoder=self.encoder,
         )
 
     def learn(
@@ -197,6 +198,11 @@ class Classifier(ABC):
         out those that it has learnt already, under any class: to correct a class, forget first.
         """
         samples = self._samples(source, labels, skip_bad, progress)
+        if samples.identity is not None and samples.encoder != self.encoder:
+            raise InputError(
+                f"A {type(self).__name__} takes {self.thing}s, and these are features of "
+                f"{samples.encoder}. Learn them with the classifier of these."
+            )
         with self._changing:
             start = time.perf_counter()
             before, tracker = self._snapshot, self._tracker(samples)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acil.core.classifier import ACILClassifier
+from acil.core.classifier import ACILClassifier, adopt, learnt_of
 from acil.core.files import describe, load
 from acil.core.files.writing import locked
 from acil.encoders.images.embedder import Embedder
+from acil.encoders.images.listing import first_of
 from acil.encoders.samples import Samples
 from acil.encoders.stored import network_of
 from acil.encoders.text import TextEncoder
@@ -38,7 +39,7 @@ Signature = tuple[int, int, int, int]
 GateLike = Callable[[Snapshot | None, Snapshot], Mapping[str, Any] | None]
 
 #: Changes that a gate has no say in: what held-out samples are called, or other files, change with them.
-_UNGATED = ("rename", "merge-classes", "release")
+_UNGATED = ("rename", "merge-classes", "release", "learn-anew")
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,30 @@ class ModelFile:
         """Learn samples of new or known classes; see `Classifier.learn`."""
         samples = self.prepare(source, labels)
         return self.change("learn", lambda model: model.learn(samples))
+
+    def learn_anew(self, samples: Samples) -> Change:
+        """Replace the model by one that ``new`` makes and that learns these samples, of any network.
+
+        For another network: features of two cannot be mixed. The samples have to be at least as many of
+        each class as the file has learnt, or nothing is changed. The gate is not asked.
+        """
+        if self._new is None:
+            raise InputError("To learn anew, say how a model is made (new=…).")
+        with locked(self.path, self._timeout):
+            old, model = load_classifier(self.path).snapshot, self._new()
+            given = samples.require_labels().counts
+            lost = {name: n for name, n in old.totals.items() if given.get(name, 0) < n}
+            if lost:
+                some = first_of([f"{name}: {given.get(name, 0)} of {n}" for name, n in lost.items()])
+                network = (old.identity or {}).get("name")
+                raise InputError(
+                    f"{self.path.name} was learnt with another network ({network!r}). Learning it anew "
+                    f"needs all its samples, and too few are given ({some}). Give all the files that "
+                    "were learnt, or learn with the network of the model."
+                )
+            report = model.learn(samples)
+            _inherit(model.snapshot.head, old.head)
+            return self._saved("learn-anew", model, old, report, self._undo)
 
     def forget(self, source: Any, labels: str | Sequence[str] | None = None) -> Change:
         """Forget samples; see `Classifier.forget`."""
@@ -334,6 +359,13 @@ def reader_of(path: str | os.PathLike[str], backbone: Any = None) -> Classifier:
 
 def _kind_of(encoder: str) -> type[ImageClassifier] | type[TextClassifier]:
     return TextClassifier if encoder == "text" else ImageClassifier
+
+
+def _inherit(head: ACILClassifier, former: ACILClassifier) -> None:
+    """Have a head that learnt the samples of a former one know its history, and its releases."""
+    if hasattr(former, "history_"):
+        head.history_ = former.history_
+    adopt(head, replace(learnt_of(head), release=learnt_of(former).release))
 
 
 def _last(history: Sequence[Entry]) -> int | None:

@@ -100,10 +100,8 @@ class _Cards:
                 self._made[name] = None
         made = self._made[name]
         picture = base64.b64encode(made).decode() if isinstance(made, bytes) else None
-        text = made if isinstance(made, str) else None
-        if text is not None and len(text) > _LETTERS:
-            text = f"{text[:_LETTERS]}…"
-        return _Card(name, picture, text, truth, found)
+        text = _cut(made) if isinstance(made, str) else None
+        return _Card(_cut(name), picture, text, truth, found)
 
     @property
     def pictures(self) -> int:
@@ -112,6 +110,11 @@ class _Cards:
     @property
     def texts(self) -> int:
         return sum(isinstance(made, str) for made in self._made.values())
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a text, or of the name of a sample, which may be a text."""
+    return text if len(text) <= _LETTERS else f"{text[:_LETTERS]}…"
 
 
 def _content(found: Evaluation) -> dict[str, Any]:
@@ -124,7 +127,8 @@ def _content(found: Evaluation) -> dict[str, Any]:
     names = [found.classes[i] for i in shown]
     at = {int(i): k for k, i in enumerate(shown)}
     bins = _bins(learnt)
-    listed = [prediction.image for _, prediction in found.wrong[: int(np.ceil(_LISTED * found.images))]]
+    first = found.wrong[: int(np.ceil(_LISTED * found.images))]
+    listed = [_cut(prediction.image) for _, prediction in first]
     doubtful = sorted(learnt, key=lambda pair: -pair[1].closeness)[:_DOUBTFUL]
     content = {
         "classes": classes,

@@ -259,6 +259,7 @@ HEADER: dict[str, Rule] = {
     "clipped": TRUTH,
     "gamma": _or_none(AMOUNT),
     "gamma_chosen": TRUTH,
+    "gamma_samples": COUNT,
     "gamma_relative": _or_none(AMOUNT),
     "condition": _or_none(_number(1, 1e308)),
     "temperature": _or_none(_number(1e-6, 1e6)),
@@ -371,7 +372,9 @@ def parse_header(text: str) -> dict[str, Any]:
         )
     if version == 5:
         _bring_up_to_date(header)
-    header.setdefault("history", [])  # which files of before 0.1 do not have
+    # What earlier files do not have: without the first, γ is chosen again when more is learnt.
+    header.setdefault("gamma_samples", 0)
+    header.setdefault("history", [])
     check_header(header)
     return header
 

@@ -242,6 +242,7 @@ def _header(
         "clipped": state.clipped,
         "gamma": None if inference else float(model.gamma()),
         "gamma_chosen": ridge is not None and ridge.gamma is None,
+        "gamma_samples": 0 if ridge is None or ridge.gamma is not None else ridge.solved().n_samples,
         "gamma_relative": None if ridge is None else _finite(clf.gamma_relative_),
         "condition": None if packed or ridge is None else _finite(condition(model)),
         "temperature": temperature,
@@ -384,8 +385,7 @@ def _head(
     ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
-    # How many samples γ was chosen for is not stored, so whoever learns more chooses it again.
-    ridge.solution = Solution(gamma, coef, n_samples=0)
+    ridge.solution = Solution(gamma, coef, n_samples=header["gamma_samples"])
     return ridge
 
 

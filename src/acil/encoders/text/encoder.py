@@ -43,7 +43,9 @@ def clean_text(text: str) -> str:
     if not isinstance(text, str):
         raise InputError(f"A text must be a str, got {type(text).__name__}.")
     if _SURROGATES.search(text):
-        raise InputError("it has half of a pair of surrogates, which is no character: save it as UTF-8.")
+        raise InputError(
+            "it has bytes that are not UTF-8, or half of a pair of surrogates: save it as UTF-8."
+        )
     if not text.isascii() and _ACCENTS.search(bytes(map(unicodedata.combining, text))):
         raise InputError(f"it has more than {_MOST_ACCENTS} accents on one character.")
     cleaned = unicodedata.normalize("NFC", _CONTROLS.sub(" ", text)).strip()

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 #: Columns of texts and of labels, unless others are named.
 TEXT, LABEL = "text", "label"
 #: Tables by the ends of their names, which say the format.
-JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
+JSON_LINES, PARQUET, TXT = (".jsonl", ".ndjson"), ".parquet", ".txt"
 #: A table with one of these holds features, whatever else it has: see `acil.encoders.tables`.
 _FEATURES = ("features", "embedding")
 #: Bad lines that are named in the message.
@@ -65,15 +65,15 @@ class TextTable:
 def is_text_table(path: str | os.PathLike[str]) -> bool:
     """Say whether a path holds texts: by its columns, and of folders by what they hold.
 
-    Texts are JSON lines; a CSV, TSV or parquet file with a column ``text`` (and none of features); and a
-    folder of .txt files, or of folders of them, without images.
+    Texts are JSON lines; a CSV, TSV or parquet file with a column ``text`` (and none of features); a
+    .txt file; and a folder of .txt files, or of folders of them, without images.
     """
     place = Path(path)
     if place.is_dir():
         return _holds_texts(place)
     suffix = place.suffix.lower()
-    if suffix in JSON_LINES or not place.is_file():
-        return suffix in JSON_LINES
+    if suffix in (*JSON_LINES, TXT) or not place.is_file():
+        return suffix in (*JSON_LINES, TXT)
     if suffix in LISTS:
         with place.open("rb") as file:
             first = file.readline(2**20).decode("utf-8-sig", errors="replace")
@@ -94,26 +94,30 @@ def read_texts(
     text_column: str | None = None,
     label_column: str | None = None,
     skip_bad: bool = False,
+    labelled: bool = True,
 ) -> TextTable:
     """Return the texts of a table or a folder, and their labels if it has some.
 
     Parameters
     ----------
     path : str or path-like
-        A CSV, TSV, JSON lines (.jsonl, .ndjson) or parquet file; or a folder of .txt files, or with a
-        folder of them for each class. All in UTF-8.
+        A CSV, TSV, JSON lines (.jsonl, .ndjson) or parquet file; a .txt file, which is one text; or a
+        folder of .txt files, or with a folder of them for each class. All in UTF-8.
     text_column, label_column : str, optional
         Columns to take instead of ``text`` and ``label``.
     skip_bad : bool, default=False
         Leave out lines that cannot be used, instead of refusing all.
+    labelled : bool, default=True
+        Read labels, if there are any; without, a line needs none.
     """
     place = existing(Path(path))
-    if place.is_dir():
-        if text_column is not None or label_column is not None:
-            raise InputError(f"{place} is a folder, which has no columns. Give no names of columns.")
-        labelled, rows = _folder_rows(place)
-        return _table(place, rows, TEXT, LABEL if labelled else None, skip_bad)
     suffix = place.suffix.lower()
+    if place.is_dir() or suffix == TXT:
+        if text_column is not None or label_column is not None:
+            raise InputError(f"{place} is no table, and has no columns. Give no names of columns.")
+        alone: tuple[bool, Iterator[Row]] = False, iter([(str(place), _file_cells(place, ""))])
+        named, rows = _folder_rows(place) if place.is_dir() else alone
+        return _table(place, rows, TEXT, LABEL if named and labelled else None, skip_bad)
     wanted = (text_column or TEXT, label_column or LABEL)
     if suffix in LISTS:
         names, rows = _csv_rows(place)
@@ -134,8 +138,8 @@ def read_texts(
             f"{place} has no column {wanted[0]!r}; its columns are {found}.{hint} Name that of the "
             "texts (--text-column)."
         )
-    label = _column(place, names, wanted[1], "labels", "--label-column")
-    if label is None and label_column is not None:
+    label = _column(place, names, wanted[1], "labels", "--label-column") if labelled else None
+    if label is None and label_column is not None and labelled:
         raise InputError(f"{place} has no column {label_column!r}; its columns are {found}.")
     return _table(place, rows, text, label, skip_bad)
 
@@ -170,11 +174,11 @@ def _table(
             f"changed. {' '.join(named)}",
             len(texts),
         )
-    taken = f"{path.name}: {len(texts)} texts"
+    taken = f"{path.name}: {len(texts):,} text{'s' if len(texts) > 1 else ''}"
     if path.is_dir():
         taken += " from .txt files"
         taken += f" of {len(set(labels))} class folders" if label_column else ", without labels"
-    else:
+    elif path.suffix.lower() != TXT:
         taken += f" from column {text_column!r}, "
         taken += f"labels from column {label_column!r}" if label_column else "without labels"
     return TextTable(texts, labels if label_column else None, bad, taken, places)
