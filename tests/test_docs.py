@@ -28,7 +28,7 @@ from acil.encoders.images.backbones import BACKBONES
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/*.md")])
 #: Made from records by `acil bench report`.
-GENERATED = ROOT / "docs" / "results" / "tables.md"
+GENERATED = ROOT / "docs" / "results"
 MAX_LINE = 120
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
@@ -300,7 +300,7 @@ def test_names_in_code_font_that_look_like_our_files_exist(document):
 
 @pytest.mark.parametrize(
     "document",
-    [path for path in DOCUMENTS if path != GENERATED],
+    [path for path in DOCUMENTS if path.parent != GENERATED],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_lines_of_prose_are_short(document):

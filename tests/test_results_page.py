@@ -16,7 +16,7 @@ from acil.bench.report.collect import collect
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "cifar100"
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-TABLES = ROOT / "docs" / "results" / "tables.md"
+TABLES = ROOT / "docs" / "results"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -201,6 +201,7 @@ def test_other_methods(name, seeds, averages):
     (method, *_) = re.findall(r"`([\w+-]+)", name)
     # Memory rules of the suite "memory" are records of their own.
     files = ["paper/seed1993-*.jsonl"] if method == "acil" else ["compare/*.jsonl"]
+    files = [f"family/{method}*.jsonl"] if method in ("rotated-ewc", "mergan") else files
     found = summaries(*files, method=method, recipe="paper", order="seed1993", suite="main")
     found = found or summaries(*files, method=method, recipe="paper", order="seed1993")
     columns = (5, 10, 25, 50) if method in ("acil", "podnet") else (5, 10, 25)
@@ -266,14 +267,18 @@ def test_the_readme_rounds_the_same_numbers():
 
 
 @pytest.mark.slow
-def test_the_command_of_the_page_makes_tables_md_line_for_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["tables.md", "family.md"])
+def test_the_command_of_the_page_makes_the_tables_line_for_line(page, tmp_path, monkeypatch):
     monkeypatch.setattr("acil.bench.report.plots.image_bytes", lambda figure: {"png": b"", "svg": b""})
-    (command,) = re.findall(r"^\$ (acil bench report .*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^\$ (acil bench report .*?[^\\])$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (command,) = [one for one in found if one.endswith(f"/{page}")]
     words = shlex.split(command.replace("\\\n", " "))[3:]
     start = words.index("--title")
     options = dict(zip(words[start::2], words[start + 1 :: 2], strict=True))
-    assert (RECORDS / options["--page"]).resolve() == TABLES
+    assert (RECORDS / options["--page"]).resolve() == TABLES / page
     monkeypatch.chdir(RECORDS)
-    made = tmp_path / "tables.md"
-    write_report(words[:start], tmp_path, options["--plots"].split(","), options["--title"], made)
-    assert made.read_text("utf-8").splitlines() == TABLES.read_text("utf-8").splitlines()
+    made, plots = tmp_path / page, options["--plots"].replace("none", "")
+    write_report(
+        words[:start], tmp_path, [one for one in plots.split(",") if one], options["--title"], made
+    )
+    assert made.read_text("utf-8").splitlines() == (TABLES / page).read_text("utf-8").splitlines()

@@ -1,11 +1,11 @@
 #!/bin/sh
-# The rows of the analytic family: `run.sh heads` or `run.sh trained`, from the root of the repository.
-# DATA is the folder of CIFAR-100, OUT takes the records, PYTHON has acil and torch.
+# The rows of the analytic family: `run.sh heads`, `authors`, `tails`, `stream`, `trained` or `strict`, from the
+# root of the repository. DATA is the folder of CIFAR-100, OUT takes the records, PYTHON has acil and torch.
 # Side by side on one GPU; of frozen features every row can also be had on a CPU, one after the other.
 set -u
 DATA=${DATA:-data} OUT=${OUT:-runs/family} PYTHON=${PYTHON:-python}
 export OMP_NUM_THREADS=2
-mkdir -p "$OUT"
+mkdir -p "$OUT/runs/n"
 
 bench() {  # name, then arguments
     name=$1
@@ -15,38 +15,50 @@ bench() {  # name, then arguments
     cp "$OUT/runs/n/$name/records.jsonl" "$OUT/$name.jsonl"
 }
 
-FAMILY=acil,g-air,ds-al,gkeal,klda,anacp,ranpac,aef-ocl,lda,ncm
-mkdir -p "$OUT/runs/n"
+networks=results/cifar100
 case $1 in
 heads)
+    # Equal width, γ by cross-validation over the sums (ranpac: its own choice)
     for seed in 0 1 2; do
-        # Equal width, γ by cross-validation over the sums (ranpac: its own choice)
         for recipe in paper strong; do
-            bench $recipe-$seed --recipe $recipe --order natural --seeds $seed --phases 5,10,25 --method $FAMILY \
-                --backbone results/cifar100/$recipe/natural-$seed.safetensors --expansion-size 8192 --gamma auto \
-                --set joint_check=false &
+            bench $recipe-$seed --recipe $recipe --order natural --seeds $seed --phases 5,10,25 \
+                --method acil,g-air,ds-al,gkeal,klda,anacp,ranpac,aef-ocl,lda,ncm --expansion-size 4096 \
+                --gamma auto --set joint_check=false --backbone $networks/$recipe/natural-$seed.safetensors &
         done
     done
-    wait
+    ;;
+authors)
+    for seed in 0 1 2; do
+        bench authors-$seed --recipe authors --order natural --seeds $seed --phases 25 \
+            --method acil,ds-al,gkeal --set joint_check=false \
+            --backbone $networks/authors/natural-$seed.safetensors &
+    done
+    ;;
+tails)
+    for seed in 0 1 2; do
+        for order in natural seed1993; do
+            bench $order-$seed --protocol long-tailed --recipe paper --order $order --seeds $seed --phases 5,10 \
+                --method acil,air,g-air,lda,ncm,klda,aef-ocl --expansion-size 2048 --gamma auto &
+        done
+    done
+    ;;
+stream)
+    bench si-blurry --protocol si-blurry --recipe paper --order natural --phases 5 --base 50 --seeds 0,1,2,3,4 \
+        --method acil,g-air,lda,slda,ncm --expansion-size 1024 --gamma auto \
+        --backbone $networks/paper/natural-0.safetensors
     ;;
 trained)
-    for seed in 0 1 2; do
-        # The authors' settings: D = 8192, γ = 0.1 for kernels; ds-al with the recipe's γ
-        bench authors-gkeal-$seed --recipe authors --order natural --seeds $seed --phases 25 --method gkeal \
-            --backbone results/cifar100/authors/natural-$seed.safetensors --gamma 0.1 &
-        bench authors-$seed --recipe authors --order natural --seeds $seed --phases 25 --method acil,ds-al \
-            --backbone results/cifar100/authors/natural-$seed.safetensors --set joint_check=false &
-    done
-    base="--recipe paper --order seed1993 --seeds 0 --phases 5 --backbone results/cifar100/paper/seed1993-0.safetensors"
-    bench rotated-ewc $base --method ewc,rotated-ewc &
+    base="--recipe paper --order seed1993 --seeds 0 --phases 5 --backbone $networks/paper/seed1993-0.safetensors"
+    bench rotated-ewc $base --method rotated-ewc &
     bench mergan-replay $base --method mergan --set settings.mergan_drawn=100 \
         --set settings.mergan_generator_epochs=20 &
-    bench mergan-alignment $base --method mergan --set settings.mergan_form=alignment \
-        --set settings.mergan_drawn=100 --set settings.mergan_generator_epochs=30 &
-    wait
-    cat "$OUT"/authors-*.jsonl >"$OUT/authors.jsonl" && rm "$OUT"/authors-*-?.jsonl "$OUT"/authors-?.jsonl
+    ;;
+strict)
+    bench strict-seed1993-0 --recipe paper --order seed1993 --seeds 0 --phases 5 --memory strict \
+        --method icarl,bic,lucir,podnet --jobs 4
     ;;
 esac
+wait
 # Base networks, features and logs stay beside the records
 for log in "$OUT"/runs/*.log; do echo "== $log"; tail -n 3 "$log"; done
 rm -rf "$OUT/runs"

@@ -11,8 +11,11 @@ from sklearn.linear_model import Ridge, RidgeClassifier
 
 from acil.bench.config import make_config
 from acil.bench.methods.anacp import spread_targets
+from acil.bench.methods.base import Context
 from acil.bench.methods.ranpac import RIDGES
+from acil.bench.methods.registry import resolve
 from acil.bench.prepare import prepare
+from acil.bench.training.recipes import recipe
 from acil.core.classifier import learnt_of
 from acil.core.expansion import Expansion
 from acil.errors import InputError
@@ -114,6 +117,12 @@ def test_gkeal_is_ridge_regression_on_kernels_around_features_of_the_first_phase
     found = model.classifier.decision_function(queries).numpy()
     # The width is stored in float32; a κ of about 1e4
     np.testing.assert_allclose(found, reference.predict(kernels(queries.numpy())), atol=1e-3)
+
+
+def test_gkeal_has_the_published_gamma_whatever_the_recipe_has():
+    context = Context(recipe("authors"), 0, torch.device("cpu"), 6, {})
+    assert resolve("gkeal")(context).classifier.gamma == 0.1
+    assert method("gkeal", gamma="auto").classifier.gamma == "auto"
 
 
 def test_gkeal_has_no_more_centres_than_samples_at_first():

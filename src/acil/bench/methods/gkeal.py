@@ -7,7 +7,8 @@ The expanded features are φ_j(x) = exp(−‖x − c_j‖² / (2 σ²)) for D c
 exact, given the centres. **The centres are training features**: whoever has the state has them, records
 count them as samples, and `acil.privacy` refuses such a model.
 
-Settings, beyond the recipe's: those of ``acil``.
+Settings: those of ``acil``; ``gamma`` is 0.1 as published, whatever the recipe has: kernels lie between
+0 and 1 at any scale of the features.
 
 Differences from the original:
 
@@ -23,7 +24,9 @@ Differences from the original:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -31,6 +34,9 @@ from acil.bench.methods.acil import ACIL, new_classifier
 from acil.bench.methods.base import Context, MemoryUse, Phase
 from acil.bench.methods.frozen_features import FrozenPlanning
 from acil.errors import InputError
+
+#: γ of the published code.
+_GAMMA = 0.1
 
 
 class GKEAL(ACIL):
@@ -42,9 +48,15 @@ class GKEAL(ACIL):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.classifier = new_classifier(context, activation="gaussian")
+        own = self.recorded_settings(context.settings)
+        self.classifier = new_classifier(context, activation="gaussian", **own)
         if self.classifier.expansion_size is None:
             raise InputError("gkeal needs centres. Give expansion_size a number.")
+
+    @classmethod
+    def recorded_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return γ, which is not the recipe's."""
+        return {"gamma": settings.get("gamma", _GAMMA)}
 
     def _learn(self, features: Tensor, phase: Phase) -> None:
         classifier = self.classifier
