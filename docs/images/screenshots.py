@@ -151,23 +151,18 @@ def copied(photos, folder):
                     shutil.copy(path, place)
 
 
-def picture(page, path, height=None):
-    """Write a picture of the page, whole or down to so many pixels."""
+def picture(page, path):
+    """Write a picture of the page, down to the end of the answers."""
     settled(page)
-    width = page.viewport_size["width"]
-    clip = height and {"x": 0, "y": 0, "width": width, "height": height}
+    box = page.locator("#predict").bounding_box()
+    width, height = page.viewport_size["width"], box["y"] + box["height"] + MARGIN
+    clip = {"x": 0, "y": 0, "width": width, "height": height}
     with Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))) as shown:
         small = shown.convert("RGB")
     if path.suffix == ".jpg":
         small.save(path, quality=QUALITY, optimize=True, progressive=True)
     else:
         small.quantize(COLOURS).save(path, optimize=True)
-
-
-def below(page):
-    """Return where the answers end."""
-    box = page.locator("#predict").bounding_box()
-    return box["y"] + box["height"] + MARGIN
 
 
 def main(target, photos):
@@ -196,14 +191,14 @@ def main(target, photos):
         with served(folder, "desk.acil", "--texts") as address:
             page = opened(DESKTOP)
             texts(page, address)
-            picture(page, target / "serve-texts.png", below(page))
+            picture(page, target / "serve-texts.png")
         if photos is not None:
             copied(photos, folder)
             subprocess.run([*ACIL, "learn", "train", "--model", "photos.acil"], cwd=folder, check=True)
             with served(folder, "photos.acil", "--held-out", "test", "--no-token") as address:
                 page = opened(DESKTOP)
                 photographs(photos, page, address)
-                picture(page, target / "serve-photos.jpg", below(page))
+                picture(page, target / "serve-photos.jpg")
         browser.close()
 
 
