@@ -66,7 +66,7 @@ def of_texts(rounds: int) -> str:
     from acil import TextClassifier
 
     chosen = random.Random(0)
-    words = "card cash machine flight hotel luggage rain snow storm pay book lost my the a is".split()
+    words = ["card", "cash", "flight", "hotel", "rain", "snow", "pay", "book", "lost", "my", "the", "is"]
     sentences = [" ".join(chosen.choices(words, k=9)) for _ in range(4 * CLASSES + SENTENCES)]
     learnt, asked_for = sentences[SENTENCES:], sentences[:SENTENCES]
     model = TextClassifier()
