@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from scipy.linalg import lapack
@@ -58,7 +59,7 @@ def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = 
             "No gamma can be chosen: the squares of the features add up to more than a number can hold. "
             "Scale the features and learn again."
         )
-    judge = _judge(sums, intercept)
+    judge = cache(_judge(sums, intercept))
     best = _best_of_all(unit, judge, least)
     if most >= min(len(sums.moment) + intercept, sums.n_samples):
         return best

@@ -309,14 +309,14 @@ def _compare(
 ) -> float:
     """Return the largest difference of scores; raise if it is too large."""
     session = open_session(content, "exported")
-    found = np.concatenate([session.run(["scores"], run)[0] for run in runs]).astype(np.float64)
+    scores = np.concatenate([session.run(["scores"], run)[0] for run in runs]).astype(np.float64)
     model = learnt_of(clf).model
     rows = features.to(device=model.device, dtype=model.precision.products)
     expected = torch.cat(list(model.scores([rows], model.weights()))).cpu().double().numpy()
     # So classes are the same, but for two whose scores are closer than twice the difference.
     # The only class there is may have the score 1 for every image.
     spread = min(1, np.ptp(expected)) if len(clf.classes_) > 1 else 1
-    difference, allowed = float(np.abs(found - expected).max()), tolerance * spread
+    difference, allowed = float(np.abs(scores - expected).max()), tolerance * spread
     if not difference <= allowed:
         condition = "not known"
         with contextlib.suppress(UnsupportedError):
