@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,7 +111,7 @@ def table(name: str) -> Data:
     return Data(name.replace("_", " "), X, y)
 
 
-def recall(found: np.ndarray, y: np.ndarray, classes: range) -> float:
+def recall(found: np.ndarray, y: np.ndarray, classes: Sequence[int] | np.ndarray) -> float:
     """Return the mean share of right answers of some classes, in percent."""
     return 100 * float(np.mean([np.mean(found[y == c] == c) for c in classes]))
 

@@ -30,5 +30,5 @@ def test_ten_photographs_become_a_served_model(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "'unknown'" in out
     assert "This change was refused" in out
-    assert names["answered"]["label"] == names["samples"][0].parent.name == "flower"
+    assert names["answered"]["label"] == names["held_out"][0].parent.name == "flower"
     assert (tmp_path / "report.html").stat().st_mode & 0o077 == 0

@@ -52,7 +52,7 @@ class LightClassifier:
         self._activation = _ACTIVATIONS[header["activation"]]
         self._clip_norm, self._empty = header["clip_norm"], np.array(header["counts"]) == 0
         self._scaling, self._bias = tensors.get("scaling"), tensors.get("bias", np.zeros(1))
-        self._projection = tensors.get("projection")
+        self._projection, self._linear = tensors.get("projection"), header["linear"]
         self._coef, self._intercept, self._mixing = tensors["coef"].T, tensors["intercept"], None
         if "mixing" in tensors:
             self._mixing, self._intercept = tensors["mixing"][:-1], tensors["mixing"][-1]
@@ -103,7 +103,8 @@ class LightClassifier:
         if self._scaling is not None:
             rows = (rows - self._scaling[0]) / self._scaling[1]
         if self._projection is not None:
-            rows = self._activation(rows @ self._projection + self._bias)
+            units = self._activation(rows @ self._projection + self._bias)
+            rows = np.hstack([self._linear * rows, units]) if self._linear else units
         if self._clip_norm is not None:
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             rows = rows * (self._clip_norm / np.maximum(lengths, self._clip_norm))

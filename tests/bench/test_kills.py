@@ -1,16 +1,15 @@
 """Killed without warning, where it hurts most: the plain command goes on to the same records."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
 from acil.bench.methods import available
-from support.running import DIGITS, command, process, timeless
+from support.killing import killed
+from support.running import DIGITS, command, timeless
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
-KILLING = (Path(__file__).parents[1] / "support" / "killing.py").read_text()
 #: Each is started five times. One stands for the others, whose states tests/bench/methods compares.
 QUICK = ("ds-al",)
 #: Makes what other methods train in each phase short.
@@ -43,8 +42,7 @@ PLACES = [
 
 def kill(place, nth, *arguments):
     """Start the command, resumed if it was there, and see that it kills itself."""
-    result = process(place, nth, *arguments, "--resume", script=KILLING)
-    assert result.returncode == -signal.SIGKILL, result.stderr
+    assert killed(place, nth, *arguments, "--resume") == signal.SIGKILL
 
 
 def test_killed_in_every_place_one_after_the_other(undisturbed, tmp_path):

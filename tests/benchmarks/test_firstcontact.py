@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,3 +120,13 @@ def test_the_picture_of_new_classes_is_drawn_from_sets_with_all_models(tmp_path)
     record.write_text(json.dumps({"sets": {"iris": models}}))
     with pytest.raises(SystemExit, match="has none of digits"):
         newclasses.main(["--record", str(record), "--out", str(picture)])
+
+
+def test_the_readme_says_of_logistic_regression_what_the_record_says():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    words = r"was\s+from\s+([\d.]+)\s+points\s+better\s+to\s+([\d.]+)\s+points\s+worse"
+    better, worse = map(float, re.search(words, readme).groups())
+    sets = json.loads(newclasses.RECORD.read_text(encoding="utf-8"))["sets"].values()
+    accuracies = [[one[name]["all"]["accuracy"] for name in ("logistic", "default")] for one in sets]
+    differences = [logistic - ours for logistic, ours in accuracies]
+    assert (better, -worse) == (round(max(differences), 1), round(min(differences), 1))

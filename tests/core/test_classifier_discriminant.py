@@ -488,3 +488,52 @@ def test_a_large_mean_is_taken_off_before_digits_are_lost(dtype):
         ACILClassifier(**({"scores": "ridge"} | options), dtype=dtype).fit(far, Y).decision_function(far)
     )
     assert relative(found, exact) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "linear"),
+    [
+        ({}, True),
+        ({"expansion_size": 11}, False),  # features would be more than half of the units
+        ({"expansion_bias": 0.5}, False),
+        ({"clip_norm": 5.0}, False),
+        ({"scores": "ridge"}, False),
+        ({"activation": "identity"}, False),
+        ({"expansion_size": None}, False),
+    ],
+)
+def test_discriminants_have_the_features_among_their_units(options, linear):
+    model = discriminant(**options).fit(X, Y)
+    assert (learnt_of(model).model.expansion.linear > 0) == linear
+    assert model.coef_.shape == (4, options.get("expansion_size", 24) or 6)
+
+
+def test_a_new_class_of_two_samples_is_recalled_beside_many_of_others():
+    # Two features tell the classes apart, eighteen are noise that two samples cannot tell from that.
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1400, 20))
+    labels = np.repeat([0, 1], 700)
+    rows[labels == 1, :2] += 3
+    learnt = np.r_[:400, 700:702]
+    held_out = np.r_[400:700, 1100:1400]
+    model = ACILClassifier(expansion_size=200).fit(rows[learnt], labels[learnt])
+    free = ACILClassifier(expansion_size=200).fit(rows[learnt], labels[learnt])
+    free.set_gamma(0.01, relative=True)
+    new = labels[held_out] == 1
+    recall, without = ((m.predict(rows[held_out]) == 1)[new].mean() for m in (model, free))
+    assert recall > 0.8 > without
+    assert (model.predict(rows[held_out]) == 0)[~new].mean() > 0.8
+
+
+def test_gamma_is_due_when_a_class_has_far_fewer_samples_than_others():
+    model = ACILClassifier(expansion_size=200).fit(X, Y)
+    before = model.gamma_
+    model.partial_fit(HELD_OUT[:2], ["new", "new"] if Y.dtype.kind == "U" else [7, 7])
+    assert model.gamma_ > before
+    again = ACILClassifier(expansion_size=200)
+    again.fit(np.r_[X, HELD_OUT[:2]], np.r_[Y, [7, 7]])
+    assert model.gamma_ == pytest.approx(again.gamma_, rel=1e-9)
+    # That of a ridge regression is kept for few samples, as before.
+    ridge = ACILClassifier(expansion_size=200, scores="ridge").fit(X, Y)
+    kept = ridge.gamma_
+    assert ridge.partial_fit(HELD_OUT[:2], [7, 7]).gamma_ == kept

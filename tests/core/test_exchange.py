@@ -160,7 +160,7 @@ BAD = {
     "features": ({"n_features": 6}, "float32 and fit each other"),
     "calibration": ({"calibration": EMPTY}, "'calibration' does not have"),
     "hash": ({"fingerprint": "0" * 64}, "different expansions"),
-    "projection": ({"projection": np.zeros((5, 40), np.float32)}, "different expansions"),
+    "projection": ({"projection": np.zeros((5, 35), np.float32)}, "different expansions"),
 }
 
 

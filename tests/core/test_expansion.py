@@ -121,3 +121,20 @@ def test_fingerprint_tells_apart_what_gives_other_features():
     assert Expansion.draw(6, 20, "relu", 0).fingerprint() == kinds[0].fingerprint()
     # Without a projection the activation is not used, so it does not tell models apart.
     assert Expansion.draw(6, None, "tanh", 0).fingerprint() == kinds[5].fingerprint()
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_features_that_are_units_themselves_come_first_and_outweigh_the_others(activation):
+    expansion = Expansion.draw(6, 600, activation, seed=0, bias=1.0, linear=True)
+    X = rows(200)
+    whole = expansion(X)
+    assert whole.shape == (200, expansion.size) == (200, 600)
+    np.testing.assert_allclose(whole[:, :6], expansion.linear * X)
+    units = REFERENCES[activation](X @ expansion.projection.double() + expansion.bias.double())
+    np.testing.assert_allclose(whole[:, 6:], units, atol=1e-12)
+    if activation == "relu":
+        lengths = [part.square().sum() for part in (whole[:, :6], whole[:, 6:])]
+        assert float(lengths[0] / lengths[1]) == pytest.approx(9, rel=0.2)
+    plain = Expansion(expansion.projection, activation, 6, None, expansion.bias)
+    assert plain.fingerprint() != expansion.fingerprint()
+    assert expansion.column_norm() >= expansion.linear

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acil.core import gcv
-from acil.core.gcv import GRID, choose_gamma, criterion
+from acil.core.gcv import GRID, choose_gamma, criterion, most_freedom
 from acil.core.sums import Sums
 from support.regressions import sums_of, weights_for
 
@@ -138,3 +138,44 @@ def test_the_choice_depends_on_the_sums_alone():
             choose_gamma(parts, True)
     assert choose_gamma(parts, False) == pytest.approx(chosen, rel=1e-12)
     assert choose_gamma(whole, False) == chosen
+
+
+def hat_trace(X, gamma, centred):
+    Z = X.numpy() - X.numpy().mean(0) * centred
+    return np.trace(Z @ np.linalg.solve(Z.T @ Z + gamma * np.eye(Z.shape[1]), Z.T)) + centred
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_basis_of_few_samples_judges_as_a_factor_does(centred, weighted):
+    X, y = samples(30, 120, 4)
+    sums = sums_of(X, y, 4, weights_for(30, 0) if weighted else None)
+    reduced, unit = gcv._Reduced.of(sums, centred), float(sums.gram.diagonal().mean())
+    for gamma in (GRID[3] * unit, GRID[8] * unit, 100 * unit):
+        expected = gcv._judged(sums, gamma, centred)
+        assert reduced.judged(gamma) == pytest.approx(expected, rel=1e-7)
+    assert reduced.judged(reduced.least) == (math.inf, math.inf)
+
+
+def test_most_freedom_counts_classes_as_their_means_are_known():
+    def most(*counts):
+        return most_freedom(torch.tensor(counts), 0.5)
+
+    assert most(50, 50) == 2 + 50  # the same as with all samples, if classes are equal
+    assert most(50, 50, 0) == most(50, 50)  # a class without samples is none
+    # 4 / (1 / 1000 + 1 / 2), however many there are of the other
+    assert most(1000, 2) == pytest.approx(2 + 0.5 * 4 / 0.501)
+    assert most(10**9, 2) < 2 + 0.5 * 8
+
+
+@pytest.mark.parametrize("d", [8, 120])  # of many samples, and of few
+@pytest.mark.parametrize("centred", [False, True])
+def test_gamma_leaves_no_more_freedom_than_is_allowed(d, centred):
+    X, y = samples(35, d, 3)
+    sums = sums_of(X, y, 3)
+    free = choose_gamma(sums, centred)
+    assert choose_gamma(sums, centred, most=d + 1) == free
+    for most in (2.0, 4.0):
+        gamma = choose_gamma(sums, centred, most=most)
+        assert hat_trace(X, gamma, centred) <= most < hat_trace(X, gamma / 10**0.5, centred)
+        assert math.log10(gamma / free) * 2 == pytest.approx(round(math.log10(gamma / free) * 2))

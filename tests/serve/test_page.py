@@ -628,6 +628,9 @@ def test_page_fits_and_is_readable(opened, place, viewport, dark):
         ".filter(e => e.offsetHeight < 34 || e.offsetWidth < 44).map(e => e.textContent)"
     )
     assert small == []
+    # No word is broken into lines.
+    teach_buttons = page.locator(".correction .other .button")
+    assert max(teach_buttons.evaluate_all("all => all.map(e => e.offsetHeight)")) <= 48
     named = page.locator(".correction input")
     assert min(named.evaluate_all("all => all.map(e => e.clientWidth)")) >= 130, "a name can be read"
     assert min(contrasts(page)) >= 4.5

@@ -14,12 +14,15 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from acil import ImageClassifier
+from acil import ImageClassifier, TextClassifier
 from acil.cli import app
 from acil.core.files import describe
+from acil.encoders.text import bert
+from acil.growing import load_classifier
 from acil.serve import server
 from acil.serve.server import listen
 from support.serving import LOG, TOKEN, Client, images_of, started, wait_until
+from support.texts import sentences
 
 
 def command(*arguments, cwd):
@@ -222,29 +225,42 @@ def test_a_served_model_refuses_what_makes_it_worse(place, tmp_path):
 
 
 @pytest.mark.slow
-def test_kill_at_fifty_moments_leaves_the_old_or_the_new_model(place, tmp_path):
+@pytest.mark.parametrize(("kind", "moments"), [("images", 50), ("texts", 12)])
+def test_kill_at_many_moments_leaves_the_old_or_the_new_model(place, tmp_path, kind, moments):
     """The file always loads; it holds what was answered, or also what was being taught."""
     path, chance, outcomes = tmp_path / "m.acil", random.Random(0), []
-    model = ImageClassifier(f"onnx:{place / 'network.onnx'}", track=False)
-    model.learn(images_of("red", 3), "red")
+    network = f"onnx:{place / 'network.onnx'}"
+    if kind == "texts":
+        pytest.importorskip(bert.PACKAGE)
+        network = bert.MINILM
+        model, given = TextClassifier(expansion_size=64, track=False), sentences("card", 3)
+    else:
+        model, given = ImageClassifier(network, track=False), images_of("red", 3)
+    model.learn(given, "first")
     model.save(path)
     starter = subprocess.Popen(
-        [sys.executable, "-c", FORKING, path, f"onnx:{place / 'network.onnx'}"],
+        [sys.executable, "-c", FORKING, path, network],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    batch, teaching_seconds = images_of("blue", 2), None
+    teaching_seconds = None
+
+    def teach(served):
+        if kind == "images":
+            return served.teach("blue", images_of("blue", 2))
+        return served.post("/classes/travel", json={"texts": sentences("travel", 2)})
+
     try:
-        for _ in range(50):
+        for _ in range(moments):
             before = describe(path)["n_samples"]
             print("start", file=starter.stdin, flush=True)
             pid, address = starter.stdout.readline().split()
             answered = 0
             with Client(base_url=address, timeout=60) as served:
                 begin = time.perf_counter()
-                served.teach("blue", batch)
+                teach(served)
                 answered += 1
                 teaching_seconds = teaching_seconds or time.perf_counter() - begin
                 killer = subprocess.Popen(
@@ -252,11 +268,11 @@ def test_kill_at_fifty_moments_leaves_the_old_or_the_new_model(place, tmp_path):
                 )
                 with suppress(httpx.HTTPError):
                     while True:
-                        assert served.teach("blue", batch).status_code == 200
+                        assert teach(served).status_code == 200
                         answered += 1
             killer.wait(60)
             assert starter.stdout.readline() == "gone\n"
-            found = ImageClassifier.load(path).snapshot.head.n_samples_ - before
+            found = load_classifier(path).snapshot.head.n_samples_ - before
             assert found in (2 * answered, 2 * answered + 2)
             outcomes.append(found - 2 * answered)
     finally:
@@ -264,11 +280,11 @@ def test_kill_at_fifty_moments_leaves_the_old_or_the_new_model(place, tmp_path):
         starter.terminate()
         starter.wait(60)
         starter.stdout.close()
-    assert len(outcomes) == 50
+    assert len(outcomes) == moments
     # Both ends of the race were seen, or the moments were not random enough.
     assert 0 in outcomes
     # What the last one left behind is removed by the next save; it never piles up.
     left = {entry.name for entry in tmp_path.iterdir()} - {"m.acil", ".m.acil.undo"}
     assert len(left) <= 1
-    ImageClassifier.load(path).save(path)
+    load_classifier(path).save(path)
     assert {entry.name for entry in tmp_path.iterdir()} <= {"m.acil", ".m.acil.undo"}

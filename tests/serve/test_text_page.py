@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from acil.encoders.text import bert
+from acil.serve.settings import Settings
 from support.pages import (
     DESKTOP,
     PHONE,
@@ -16,7 +18,7 @@ from support.pages import (
     totals,
 )
 from support.serving import TOKEN
-from support.texts import sentences
+from support.texts import TOPICS, sentences
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +192,26 @@ def test_page_fits_and_is_readable(opened, viewport, dark):
     )
     assert unnamed == []
     assert min(contrasts(page)) >= 4.5
+
+
+#: Milliseconds, of a model of full width on a busy machine.
+PATIENCE = 300_000
+
+
+@pytest.mark.slow
+def test_the_page_with_the_default_network(browser, tmp_path):
+    """From no file to an answer, with the network that users have."""
+    pytest.importorskip(bert.PACKAGE)
+    with pages(browser) as shown:
+        page = shown(Settings(tmp_path / "new.acil", texts=True), PHONE)
+        for topic in TOPICS:
+            teach(page, topic, sentences(topic, 6))
+            says(page, "teach", f"Learnt 6 texts of “{topic}”", PATIENCE)
+        questions = ["they refused my credit card", "when does my flight leave", "a storm is coming"]
+        write(page, "predict", questions)
+        page.get_by_role("button", name="Ask").click()
+        says(page, "predict", "3 answers", PATIENCE)
+        bars = page.locator("#answers .bars")
+        best = [bars.nth(place).locator(".name").first.inner_text() for place in range(3)]
+        assert best == ["card", "travel", "weather"]
+        playwright.expect(page.locator("#model-facts")).to_contain_text("reads the first 256")

@@ -1,20 +1,33 @@
 """Stands for `acil bench run`, but kills itself at the nth call of one of its own functions.
 
-`python killing.py PLACE NTH ARGUMENTS…`: the call in question does half of its work first.
+The call in question does half of its work first.
 """
 
+import multiprocessing
 import os
 import signal
-import sys
 from pathlib import Path
 
 import safetensors.torch
+import torch
 
 from acil.bench import job
 from acil.bench.training import checkpoint
 from acil.cli import app
 from acil.encoders.images import backbones, cache
 from acil.encoders.images.extract import FeatureExtractor
+
+_servers = multiprocessing.get_context("forkserver")
+# Imported once; each process is then a fork of a fresh one, which has no threads.
+_servers.set_forkserver_preload(["support.killing", "support.ranks"])
+
+
+def killed(place, nth, *arguments):
+    """Run the command in a process of its own; return the signal that ended it."""
+    process = _servers.Process(target=_run, args=(place, nth, arguments))
+    process.start()
+    process.join(300)
+    return -process.exitcode
 
 
 def die():
@@ -74,7 +87,7 @@ def aim(place, nth):
         module[place].write_tensors = at(nth, module[place].write_tensors, half_file)
 
 
-if __name__ == "__main__":
-    aim(sys.argv[1], int(sys.argv[2]))
-    sys.argv[1:3] = ["bench", "run"]
-    app(prog_name="acil")
+def _run(place, nth, arguments):
+    torch.set_num_threads(1)
+    aim(place, nth)
+    app(["bench", "run", *map(str, arguments)], prog_name="acil")

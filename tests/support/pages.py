@@ -58,9 +58,9 @@ def pages(browser):
     assert faults == []
 
 
-def says(page, what, text):
+def says(page, what, text, milliseconds=None):
     """Wait until the status of a part of the page has this text."""
-    playwright.expect(page.locator(f"#{what}-status")).to_contain_text(text)
+    playwright.expect(page.locator(f"#{what}-status")).to_contain_text(text, timeout=milliseconds)
 
 
 def totals(page):

@@ -12,11 +12,11 @@ from torch import distributed as dist
 from acil.scale import Group
 
 #: Seconds without a sign of life in tests: long enough for a busy machine.
-TIMEOUT = 20.0
+TIMEOUT = 120.0
 
 _servers = multiprocessing.get_context("forkserver")
 # Imported once; each process is then a fork of a fresh one, which has no threads.
-_servers.set_forkserver_preload(["acil.scale", "ranks"])
+_servers.set_forkserver_preload(["support.killing", "support.ranks"])
 
 
 def together(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
@@ -50,7 +50,7 @@ def together(size, function, *arguments, timeout=TIMEOUT, device="cpu"):
     return [_result(*rank) for rank in ranks]
 
 
-def _result(process, connection, seconds=90.0):
+def _result(process, connection, seconds=300.0):
     if not connection.poll(seconds):
         process.kill()
         raise AssertionError(f"{process.name} did not end within {seconds} s")
@@ -70,7 +70,7 @@ def torchrun(size, *arguments):
     environment |= {"GLOO_SOCKET_IFNAME": "lo"}
     command = [*launcher, f"--nproc-per-node={size}", *map(str, arguments)]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=120
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
 
 

@@ -169,7 +169,7 @@ class Search:
             self.recipes[name] = changed(reference, changes)
         self.torch_device = resolve_device(self.device, "float64")
         for chosen in self.recipes.values():
-            # One image through each network: what does not fit is told before anything is trained.
+            # One image through each network: what does not fit is reported before anything is trained.
             backbone = build(chosen.backbone, **dict(chosen.backbone_options))
             extractor = FeatureExtractor(backbone, chosen.features, self.torch_device, batch_size=1)
             extractor.features(self.images.subset(torch.tensor([0])))

@@ -459,7 +459,7 @@ def _check_backbone(
 def _count_features(
     data: Dataset, chosen: Recipe, backbone: Backbone | None, device: torch.device
 ) -> int:
-    """Put a blank image through the network: what does not fit is told before hours of training."""
+    """Put a blank image through the network: what does not fit is reported before hours of training."""
     if not data.train.has_pixels:
         return int(data.train.shape[0])
     network = backbone or build(chosen.backbone, **dict(chosen.backbone_options))

@@ -108,7 +108,7 @@ def pretrained(dataset: str) -> tuple[str, ...]:
     Examples
     --------
     >>> pretrained("cub")[0]
-    'AnaCP, DINOv2: Ā 93.80, A_K 90.60 (AnaCP, arXiv 2511.13880, read second-hand)'
+    'RanPAC, ViT-B/16: A_K 88.70 (width 10,000, no adapter; McDonnell et al., RanPAC, NeurIPS 2023)'
     """
     lines = []
     for row in _FACTS["pretrained"]:

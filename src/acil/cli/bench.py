@@ -344,7 +344,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
     from acil.bench.plan import SUITES
     from acil.bench.training.recipes import RECIPES
 
-    found = {
+    names = {
         "datasets": sorted(DATASETS),
         "methods": list(available()),
         "wrappers": [f"{'|'.join(HOSTS)}+{wrapper}" for wrapper in WRAPPERS],
@@ -353,7 +353,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
         "suites": list(SUITES),
     }
     if as_json:
-        echo_json(found)
+        echo_json(names)
         return
-    for name, items in found.items():
+    for name, items in names.items():
         typer.echo(f"{name:9} {', '.join(items)}")

@@ -134,6 +134,10 @@ def given(
     labelled : bool or None, default=True
         Whether classes are asked for, by folders, tables or ``class_name``; None takes those there are.
     """
+    from acil.encoders.images.listing import existing
+
+    for place in places:
+        existing(place)
     encoder = _encoder_of(model)
     kind = _kind_of(places, encoder, columns)
     if kind != "features":

@@ -135,8 +135,12 @@ def _embeddings(report: dict[str, Any]) -> dict[str, Any] | None:
     parts = [report["tensors"][name]["bytes"] for name in _SUMS if name in report["tensors"]]
     if not parts:
         return None
-    kept = 4 * report["n_samples"] * report["n_features"]
-    return {"sums_bytes": sum(parts), "embeddings_bytes": kept, "smaller": kept < sum(parts)}
+    embeddings_bytes = 4 * report["n_samples"] * report["n_features"]
+    return {
+        "sums_bytes": sum(parts),
+        "embeddings_bytes": embeddings_bytes,
+        "smaller": embeddings_bytes < sum(parts),
+    }
 
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -105,9 +105,9 @@ def predict(
 ) -> None:
     """Name the class of images or texts, or "unknown".
 
-    A file or line that cannot be read is told on stderr, and the others are named; only if none can be
-    read, the command fails. With --strict it fails at any such file. In CSV, a name that begins with =,
-    +, - or @, which a spreadsheet would run as a formula, has an apostrophe before it.
+    A file or line that cannot be read is reported on stderr, and the others are named; only if none can
+    be read, the command fails. With --strict it fails at any such file. In CSV, a name that begins with
+    =, +, - or @, which a spreadsheet would run as a formula, has an apostrophe before it.
     """
     if as_json and format_ is Format.csv:
         raise typer.BadParameter("It contradicts --format csv: give one.", param_hint="--json")
@@ -139,26 +139,26 @@ def predict(
             write_predictions(answers, output)
         sorted_ = None if sort is None else sort_into(sort, answers, copies)
     tell_skipped(asked.skipped)
-    found = [prediction for prediction in answers if prediction.error is None]
+    predictions = [prediction for prediction in answers if prediction.error is None]
     tell_skipped(prediction.error for prediction in answers if prediction.error is not None)
-    if threshold is not None and found[0].novelty is None:
+    if threshold is not None and predictions[0].novelty is None:
         tell(_CANNOT_TELL)
     if as_json or format_ is Format.json:
         echo_json([prediction.to_dict() for prediction in answers])
     elif format_ is Format.csv:
-        write_csv(found, sys.stdout)
+        write_csv(predictions, sys.stdout)
     elif output is None and sort is None:
-        _show(found)
+        _show(predictions)
     if output is not None:
-        tell(f"{output}  {counted(len(found), 'sample')}")
+        tell(f"{output}  {counted(len(predictions), 'sample')}")
     if sorted_ is not None:
         typer.echo(table([("folder", "images"), *sorted_.items()], right=(1,)))
         tell(f"{sort}  {'copies' if copies else 'links'} in {counted(len(sorted_), 'folder')}")
 
 
-def _show(found: list[Any]) -> None:
+def _show(predictions: list[Any]) -> None:
     rows = []
-    for prediction in found:
+    for prediction in predictions:
         novelty = [] if prediction.novelty is None else [f"novelty {prediction.novelty:4.2f}"]
         top = "  ".join(f"{name} {share:.0%}" for name, share in prediction.top)
         rows.append([_name(prediction), prediction.label, *novelty, top])
@@ -195,7 +195,7 @@ def evaluate(
     """Compare predictions with the true classes of samples.
 
     Accuracies are in percent and count the likeliest class, also of samples that are called unknown. A
-    file or line that cannot be read is told on stderr and counts nowhere; with --strict the command
+    file or line that cannot be read is reported on stderr and counts nowhere; with --strict the command
     fails. Wrong samples are named, those first of which the model is surest that they are of another
     class, and right ones that it gives less than 90 %. The page of --report shows them, and what is
     confused with what; it has samples in it, and only you may read it.
@@ -212,35 +212,39 @@ def evaluate(
     with shown_progress() as begin:
         progress = begin(HEAD if asked.kind == "features" else asked.things, HEAD)
         classifier = load_classifier(model, backbone=backbone)
-        found = classifier.evaluate(asked.sources, asked.labels, skip_bad=skip_bad, progress=progress)
+        evaluation = classifier.evaluate(
+            asked.sources, asked.labels, skip_bad=skip_bad, progress=progress
+        )
         if report is not None:
             begin("writing the report")
-            found.to_html(report, model.name)
-    tell_skipped((*asked.skipped, *found.skipped))
+            evaluation.to_html(report, model.name)
+    tell_skipped((*asked.skipped, *evaluation.skipped))
     if plot is not None:
-        _draw(found, plot)
-    tells = (*found.right, *found.wrong)[0][1].novelty is not None
+        _draw(evaluation, plot)
+    tells = (*evaluation.right, *evaluation.wrong)[0][1].novelty is not None
     if not tells:
         tell(_CANNOT_TELL)
-    if found.not_learnt:
-        called = f"; {found.not_learnt_unknown} called unknown" if tells else ""
+    if evaluation.not_learnt:
+        called = f"; {evaluation.not_learnt_unknown} called unknown" if tells else ""
         tell(
-            f"left out: {counted(sum(found.not_learnt.values()), 'sample')} of classes not learnt "
-            f"({', '.join(map(plain, found.not_learnt))}){called}"
+            f"left out: {counted(sum(evaluation.not_learnt.values()), 'sample')} of classes not learnt "
+            f"({', '.join(map(plain, evaluation.not_learnt))}){called}"
         )
     if as_json:
-        echo_json(found.to_dict())
+        echo_json(evaluation.to_dict())
         return
     # What matters most comes last: it stays in sight.
-    rows = [(name, f"{accuracy:.2f} %") for name, accuracy in found.per_class.items()]
+    rows = [(name, f"{accuracy:.2f} %") for name, accuracy in evaluation.per_class.items()]
     typer.echo(table(rows, right=(1,)))
-    _show_samples("wrong", found.wrong, show)
-    doubtful = [(name, prediction) for name, prediction in found.right if prediction.top[0][1] < _SURE]
+    _show_samples("wrong", evaluation.wrong, show)
+    doubtful = [
+        (name, prediction) for name, prediction in evaluation.right if prediction.top[0][1] < _SURE
+    ]
     _show_samples("doubtful", doubtful, show)
-    called = f"; {sum(found.unknown.values())} called unknown" if tells else ""
-    low, high = found.interval
+    called = f"; {sum(evaluation.unknown.values())} called unknown" if tells else ""
+    low, high = evaluation.interval
     typer.echo(
-        f"accuracy {found.accuracy:.2f} % of {counted(found.images, 'sample')} "
+        f"accuracy {evaluation.accuracy:.2f} % of {counted(evaluation.images, 'sample')} "
         f"(95 % interval {low:.1f} to {high:.1f}){called}"
     )
     if report is not None:
@@ -262,7 +266,7 @@ def _show_samples(what: str, pairs: Sequence[tuple[str, Any]], show: int) -> Non
         typer.echo(f"… and {len(pairs) - show:,} more wrong")
 
 
-def _draw(found: Any, path: Path) -> None:
+def _draw(evaluation: Any, path: Path) -> None:
     """Draw the confusion matrix, in percent of each true class; the image does not grow with classes.
 
     Of more than a few classes cells have no numbers, names stand where there is room, and the pairs that
@@ -281,13 +285,13 @@ def _draw(found: Any, path: Path) -> None:
 
     from acil.core.files.writing import replacing
 
-    n = len(found.classes)
+    n = len(evaluation.classes)
     few = n <= _MOST_NUMBERS
     side = 2.5 + 0.45 * min(n, _MOST_NUMBERS)
     figure = Figure(figsize=(side + (1 if few else 5), side), layout="constrained")
     # There are no more of these than images; a copy of the matrix could be large.
-    rows, columns = np.nonzero(found.confusion)
-    percent = 100 * found.confusion[rows, columns] / found.confusion.sum(axis=1)[rows]
+    rows, columns = np.nonzero(evaluation.confusion)
+    percent = 100 * evaluation.confusion[rows, columns] / evaluation.confusion.sum(axis=1)[rows]
     step = -(-n // _MOST_CELLS)
     shares = np.zeros((-(-n // step),) * 2)
     # The largest where a cell stands for several classes: in a mean, rare confusions would fade away.
@@ -297,7 +301,7 @@ def _draw(found: Any, path: Path) -> None:
     else:
         axes, beside = figure.subplots(1, 2, width_ratios=(side - 1, 4))
         beside.axis("off")
-        text = _confused(found, rows, columns)
+        text = _confused(evaluation, rows, columns)
         beside.text(0, 1, text, va="top", fontsize=10, linespacing=1.4, parse_math=False)
     image = axes.imshow(
         shares,
@@ -309,7 +313,7 @@ def _draw(found: Any, path: Path) -> None:
     )
     figure.colorbar(image, ax=axes, label="% of the true class", shrink=0.6, aspect=30)
     named = range(0, n, -(-n // _MOST_NAMES))
-    names = [_short(found.classes[i]) for i in named]
+    names = [_short(evaluation.classes[i]) for i in named]
     size = 10 if few else 7
     axes.set_yticks(named, names, fontsize=size, parse_math=False)
     axes.set_xticks(
@@ -317,7 +321,7 @@ def _draw(found: Any, path: Path) -> None:
         ha="right" if few else "center", rotation_mode="anchor" if few else "default",
     )  # fmt: skip
     several = f"; a cell shows the largest share of {step} x {step} classes" if step > 1 else ""
-    axes.set_title(f"accuracy {found.accuracy:.1f} %{several}")
+    axes.set_title(f"accuracy {evaluation.accuracy:.1f} %{several}")
     axes.set(xlabel="predicted class", ylabel="true class")
     for (i, j), share in np.ndenumerate(shares) if few else ():
         axes.text(j, i, f"{share:.0f}", ha="center", va="center", color="w" if share > 50 else "k")
@@ -328,14 +332,14 @@ def _draw(found: Any, path: Path) -> None:
         tell(f"{path} shows boxes where its font lacks a letter of a class name. The table has all.")
 
 
-def _confused(found: Any, rows: Any, columns: Any) -> str:
+def _confused(evaluation: Any, rows: Any, columns: Any) -> str:
     """Return lines about the pairs of classes most often confused, of cells that are not empty."""
-    counts, totals = found.confusion[rows, columns], found.confusion.sum(axis=1)
+    counts, totals = evaluation.confusion[rows, columns], evaluation.confusion.sum(axis=1)
     order = (-counts).argsort(kind="stable")
     wrong = order[rows[order] != columns[order]]
     lines = ["Most often taken for another class:", ""]
     for k in wrong[:_MOST_PAIRS]:
-        pair = " → ".join(_short(found.classes[i]) for i in (rows[k], columns[k]))
+        pair = " → ".join(_short(evaluation.classes[i]) for i in (rows[k], columns[k]))
         lines.append(f"{counts[k]:,} of {totals[rows[k]]:,}   {pair}")
     if len(wrong) > _MOST_PAIRS:
         lines.append(f"… and {len(wrong) - _MOST_PAIRS:,} more pairs")

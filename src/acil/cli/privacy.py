@@ -65,9 +65,9 @@ def audit(
             if place is not None:
                 from acil.growing import reader_of
 
-                found = given([place], model=model, labelled=None)
-                reader = None if found.kind == "features" else reader_of(model, backbone)
-                samples = found.prepared(reader, begin)
+                source = given([place], model=model, labelled=None)
+                reader = None if source.kind == "features" else reader_of(model, backbone)
+                samples = source.prepared(reader, begin)
                 facts |= {rows: samples.rows_for(loaded), labels: samples.labels}
         begin("attacking")
         audited = attack(loaded, None if previous is None else load(previous), **facts)
@@ -78,38 +78,38 @@ def audit(
     typer.echo(report(audited, plain(model), None if previous is None else plain(previous)))
 
 
-def report(found: Audit, model: str, previous: str | None) -> str:
+def report(findings: Audit, model: str, previous: str | None) -> str:
     """Return one page about an attack on files of these names."""
     lines = [f"Attack on {model}" + ("" if previous is None else f" and {previous}"), ""]
-    if found.private:
+    if findings.private:
         lines.append("The model is a differentially private release.")
-    if found.kind == "weights":
+    if findings.kind == "weights":
         lines.append("The file can only predict: the attack has weights, and no sums over samples.")
-    if found.few:
-        named = ", ".join(f"{plain(name)} ({n})" for name, n in list(found.few.items())[:_NAMED])
-        more = " …" if len(found.few) > _NAMED else ""
+    if findings.few:
+        named = ", ".join(f"{plain(name)} ({n})" for name, n in list(findings.few.items())[:_NAMED])
+        more = " …" if len(findings.few) > _NAMED else ""
         lines.append(f"Classes of few samples: {named}{more}.")
-        if 1 in found.few.values() and found.kind == "sums" and not found.private:
+        if 1 in findings.few.values() and findings.kind == "sums" and not findings.private:
             lines.append("The sum of a class of one sample is the features of that sample.")
-    what = f"Samples {found.direction} between the states" if previous is not None else "Samples"
-    lines.append(f"{what}: {found.learnt:,}")
-    if found.rank is None:
-        why = "there are too many" if found.learnt else "both states have as many"
-        if found.kind == "weights":
+    what = f"Samples {findings.direction} between the states" if previous is not None else "Samples"
+    lines.append(f"{what}: {findings.learnt:,}")
+    if findings.rank is None:
+        why = "there are too many" if findings.learnt else "both states have as many"
+        if findings.kind == "weights":
             why = "one file of weights does not tell them apart"
         lines.append(f"Groups of samples were not looked for: {why}.")
-    rank = "" if found.rank is None else f" (rank {found.rank:,})"
-    lines.append(f"Recovered, with their classes: {found.recovered:,}{rank}")
-    if found.recovered:
-        back = "follow" if found.features_recovered else "do not follow"
+    rank = "" if findings.rank is None else f" (rank {findings.rank:,})"
+    lines.append(f"Recovered, with their classes: {findings.recovered:,}{rank}")
+    if findings.recovered:
+        back = "follow" if findings.features_recovered else "do not follow"
         lines.append(f"The features of the backbone {back} from them.")
-    if found.cosines:
-        close = sum(cosine >= 0.999 for cosine in found.cosines)
+    if findings.cosines:
+        close = sum(cosine >= 0.999 for cosine in findings.cosines)
         lines.append(
-            f"Found of {counted(len(found.cosines), 'image')} given (cosine ≥ 0.999): {close:,}; "
-            f"mean cosine {sum(found.cosines) / len(found.cosines):.4f}"
+            f"Found of {counted(len(findings.cosines), 'image')} given (cosine ≥ 0.999): {close:,}; "
+            f"mean cosine {sum(findings.cosines) / len(findings.cosines):.4f}"
         )
-    for way, result in found.membership.items():
+    for way, result in findings.membership.items():
         lines.append(
             f"Membership {_WAYS[way]}: area under the ROC curve {result.area:.3f} (chance 0.5), "
             f"{result.found:.1%} found at 0.1 % false positives"

@@ -97,11 +97,11 @@ def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
         command(**{name: value for name, value in values.items() if name not in unset})
 
     hints = get_type_hints(command, include_extras=True)
-    *own, _ = inspect.signature(command).parameters.values()  # but **chosen
-    own = [part.replace(annotation=hints[part.name]) for part in own]
+    *parameters, _ = inspect.signature(command).parameters.values()  # but **chosen
+    parameters = [part.replace(annotation=hints[part.name]) for part in parameters]
     # What typer makes options of
-    called.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-    called.__annotations__ = {part.name: part.annotation for part in (*own, *options)}
+    called.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
+    called.__annotations__ = {part.name: part.annotation for part in (*parameters, *options)}
     return called
 
 

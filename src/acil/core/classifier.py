@@ -121,7 +121,9 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     expansion_bias : float or "auto", default="auto"
         Standard deviation of the bias b in ``activation(X W_fe + b)``. ``"auto"`` is half the length of
         a standardized row, or 0.5 where features are as they are; 0 for ridge scores of such features,
-        as in the paper. Without it the expansion of 2x is twice that of x.
+        as in the paper. Without it the expansion of 2x is twice that of x. For discriminants, ``"auto"``
+        also takes the features themselves, several times as heavy, for the first of the d units if they
+        are at most half of them: what is linear need not be learnt from random units.
 
     Attributes
     ----------
@@ -412,6 +414,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 sums,
                 projection=None if expansion.projection is None else expansion.projection.numpy(),
                 bias=None if expansion.bias is None else expansion.bias.numpy(),
+                linear=expansion.linear,
             )
         return new.add_sums(sums)
 
@@ -614,7 +617,7 @@ class ACILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         kept = {"gram": sums, "recursive": {"rfaum": triangle}}
         parts = {"coef": matrix, "intercept": c * number, **kept.get(model.head.solver, {})}
         if model.expansion.projection is not None:
-            parts["projection"] = model.expansion.in_features * d * 4
+            parts["projection"] = model.expansion.projection.numel() * 4
         return parts
 
     @property

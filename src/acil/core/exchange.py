@@ -118,6 +118,8 @@ class ModelSums:
         cannot say so: `acil.privacy.privatize` refuses them.
     release : dict or None
         Private releases of these samples, or of which these sums are one (``private``).
+    linear : float
+        Factor of the features themselves, which are the first of the expanded ones; 0 if they are not.
     calibration : dict or None
         How the samples scored when they were left out. Without it a model cannot tell what is unknown.
 
@@ -145,6 +147,7 @@ class ModelSums:
     parameters: dict[str, Any]
     projection: Array | None = None
     bias: Array | None = None
+    linear: float = 0.0
     feature_names: list[str] | None = None
     backbone: dict[str, Any] | None = None
     clipped: bool = False

@@ -27,6 +27,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "fourier": torch.cos_,
     "gaussian": torch.exp_,
 }
+#: How much longer the features themselves are than random units of them, where they are among the units.
+_HEAVIER = 3.0
 #: Most samples whose distances to each other give the width of a kernel.
 MEASURED = 512
 #: Size of one block of expanded rows: large enough for full speed, small beside the sums.
@@ -56,6 +58,8 @@ class Expansion:
     in_features: int
     clip_norm: float | None = None
     bias: Tensor | None = None
+    #: Factor of the features themselves, which are the first units; 0 if they are not among them.
+    linear: float = 0.0
     _cast: tuple[Tensor, Tensor | None] | None = field(default=None, init=False, repr=False)
     _column_norm: float | None = field(default=None, init=False, repr=False)
 
@@ -68,13 +72,19 @@ class Expansion:
         seed: int,
         clip: float | None = None,
         bias: float = 0.0,
+        linear: bool = False,
     ) -> Expansion:
         """Draw W_fe ~ N(0, 1) on the CPU in float32, so that the seed alone decides it.
 
-        ``bias`` is the standard deviation of b; with 0 there is none.
+        ``bias`` is the standard deviation of b; with 0 there is none. ``linear`` says whether the first
+        of the ``size`` units are the features themselves.
         """
-        projection = offsets = None
+        projection, offsets, factor = None, None, 0.0
         if size is not None:
+            if linear:
+                size -= in_features
+                # Of a row x, random units have the length √(size / 2 · (1 + 1/4)) |x|, with a bias.
+                factor = _HEAVIER * math.sqrt(size / 2 * (1 + 1 / 4))
             generator = torch.Generator().manual_seed(seed)
             try:
                 projection = torch.randn(in_features, size, generator=generator, dtype=torch.float32)
@@ -85,7 +95,7 @@ class Expansion:
                     f"An expansion of {in_features} features to {size} does not fit into memory. Use a "
                     "smaller expansion_size."
                 ) from error
-        return cls(projection, activation, in_features, clip, offsets)
+        return cls(projection, activation, in_features, clip, offsets, factor)
 
     @classmethod
     def fitted(cls, samples: Tensor, size: int, activation: str, seed: int) -> Expansion:
@@ -125,12 +135,15 @@ class Expansion:
     @property
     def size(self) -> int:
         """Width d of the expanded features."""
-        return self.in_features if self.projection is None else self.projection.shape[1]
+        units = self.in_features if self.projection is None else self.projection.shape[1]
+        return units + self.in_features if self.linear else units
 
     def __call__(self, X: Tensor) -> Tensor:
         """Expand rows of shape (n, in_features), in their own dtype and on their own device."""
         # Eq. (2): X_fe = f_act(X_cnn W_fe), where there is no bias
         rows = X if self.projection is None else ACTIVATIONS[self.activation](self.project(X))
+        if self.linear:
+            rows = torch.cat([self.linear * X, rows], dim=1)
         if self.clip_norm is not None:
             factors: Tensor = self.clip_norm / rows.norm(dim=1, keepdim=True)
             rows = rows * factors.clamp(max=1.0)
@@ -155,7 +168,8 @@ class Expansion:
             return 1.0
         if self._column_norm is None:
             # Several times as fast as norms by columns
-            self._column_norm = math.sqrt(float(self.projection.square().sum(dim=0).max()))
+            random = math.sqrt(float(self.projection.square().sum(dim=0).max()))
+            self._column_norm = max(random, self.linear)
         return self._column_norm
 
     def fingerprint(self) -> str:
@@ -168,6 +182,8 @@ class Expansion:
             digest.update(self.projection.numpy().tobytes())
         if self.bias is not None:
             digest.update(b"bias" + self.bias.numpy().tobytes())
+        if self.linear:
+            digest.update(f"linear {self.linear!r}".encode())
         if self.clip_norm is not None:
             digest.update(f"clip {self.clip_norm!r}".encode())
         return digest.hexdigest()

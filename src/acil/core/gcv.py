@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 import torch
+from scipy.linalg import lapack
 from torch import Tensor
 
 from acil.core.cholesky import Factor
+from acil.core.linalg import solve_lower
 from acil.core.sums import Sums
 from acil.errors import SingularMatrixError
 
@@ -20,25 +25,64 @@ _SAME = 1e-6
 #: A candidate is judged only if this share of the samples is left over by its degrees of freedom, and
 #: this share of Σ‖y‖² is not explained: below that the criterion is a ratio of small differences.
 _LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
+#: Degrees of freedom of discriminants for each sample that counts; see `most_freedom`.
+BALANCED_FREEDOM = 1 / 3
+#: Samples, as a share of the dimensions, that are few enough to go into a basis of them.
+_FEW = 1 / 3
+#: Criterion and degrees of freedom of a γ.
+Judge = Callable[[float], tuple[float, float]]
+#: What rounding may add to degrees of freedom, and half decades in which γ is raised for them.
+_SAME_FREEDOM, _RAISED = 1e-6, 16
 
 
-def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0) -> float:
+def most_freedom(weights: Tensor, share: float) -> float:
+    """Return the most degrees of freedom for classes of these weights: of their numbers of samples.
+
+    Means of C classes with n_c samples are as uncertain, on average, as those of C classes that share
+    C² / Σ 1 / n_c samples equally. Two samples of a new class make this few, however many there are of
+    others: more freedom than a ``share`` of it fits what only the others have shown.
+    """
+    present = weights[weights > 0].double()
+    return len(present) + share * len(present) ** 2 / float((1 / present).sum())
+
+
+def choose_gamma(sums: Sums, intercept: bool, least: float = 0.0, most: float = math.inf) -> float:
     """Return the candidate in ``GRID`` that is best by `criterion`; trace / d if none can be judged.
 
-    It depends on the sums alone and takes at most eight factorizations: of every fourth candidate, then
-    of the neighbours of the best. Candidates below ``least`` are left out.
+    It depends on the sums alone. Of many samples it takes at most eight factorizations: of every fourth
+    candidate, then of the neighbours of the best. Candidates below ``least`` are left out. If the best
+    has more than ``most`` degrees of freedom, it is raised by half decades until it has not.
     """
-    unit, seen = float(sums.gram.diagonal().mean()), dict[int, float]()
+    unit = float(sums.gram.diagonal().mean())
     if not math.isfinite(unit):
         raise SingularMatrixError(
             "No gamma can be chosen: the squares of the features add up to more than a number can hold. "
             "Scale the features and learn again."
         )
+    judge = cache(_judge(sums, intercept))
+    best = _best_of_all(unit, judge, least)
+    if most >= min(len(sums.moment) + intercept, sums.n_samples):
+        return best
+
+    def few_enough(step: int) -> bool:
+        return judge(best * 10 ** (step / 2))[1] <= most * (1 + _SAME_FREEDOM)
+
+    if few_enough(0):
+        return best
+    too_low, enough = 0, _RAISED
+    while enough - too_low > 1:
+        step = (too_low + enough) // 2
+        too_low, enough = (too_low, step) if few_enough(step) else (step, enough)
+    return best * 10 ** (enough / 2)
+
+
+def _best_of_all(unit: float, judge: Judge, least: float) -> float:
+    seen = dict[int, float]()
 
     def try_candidate(index: int) -> None:
         if 0 <= index < len(GRID) and index not in seen:
             gamma = GRID[index] * unit
-            seen[index] = criterion(sums, gamma, intercept) if gamma >= least else math.inf
+            seen[index] = judge(gamma)[0] if gamma >= least else math.inf
 
     for index in range(0, len(GRID), 4):
         try_candidate(index)
@@ -71,18 +115,84 @@ def criterion(sums: Sums, gamma: float, intercept: bool) -> float:
         \mathrm{tr} H = d - γ \, \mathrm{tr} R, \qquad
         \mathrm{RSS} = Σ‖y‖² - \mathrm{tr}(Wᵀ \mathrm{moment}) - γ‖W‖².
     """
-    n = sums.total_weight
+    return _judged(sums, gamma, intercept)[0]
+
+
+def _judge(sums: Sums, intercept: bool) -> Judge:
+    """Return what gives `criterion` and tr H of any γ."""
+    d, gram = len(sums.moment), sums.gram
+    if gram.device.type == "cpu" and gram.dtype == torch.float64 and sums.n_samples < d * _FEW:
+        return _Reduced.of(sums, intercept).judged
+    return lambda gamma: _judged(sums, gamma, intercept)
+
+
+def _judged(sums: Sums, gamma: float, intercept: bool) -> tuple[float, float]:
     try:
         factor = Factor(sums, gamma, intercept, sums.moment.dtype)
     except SingularMatrixError:
-        return math.inf
+        return math.inf, math.inf
     coef = factor.solve(right_hand_side(sums, intercept))
     rss = float(residual_squares(coef, sums, gamma, intercept).sum())
-    left = n - degrees_of_freedom(factor, gamma, overwrite=True)
-    if left < _LEAST_LEFT * n or rss < _LEAST_RESIDUAL * float(sums.target_squares.sum()):
+    freedom = degrees_of_freedom(factor, gamma, overwrite=True)
+    return _expected(rss, freedom, sums.total_weight, float(sums.target_squares.sum())), freedom
+
+
+def _expected(rss: float, freedom: float, n: float, squares: float) -> float:
+    left = n - freedom
+    if not (left >= _LEAST_LEFT * n and rss >= _LEAST_RESIDUAL * squares):
         return math.inf
     # Weights may be so large that their square overflows.
     return n / left * (rss / left)
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """Sums of far fewer samples than dimensions, in a basis of what these samples span.
+
+    Notes
+    -----
+    With gram = L Lᵀ, L of as many columns as the rank, and moment = L T, all that the criterion needs of
+    (gram + γI)⁻¹ moment = L (LᵀL + γI)⁻¹ T follows from the eigenvalues λ of LᵀL and T in their basis.
+    With an intercept, gram and moment are centred.
+    """
+
+    eigenvalues: Tensor
+    squares: Tensor  # of T, added up over the targets
+    least: float  # γ that is beyond rounding
+    n: float
+    target_squares: float
+    explained: float  # by the intercepts
+    intercept: bool
+
+    @classmethod
+    def of(cls, sums: Sums, intercept: bool) -> _Reduced:
+        gram, moment, n, explained = sums.gram.tril(), sums.moment, sums.total_weight, 0.0
+        least = math.sqrt(len(gram)) * torch.finfo(gram.dtype).eps * float(gram.diagonal().max())
+        if intercept:
+            mean = sums.total / n
+            gram.addr_(sums.total, mean, alpha=-1)
+            moment = torch.addr(moment, mean, sums.target_total.to(moment), alpha=-1)
+            explained = float(sums.target_total.square().sum()) / n
+        lower, places, rank, _ = lapack.dpstrf(gram.numpy(), lower=1)
+        L = torch.from_numpy(lower[:, :rank]).tril()
+        T = solve_lower(L[:rank], moment[torch.from_numpy(places[:rank] - 1).long()])
+        eigenvalues, basis = torch.linalg.eigh(L.mT @ L)
+        squares = (basis.mT @ T).square().sum(dim=1)
+        targets = float(sums.target_squares.sum())
+        return cls(eigenvalues.clamp(min=0), squares, least, n, targets, explained, intercept)
+
+    def judged(self, gamma: float) -> tuple[float, float]:
+        """Return what `_judged` does."""
+        if gamma <= self.least:
+            return math.inf, math.inf
+        shares = self.eigenvalues / (self.eigenvalues + gamma)
+        # MᵀW + γ ‖W‖² with M = L T
+        fitted = float((shares * (1 + gamma / (self.eigenvalues + gamma))) @ self.squares)
+        rss, freedom = (
+            self.target_squares - self.explained - fitted,
+            float(shares.sum()) + self.intercept,
+        )
+        return _expected(rss, freedom, self.n, self.target_squares), freedom
 
 
 def degrees_of_freedom(factor: Factor, gamma: float, overwrite: bool = False) -> float:

@@ -18,7 +18,7 @@ from acil.core.cholesky import cholesky_
 from acil.core.exchange import ModelSums, Origin, both_ledgers
 from acil.core.exchange import joined as joined_calibration
 from acil.core.expansion import MEASURED, AnalyticModel, Expansion
-from acil.core.gcv import GRID
+from acil.core.gcv import BALANCED_FREEDOM, GRID
 from acil.core.inputs import (
     Labels,
     Rows,
@@ -107,11 +107,14 @@ class Learnt:
         device = resolve_device(settings["device"], settings["dtype"])
         norm, gamma = settings["clip_norm"], settings["gamma"]
         scores, bias = scores_of(settings), settings["expansion_bias"]
+        # Features that come and go have no units of their own, and would be most of a clipped row.
+        linear = bias == "auto" and scores == "discriminant" and names is None and norm is None
         if bias == "auto":
             # Where features have no scale of ours, and scores are the paper's, there is none.
             bias = 0.0 if scaling is None and scores == "ridge" else _BIAS
             bias *= 1.0 if scaling is None else math.sqrt(n_features)
         size, kind = settings["expansion_size"], settings["activation"]
+        linear &= size is not None and kind != "identity" and 2 * n_features <= size
         if expansion is None and size is not None and kind in FITTED:
             if first is None or names is not None:
                 raise UnsupportedError(
@@ -131,6 +134,7 @@ class Learnt:
                 seed,
                 None if norm is None else float(norm),
                 float(bias),
+                linear,
             )
             if names is not None:
                 expansion = expansion.widened(names, seed)
@@ -141,7 +145,8 @@ class Learnt:
             sums = Sums(expansion.size, 0, precision.sums, device)
             # Discriminants are the same without, but for rounding of what all samples have in common.
             intercept = settings["fit_intercept"] or scores == "discriminant"
-            head = Ridge(sums, precision, None if gamma == "auto" else float(gamma), intercept)
+            freedom = BALANCED_FREEDOM if scores == "discriminant" else None
+            head = Ridge(sums, precision, None if gamma == "auto" else float(gamma), intercept, freedom)
         mixer = mixer_of(scores, settings["class_balance"])
         calibration = Calibration.empty() if scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)
@@ -445,6 +450,7 @@ class Learnt:
             parameters=self.in_force(settings),
             projection=array(expansion.projection) if projection else None,
             bias=array(expansion.bias) if projection else None,
+            linear=expansion.linear if projection else 0.0,
             feature_names=origin.feature_names,
             backbone=backbone,
             clipped=self.clipped and expansion.clip_norm is not None,
@@ -460,7 +466,8 @@ class Learnt:
             if len(self.classes):
                 require_not_private(given.release)
             intercept = ridge.intercept and not self.is_discriminant  # as `privatize` makes them
-            head = Ridge(sums.moved_to(self.model.device), ridge.precision, ridge.gamma, intercept)
+            sums = sums.moved_to(self.model.device)
+            head = Ridge(sums, ridge.precision, ridge.gamma, intercept, ridge.freedom)
             mixer = released if self.is_discriminant else self.model.mixer
             model = AnalyticModel(self.model.expansion, head, self.model.device, mixer)
             calibration = self.calibration and self.calibration.merged(None)
@@ -490,7 +497,7 @@ def empty_for(settings: Mapping[str, Any], sums: ModelSums) -> Learnt:
         if not (right and same and all(p is None or p.dtype == torch.float32 for p in parts)):
             raise InputError("The sums' projection and bias must be float32 and fit each other.")
         activation, norm = settings["activation"], settings["clip_norm"]
-        expansion = Expansion(parts[0], activation, sums.n_features, norm, parts[1])
+        expansion = Expansion(parts[0], activation, sums.n_features, norm, parts[1], sums.linear)
     scaling = given_scaling(settings)
     if scaling is None and settings["standardize"] is not False:
         scaling = given_scaling(sums.parameters)

@@ -43,6 +43,8 @@ class Solution:
     factor: Factor | None = None
     #: Whether the weights were corrected for samples that came after the factorization.
     corrected: bool = False
+    #: Most degrees of freedom that γ was chosen for.
+    freedom: float = math.inf
 
 
 class Ridge:
@@ -50,14 +52,22 @@ class Ridge:
 
     Learning, forgetting and merging return another object, which has taken over the matrix of the sums:
     the former one then has nothing but the weights it was solved for. What an object does to itself is
-    to solve, and to add samples that wait to the sums. If γ is None, every solution chooses it anew.
+    to solve, and to add samples that wait to the sums. If γ is None, every solution chooses it anew,
+    with ``freedom`` as the share of `gcv.most_freedom`.
     """
 
     solver = "gram"
 
-    def __init__(self, sums: Sums, precision: Precision, gamma: float | None, intercept: bool) -> None:
+    def __init__(
+        self,
+        sums: Sums,
+        precision: Precision,
+        gamma: float | None,
+        intercept: bool,
+        freedom: float | None = None,
+    ) -> None:
         self.sums, self.precision = sums, precision
-        self.gamma, self.intercept = gamma, intercept
+        self.gamma, self.intercept, self.freedom = gamma, intercept, freedom
         self.solution: Solution | None = None
         #: Recent samples: to add many to the sums at once takes little more than to add one.
         self._waiting: tuple[Block, ...] = ()
@@ -125,7 +135,7 @@ class Ridge:
             last, new.solution, new._kept = self.solution or self._kept, None, None
             slow = len(self.sums.moment) >= _SLOW_CHOICE
             if slow and last is not None and n_rows <= few and not self._is_due(last, n_rows):
-                new._kept = Solution(last.gamma, last.coef[:0], last.n_samples)
+                new._kept = replace(last, coef=last.coef[:0], factor=None)
         waiting = self.latest.n_samples - self.sums.n_samples
         if n_rows + waiting <= few:
             for rows, columns, weights in blocks:
@@ -134,6 +144,11 @@ class Ridge:
         else:
             new._products = None
             new._write(lambda sums: sums.add(chain(joined(new._waiting), new._correcting(blocks))))
+        # Now that it is known which classes the rows are of
+        if new.solution is not None and new._is_due(new.solution):
+            new.solution = None
+        if new._kept is not None and new._is_due(new._kept):
+            new._kept = None
         return new
 
     def forget(self, blocks: Iterable[Block], declared: Tensor) -> tuple[Ridge, Tensor]:
@@ -194,7 +209,7 @@ class Ridge:
         if candidates is None:
             coarse = self.precision.products == torch.float32
             least = self._largest_eigenvalue() * 1.1 / _MAX_FLOAT32_CONDITION if coarse else 0.0
-            return gcv.choose_gamma(self.sums, self.intercept, least)
+            return gcv.choose_gamma(self.sums, self.intercept, least, self.most_freedom())
         found = [(gcv.criterion(self.sums, g, self.intercept), g) for g in candidates.tolist()]
         if not math.isfinite(min(found)[0]):
             raise InputError(
@@ -223,9 +238,11 @@ class Ridge:
                 raise
             self._kept = None
             return self.solve()  # samples that came since need a larger γ
-        # A former γ is due for another choice when it was before.
-        self.solution = replace(solution, n_samples=like.n_samples) if like else solution
-        return self.solution
+        solution = replace(solution, freedom=self.most_freedom())
+        if like is not None:  # a former γ is due for another choice when it was before
+            solution = replace(solution, n_samples=like.n_samples, freedom=like.freedom)
+        self.solution = solution
+        return solution
 
     def solved(self) -> Solution:
         """Return the solution; solve if there is none."""
@@ -343,9 +360,22 @@ class Ridge:
         due = self._is_due(solution, n_rows)
         return not due and solution.factor.worth_correcting(n_rows, len(self.sums.counts))
 
-    def _is_due(self, solution: Solution, n_rows: int) -> bool:
-        """Say whether γ, chosen for half of the samples with these, is due for another choice."""
-        return self.gamma is None and self.latest.n_samples + n_rows > 2 * solution.n_samples
+    def most_freedom(self) -> float:
+        """Return the most degrees of freedom that a choice of γ may leave."""
+        weights = self.latest.target_total
+        if self.freedom is None or not bool((weights > 0).any()):
+            return math.inf
+        return gcv.most_freedom(weights, self.freedom)
+
+    def _is_due(self, solution: Solution, n_rows: int = 0) -> bool:
+        """Say whether γ, chosen for other samples than with these, is due for another choice."""
+        if self.gamma is not None:
+            return False
+        if self.latest.n_samples + n_rows > 2 * solution.n_samples:
+            return True
+        d = len(self.sums.moment)
+        now, then = min(self.most_freedom(), d), min(solution.freedom, d)
+        return not then / 2 <= now <= then * 2
 
     def _correcting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield blocks after correcting factor and weights for them, as long as that is possible."""

@@ -251,9 +251,10 @@ class Discriminant:
         U = ridge.coefficients()[0][:, self.present.to(ridge.sums.moment.device)]
         # S⁻¹ = A⁻¹ + U (I − K)⁻¹ Uᵀ
         inner = (self.inverse / torch.outer(self.n, self.n).sqrt()).to(U)
-        return self.sensitivity * ridge.condition(
+        found = self.sensitivity * ridge.condition(
             lambda block: (U @ (inner @ (U.T @ block.to(U)))).to(block)
         )
+        return math.inf if math.isnan(found) else found  # of sums of an edited file
 
     def weights(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the square map from ridge weights to those that score, and intercepts.

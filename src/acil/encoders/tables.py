@@ -191,7 +191,7 @@ def _is_number(cell: Any) -> bool:
 def _numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     try:
         if column.dtype.kind == "U":
-            column = np.where(column == "", "nan", column)  # the row of an empty cell is told
+            column = np.where(column == "", "nan", column)  # the row of an empty cell is reported
         return column.astype(np.float32)
     except ValueError:
         cells = enumerate(column.tolist(), start=1)

@@ -171,13 +171,13 @@ class Classifier(ABC):
         start = time.perf_counter()
         sources, names, skipped = self._given(source, labels, skip_bad)
         embedder = self.embedder
-        found = self._embedded(sources, skip_bad, progress)
+        embedded = self._embedded(sources, skip_bad, progress)
         return Samples(
-            found.features.numpy(),
-            np.array([names[i] for i in found.kept], dtype=np.str_),
-            tuple(found.digests),
-            tuple(self._called(sources[i], i) for i in found.kept),
-            (*skipped, *found.bad.values()),
+            embedded.features.numpy(),
+            np.array([names[i] for i in embedded.kept], dtype=np.str_),
+            tuple(embedded.digests),
+            tuple(self._called(sources[i], i) for i in embedded.kept),
+            (*skipped, *embedded.bad.values()),
             embedder.identity,
             self.source,
             time.perf_counter() - start,
@@ -210,12 +210,14 @@ class Classifier(ABC):
                 require_identity(samples.identity, before.identity)
             places = tracker.repeated(samples.digests)
             repeated = tuple(samples.images[i] for i in places)
-            given, samples = samples, samples.without(places)
-            kept = dict(zip(samples.digests, samples.images, strict=True))
-            pairs = ((given.images[i], kept.get(given.digests[i])) for i in places)
+            all_samples, samples = samples, samples.without(places)
+            learnt_images = dict(zip(samples.digests, samples.images, strict=True))
+            pairs = ((all_samples.images[i], learnt_images.get(all_samples.digests[i])) for i in places)
             twins = tuple((image, twin) for image, twin in pairs if twin is not None)
             tracker = tracker.with_added(samples.digests, samples.names)
-            misplaced = tuple(given.images[i] for i in tracker.misplaced(given.digests, given.names))
+            misplaced = tuple(
+                all_samples.images[i] for i in tracker.misplaced(all_samples.digests, all_samples.names)
+            )
             if before is not None and not samples.digests:
                 seconds = samples.seconds
                 return Report({}, before.totals, samples.skipped, repeated, misplaced, seconds)
@@ -261,11 +263,11 @@ class Classifier(ABC):
             head = before.copy_head()
             head.forget(samples.rows_for(head), samples.labels_for(head))
             after = tracker.without(samples.digests, samples.names)
-            if left := after.known(samples.digests):
+            if remaining := after.known(samples.digests):
                 logger.warning(
                     "%d of these %ss had been learnt twice, by models that were merged: one copy of "
                     "each is left. Forget them once more.",
-                    *(left, self.thing),
+                    *(remaining, self.thing),
                 )
             return self._replace(head, after, samples, start)
 
@@ -385,7 +387,7 @@ class Classifier(ABC):
         unknown_above: float | None,
         progress: Progress | None,
         skip_bad: bool,
-        given: Sequence[str] | None,
+        names_given: Sequence[str] | None,
     ) -> list[Prediction]:
         """Classify samples, of which these are said to be the true classes."""
         if top < 1:
@@ -394,19 +396,19 @@ class Classifier(ABC):
         if isinstance(sources, Samples):
             require_identity(sources.identity, snapshot.identity)
             rows = sources.rows_for(snapshot.head)
-            return snapshot.classify(rows, sources.images, top, unknown_above, given)
+            return snapshot.classify(rows, sources.images, top, unknown_above, names_given)
         self._require_list(sources)
         # First, because it says what is wrong with the network
         self.embedder  # noqa: B018
-        found = self._embedded(sources, skip_bad, progress)
-        names = [self._called(sources[i], i) for i in found.kept]
-        kept = None if given is None else [given[i] for i in found.kept]
-        answers = snapshot.classify(found.features.numpy(), names, top, unknown_above, kept)
-        by_place = dict(zip(found.kept, answers, strict=True))
+        embedded = self._embedded(sources, skip_bad, progress)
+        names = [self._called(sources[i], i) for i in embedded.kept]
+        readable_names = None if names_given is None else [names_given[i] for i in embedded.kept]
+        answers = snapshot.classify(embedded.features.numpy(), names, top, unknown_above, readable_names)
+        by_place = dict(zip(embedded.kept, answers, strict=True))
         return [
             by_place.get(i)
             or Prediction(
-                *(self._called(source, i), "", False, (), None, found.bad.get(i)), thing=self.thing
+                *(self._called(source, i), "", False, (), None, embedded.bad.get(i)), thing=self.thing
             )
             for i, source in enumerate(sources)
         ]

@@ -151,7 +151,7 @@ class _Head(nn.Module):
         self.bias = None if model.expansion.bias is None else _constant(model.expansion.bias)
         scaling = learnt_of(clf).scaling
         self.scaling = None if scaling is None else _constant(scaling)
-        self._clip_norm = model.expansion.clip_norm
+        self._clip_norm, self._linear = model.expansion.clip_norm, model.expansion.linear
         self.coef = _constant(torch.from_numpy(clf.coef_).mT)
         self.intercept = _constant(torch.from_numpy(clf.intercept_))
         self._temperature = clf.temperature_
@@ -162,8 +162,9 @@ class _Head(nn.Module):
         if self.scaling is not None:
             rows = (rows - self.scaling[0]) / self.scaling[1]
         if self.projection is not None:
-            rows = rows @ self.projection
-            rows = _ACTIVATIONS[self._activation](rows if self.bias is None else rows + self.bias)
+            units = rows @ self.projection
+            units = _ACTIVATIONS[self._activation](units if self.bias is None else units + self.bias)
+            rows = torch.cat([self._linear * rows, units], dim=1) if self._linear else units
         if self._clip_norm is not None:
             rows = rows * (self._clip_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
         scores = rows @ self.coef + self.intercept
@@ -308,14 +309,14 @@ def _compare(
 ) -> float:
     """Return the largest difference of scores; raise if it is too large."""
     session = open_session(content, "exported")
-    found = np.concatenate([session.run(["scores"], run)[0] for run in runs]).astype(np.float64)
+    scores = np.concatenate([session.run(["scores"], run)[0] for run in runs]).astype(np.float64)
     model = learnt_of(clf).model
     rows = features.to(device=model.device, dtype=model.precision.products)
     expected = torch.cat(list(model.scores([rows], model.weights()))).cpu().double().numpy()
     # So classes are the same, but for two whose scores are closer than twice the difference.
     # The only class there is may have the score 1 for every image.
     spread = min(1, np.ptp(expected)) if len(clf.classes_) > 1 else 1
-    difference, allowed = float(np.abs(found - expected).max()), tolerance * spread
+    difference, allowed = float(np.abs(scores - expected).max()), tolerance * spread
     if not difference <= allowed:
         condition = "not known"
         with contextlib.suppress(UnsupportedError):

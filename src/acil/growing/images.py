@@ -41,8 +41,8 @@ class ImageClassifier(Classifier):
     gamma : float or "auto", default="auto"
         Ridge strength γ; ``"auto"`` chooses it from the sums, see `ACILClassifier`.
     track : bool, default=True
-        Keep a salted hash of each image, and of its class: an image that comes again is left out, and
-        one never learnt, or learnt as another class, cannot be forgotten. Whoever has the model and an
+        Keep a salted hash of each image, and of its class: duplicates are skipped, and an image
+        never learnt, or learnt as another class, cannot be forgotten. Whoever has the model and an
         image can then tell whether it was learnt; with False, no hash is kept.
     random_state : int, default=0
         Seed of the expansion.
@@ -121,7 +121,7 @@ class ImageClassifier(Classifier):
     def _given(
         self, source: Given, labels: str | Sequence[str] | None, skip_bad: bool
     ) -> tuple[list[Source], list[str], list[str]]:
-        # Images that cannot be read are told when they are.
+        # Images that cannot be read are reported when they are.
         return *images_and_labels(source, labels), []
 
     def _require_list(self, sources: object) -> None:

@@ -376,9 +376,9 @@ def _last(history: Sequence[Entry]) -> int | None:
 def signature_of(path: Path) -> Signature | None:
     """Return what identifies the present version of a file; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ModelFileError(f"Cannot look at {path}: {error.strerror}.") from error
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -31,14 +31,14 @@ _BINS = np.linspace(0, 1, 11)
 _THRESHOLDS = np.geomspace(0.2, 5.0, 61)
 
 
-def write_report(found: Evaluation, path: str | os.PathLike[str], name: str = "") -> None:
+def write_report(evaluation: Evaluation, path: str | os.PathLike[str], name: str = "") -> None:
     """Write the page about an evaluation, whole or not at all, for its owner alone (mode 600)."""
-    page = render(found, name)
+    page = render(evaluation, name)
     with replacing(path, mode=0o600) as draft:
         draft.write_text(page, encoding="utf-8")
 
 
-def render(found: Evaluation, name: str = "") -> str:
+def render(evaluation: Evaluation, name: str = "") -> str:
     """Return the page as HTML; ``name`` says which model it is about."""
     from jinja2 import Environment, StrictUndefined
 
@@ -49,9 +49,13 @@ def render(found: Evaluation, name: str = "") -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(place.joinpath("report.html").read_text(encoding="utf-8"))
-    content = _content(found)
+    content = _content(evaluation)
     return template.render(
-        name=name or "this model", style=Markup(style), style_hash=digest, found=found, **content
+        name=name or "this model",
+        style=Markup(style),
+        style_hash=digest,
+        evaluation=evaluation,
+        **content,
     )
 
 
@@ -63,7 +67,7 @@ class _Card:
     picture: str | None  # base64 of a JPEG
     text: str | None
     truth: str
-    found: Prediction
+    prediction: Prediction
 
 
 @dataclass(frozen=True)
@@ -84,15 +88,15 @@ class _Class:
 class _Cards:
     """Makes cards, and counts those that show something of a sample."""
 
-    def __init__(self, found: Evaluation) -> None:
-        self._shown = found.shown
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._shown = evaluation.shown
         self._made: dict[str, str | bytes | None] = {}
 
     def __call__(self, pairs: Iterable[tuple[str, Prediction]]) -> list[_Card]:
-        return [self._card(truth, found) for truth, found in pairs]
+        return [self._card(truth, prediction) for truth, prediction in pairs]
 
-    def _card(self, truth: str, found: Prediction) -> _Card:
-        name = found.image
+    def _card(self, truth: str, prediction: Prediction) -> _Card:
+        name = prediction.image
         if name not in self._made:
             try:
                 self._made[name] = None if self._shown is None else self._shown(name)
@@ -101,7 +105,7 @@ class _Cards:
         made = self._made[name]
         picture = base64.b64encode(made).decode() if isinstance(made, bytes) else None
         text = _cut(made) if isinstance(made, str) else None
-        return _Card(_cut(name), picture, text, truth, found)
+        return _Card(_cut(name), picture, text, truth, prediction)
 
     @property
     def pictures(self) -> int:
@@ -117,17 +121,17 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LETTERS else f"{text[:_LETTERS]}…"
 
 
-def _content(found: Evaluation) -> dict[str, Any]:
+def _content(evaluation: Evaluation) -> dict[str, Any]:
     """Return what the page is made of."""
-    cards = _Cards(found)
-    learnt = [*found.wrong, *found.right]
-    classes = _classes(found)
-    pairs = _pairs(found, cards)
-    shown = _order(found.confusion)
-    names = [found.classes[i] for i in shown]
+    cards = _Cards(evaluation)
+    learnt = [*evaluation.wrong, *evaluation.right]
+    classes = _classes(evaluation)
+    pairs = _pairs(evaluation, cards)
+    shown = _order(evaluation.confusion)
+    names = [evaluation.classes[i] for i in shown]
     at = {int(i): k for k, i in enumerate(shown)}
     bins = _bins(learnt)
-    first = found.wrong[: int(np.ceil(_LISTED * found.images))]
+    first = evaluation.wrong[: int(np.ceil(_LISTED * evaluation.images))]
     listed = [_cut(prediction.image) for _, prediction in first]
     doubtful = sorted(learnt, key=lambda pair: -pair[1].closeness)[:_DOUBTFUL]
     content = {
@@ -137,35 +141,35 @@ def _content(found: Evaluation) -> dict[str, Any]:
         "balanced": 100 * float(np.mean([c.recall for c in classes])),
         "pairs": pairs,
         "matrix": charts.matrix(
-            found.confusion[np.ix_(shown, shown)],
+            evaluation.confusion[np.ix_(shown, shown)],
             names,
             [(at[p["row"]], at[p["column"]]) for p in pairs],
         ),
         "sorted": len(shown) > charts.FEW,
         "reliability": charts.reliability(bins),
-        "off": 100 * sum(n * abs(p - share) for p, share, n in bins) / found.images,
+        "off": 100 * sum(n * abs(p - share) for p, share, n in bins) / evaluation.images,
         "doubtful": cards(doubtful),
-        "mislabelled": cards(found.wrong[:_MISLABELLED]),
+        "mislabelled": cards(evaluation.wrong[:_MISLABELLED]),
         "listed": listed,
-        "novelty": _novelty(found),
-        "unknown": sum(found.unknown.values()),
+        "novelty": _novelty(evaluation),
+        "unknown": sum(evaluation.unknown.values()),
     }
     return {**content, "pictures": cards.pictures, "texts": cards.texts}
 
 
-def _classes(found: Evaluation) -> list[_Class]:
+def _classes(evaluation: Evaluation) -> list[_Class]:
     """Return the classes that have samples, the worst first."""
     made = []
-    for i, row in enumerate(found.confusion):
+    for i, row in enumerate(evaluation.confusion):
         samples, right = int(row.sum()), int(row[i])
         if not samples:
             continue
         others = row.copy()
         others[i] = 0
         most = int(others.argmax())
-        instead = f"{found.classes[most]} ({others[most]:,})" if others[most] else ""
-        name = found.classes[i]
-        made.append(_Class(name, right, samples, found.unknown.get(name, 0), instead))
+        instead = f"{evaluation.classes[most]} ({others[most]:,})" if others[most] else ""
+        name = evaluation.classes[i]
+        made.append(_Class(name, right, samples, evaluation.unknown.get(name, 0), instead))
     return sorted(made, key=lambda c: (c.recall, -c.samples))
 
 
@@ -178,23 +182,23 @@ def confused(confusion: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(zip(rows[order].tolist(), columns[order].tolist(), strict=True))
 
 
-def _pairs(found: Evaluation, cards: _Cards) -> list[dict[str, Any]]:
+def _pairs(evaluation: Evaluation, cards: _Cards) -> list[dict[str, Any]]:
     """Return the pairs most often confused, with examples of either side."""
-    totals = found.confusion.sum(axis=1)
+    totals = evaluation.confusion.sum(axis=1)
     pairs = []
-    for row, column in confused(found.confusion)[:_PAIRS]:
-        truth, named = found.classes[row], found.classes[column]
-        wrong = [(t, p) for t, p in found.wrong if t == truth and p.top[0][0] == named]
-        usual = [(t, p) for t, p in reversed(found.right) if t == named][:_EXAMPLES]
+    for row, column in confused(evaluation.confusion)[:_PAIRS]:
+        truth, named = evaluation.classes[row], evaluation.classes[column]
+        wrong = [(t, p) for t, p in evaluation.wrong if t == truth and p.top[0][0] == named]
+        usual = [(t, p) for t, p in reversed(evaluation.right) if t == named][:_EXAMPLES]
         pairs.append(
             {
                 "row": row,
                 "column": column,
                 "truth": truth,
                 "named": named,
-                "count": int(found.confusion[row, column]),
+                "count": int(evaluation.confusion[row, column]),
                 "of": int(totals[row]),
-                "back": int(found.confusion[column, row]),
+                "back": int(evaluation.confusion[column, row]),
                 "wrong": cards(wrong[:_EXAMPLES]),
                 "usual": cards(usual),
             }
@@ -233,12 +237,12 @@ def _bins(learnt: list[tuple[str, Prediction]]) -> list[tuple[float, float, int]
     ]
 
 
-def _novelty(found: Evaluation) -> dict[str, Any] | None:
+def _novelty(evaluation: Evaluation) -> dict[str, Any] | None:
     """Return how many samples each threshold would call unknown; None if the model cannot tell."""
     groups = {
-        "learnt": [p.novelty for _, p in (*found.right, *found.wrong)],
-        "mistaken": [p.novelty for _, p in found.wrong],
-        "strange": [p.novelty for _, p in found.strange],
+        "learnt": [p.novelty for _, p in (*evaluation.right, *evaluation.wrong)],
+        "mistaken": [p.novelty for _, p in evaluation.wrong],
+        "strange": [p.novelty for _, p in evaluation.strange],
     }
     if None in groups["learnt"]:
         return None
@@ -249,13 +253,13 @@ def _novelty(found: Evaluation) -> dict[str, Any] | None:
         return shares
 
     curves = [(kind, above(_THRESHOLDS, group)) for kind, group in values.items()]
-    few = np.array(sorted({0.5, 0.75, 1.0, 1.5, 2.0, found.unknown_above or 1.0}))
+    few = np.array(sorted({0.5, 0.75, 1.0, 1.5, 2.0, evaluation.unknown_above or 1.0}))
     columns = {kind: 100 * above(few, group) for kind, group in values.items()}
     rows = [
         {"at": x, **{kind: column[i] for kind, column in columns.items()}} for i, x in enumerate(few)
     ]
     return {
         "kinds": list(values),
-        "chart": charts.curves(_THRESHOLDS, curves, found.unknown_above),
+        "chart": charts.curves(_THRESHOLDS, curves, evaluation.unknown_above),
         "rows": rows,
     }

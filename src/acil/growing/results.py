@@ -134,24 +134,29 @@ class Evaluation:
         """
         readable = [pair for pair in zip(names, predictions, strict=True) if pair[1].error is None]
         place = {name: column for column, name in enumerate(classes)}
-        learnt = [(name, found) for name, found in readable if name in place]
-        others = [(name, found) for name, found in readable if name not in place]
+        learnt = [(name, prediction) for name, prediction in readable if name in place]
+        others = [(name, prediction) for name, prediction in readable if name not in place]
         if not learnt:
             raise InputError("No image of a class that was learnt can be read. Give other images.")
         confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
-        for name, found in learnt:
-            confusion[place[name], place[found.top[0][0]]] += 1
+        for name, prediction in learnt:
+            confusion[place[name], place[prediction.top[0][0]]] += 1
         doubtful = sorted(learnt, key=lambda pair: pair[1].top[0][1])
         mislabelled = sorted(learnt, key=lambda pair: -pair[1].contradiction)
         return cls(
             tuple(classes),
             confusion,
-            counted(name for name, found in learnt if found.unknown),
+            counted(name for name, prediction in learnt if prediction.unknown),
             counted(name for name, _ in others),
-            sum(found.unknown for _, found in others),
-            tuple((name, found) for name, found in mislabelled if name != found.top[0][0]),
-            tuple((name, found) for name, found in doubtful if name == found.top[0][0]),
-            (*skipped, *(found.error for found in predictions if found.error is not None)),
+            sum(prediction.unknown for _, prediction in others),
+            tuple(
+                (name, prediction) for name, prediction in mislabelled if name != prediction.top[0][0]
+            ),
+            tuple((name, prediction) for name, prediction in doubtful if name == prediction.top[0][0]),
+            (
+                *skipped,
+                *(prediction.error for prediction in predictions if prediction.error is not None),
+            ),
             tuple(others),
             unknown_above,
             shown,
@@ -172,8 +177,8 @@ class Evaluation:
         """Where the accuracy of such images lies with a probability of 95 % (Wilson), in percent."""
         from scipy.stats import binomtest
 
-        found = binomtest(int(np.trace(self.confusion)), self.images).proportion_ci(method="wilson")
-        return 100.0 * float(found.low), 100.0 * float(found.high)
+        bounds = binomtest(int(np.trace(self.confusion)), self.images).proportion_ci(method="wilson")
+        return 100.0 * float(bounds.low), 100.0 * float(bounds.high)
 
     @property
     def per_class(self) -> dict[str, float]:
@@ -195,8 +200,8 @@ class Evaluation:
             "per_class": self.per_class,
             **values,
             "confusion": self.confusion.tolist(),
-            "wrong": [{"class": name, **found.to_dict()} for name, found in self.wrong],
-            "right": [{"class": name, **found.to_dict()} for name, found in self.right],
+            "wrong": [{"class": name, **prediction.to_dict()} for name, prediction in self.wrong],
+            "right": [{"class": name, **prediction.to_dict()} for name, prediction in self.right],
         }
 
     def to_html(self, path: str | os.PathLike[str], name: str = "") -> None:

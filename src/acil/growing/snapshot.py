@@ -377,7 +377,7 @@ class Snapshot:
         classes = head.classes_
         place = {str(name): column for column, name in enumerate(classes.tolist())}
         names = [""] * len(features) if given is None else given
-        found = []
+        predictions = []
         for image, row, columns, novelty, name in zip(
             images, probabilities, best, novelties, names, strict=True
         ):
@@ -386,8 +386,10 @@ class Snapshot:
             label = UNKNOWN if unknown else likeliest[0][0]
             share = float(row[place[name]]) if name in place else None
             thing = self.thing
-            found.append(Prediction(image, label, unknown, likeliest, novelty, given=share, thing=thing))
-        return found
+            predictions.append(
+                Prediction(image, label, unknown, likeliest, novelty, given=share, thing=thing)
+            )
+        return predictions
 
     def suggest(self, samples: Samples) -> list[Prediction]:
         """Return what the model says of samples that it has not learnt, the best to learn next first."""

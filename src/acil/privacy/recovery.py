@@ -54,7 +54,7 @@ def recover(gram: Tensor, moment: Tensor, n_samples: int, expansion: Expansion) 
     There are fewer samples than dimensions. Every row returned is one that the sums confirm: it lies in
     their range, has the form of an expanded row, and belongs to one class and no other.
     """
-    d = len(gram)
+    d, linear = len(gram), linear_units(expansion)
     values, vectors = _largest(gram, min(n_samples + 8, d))
     rank = n_samples
     rounding = abs(float(values[rank] / values[rank - 1]))  # noise has no fall
@@ -76,13 +76,13 @@ def recover(gram: Tensor, moment: Tensor, n_samples: int, expansion: Expansion) 
         if rest.shape[1] == 1:
             q, failures = rest[:, 0], PATIENCE
         else:
-            q = alone.pop() if alone else find(basis, rest, generator)
+            q = alone.pop() if alone else find(basis[linear:], rest, generator)
         column = None if q is None else _class_of(q @ classes)
         if q is None or column is None:
             failures += 1
             continue
         row = basis @ q
-        rows.append(row * torch.sign(row.sum()))
+        rows.append(row * torch.sign(row[linear:].sum()))
         columns.append(column)
         # What is left is orthogonal to what was found.
         rest = rest @ _complement(rest.T @ q)
@@ -98,6 +98,8 @@ def backbone_features(rows: Tensor, expansion: Expansion) -> Tensor | None:
     W, features = projection_of(expansion), []
     if W is None:
         return rows
+    if linear := linear_units(expansion):
+        return rows[:, :linear]
     W = W.to(rows)
     for row in rows:
         # x_j = zᵀ w_j for every active unit j
@@ -108,6 +110,11 @@ def backbone_features(rows: Tensor, expansion: Expansion) -> Tensor | None:
     z = torch.stack(features) if features else rows.new_zeros(0, len(W))
     # The bias tells the length, too.
     return z if expansion.bias is None else z[:, :-1] / z[:, -1:]
+
+
+def linear_units(expansion: Expansion) -> int:
+    """Return how many units, the first ones, are the features themselves."""
+    return expansion.in_features if expansion.linear else 0
 
 
 def projection_of(expansion: Expansion) -> Tensor | None:
@@ -129,7 +136,7 @@ def recover_from_weights(
     """
     _, values, right = torch.linalg.svd(after - before, full_matrices=False)
     rank = int((values > 1e-9 * float(after.norm())).sum())
-    W, n_classes = projection_of(expansion), before.shape[1]
+    W, n_classes, linear = projection_of(expansion), before.shape[1], linear_units(expansion)
     known = W is None or expansion.activation == "relu"
     if rank != 1 or not known or n_classes <= (expansion.in_features if W is None else len(W)):
         return rank, None
@@ -138,17 +145,21 @@ def recover_from_weights(
     target[int(v.argmax())] = 1.0
     if W is None:
         return rank, _solved(torch.cat([before, v.unsqueeze(0)]), target)[0]
-    W, generator = W.to(before), torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    if linear:
+        W = torch.cat([expansion.linear * torch.eye(len(W), linear).to(W), W], dim=1)
+    W = W.to(before)
+    always = torch.arange(W.shape[1]) < linear
     for _ in range(4 * PATIENCE):
         z = torch.randn(len(W), generator=generator, dtype=W.dtype)
         residual = 1.0
         for step in (0.1,) * 3 * _STEPS + (1.0,) * _STEPS:
             # With the active units as they are, the scores are linear in z.
-            scores = (W * ((z @ W) > 0)) @ before
+            scores = (W * (always | ((z @ W) > 0))) @ before
             better, residual = _solved(torch.cat([scores, v.unsqueeze(0)]), target)
             z = z + step * (better - z)
         if residual < 1e-6:
-            return rank, torch.relu(z @ W)
+            return rank, torch.where(always, z @ W, torch.relu(z @ W))
     return rank, None
 
 

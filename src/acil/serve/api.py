@@ -300,7 +300,7 @@ def create_app(service: Service) -> FastAPI:
     async def teach(request: Request, name: str) -> Changed:
         """Teach samples of a new class, or more of a known one; the model is saved before the answer.
 
-        Those that cannot be used are left out and told; if none can be used, it is a refusal.
+        Those that cannot be used are skipped and reported; if none can be used, it is a refusal.
         """
         return await changed(request, "learn", name)
 

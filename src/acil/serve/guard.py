@@ -72,13 +72,13 @@ class TokenCheck:
                 "There were too many wrong tokens. Wait before the next.",
                 {"Retry-After": str(int(until - now) + 1)},
             )
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         # Constant time: it must not reveal how much of the token is right.
-        same = secrets.compare_digest(given.strip().encode(), self._token.encode())
+        same = secrets.compare_digest(token.strip().encode(), self._token.encode())
         if scheme.lower() == "bearer" and same:
             self._wrong.pop(client, None)
             return
-        if given:
+        if token:
             count += 1
             wait = 0 if count < _FREE_GUESSES else 2 ** min(count - _FREE_GUESSES, _MAX_DOUBLINGS)
             self._wrong.pop(client, None)

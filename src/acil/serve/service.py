@@ -256,13 +256,13 @@ class Service:
         """Turn the items without a fault into samples of a class, and add the faults seen then."""
         places = [place for place in range(len(items)) if place not in faults]
         read = []
-        for place, found in zip(
+        for place, sample in zip(
             places, decode_all([items[place].content for place in places], self.kind.read), strict=True
         ):
-            if isinstance(found, InputError):
-                faults[place] = found
+            if isinstance(sample, InputError):
+                faults[place] = sample
             else:
-                read.append(found)
+                read.append(sample)
         if not read or (faults and action == "forget"):
             raise RefusedError(items, faults, self.kind.many)
         names = tuple(items[place].name for place in places if place not in faults)
@@ -340,10 +340,10 @@ class Service:
         """Return how a state does on the held-out samples, if there are any; the last is remembered."""
         if self._held_out is None:
             return None
-        found, revision = self._measured, None if published is None else published.revision
-        if found is None or found.revision != revision:
-            self._measured = found = Measured.of(self._held_out, published, self.kind.many)
-        return found
+        measured, revision = self._measured, None if published is None else published.revision
+        if measured is None or measured.revision != revision:
+            self._measured = measured = Measured.of(self._held_out, published, self.kind.many)
+        return measured
 
 
 @dataclass
@@ -426,15 +426,15 @@ def compared(before: Measured, after: Measured) -> dict[str, Any]:
 
     ``kept`` is over the classes known at both times; ``lost`` of these samples were right before only.
     """
-    kept = before.known & after.known
+    both = before.known & after.known
     return {
         "before": before.to_dict(),
         "after": after.to_dict(),
         "kept": {
-            "accuracy_before": _percent(before.right, kept),
-            "accuracy_after": _percent(after.right, kept),
-            before.many: int(kept.sum()),
-            "lost": int((kept & before.right & ~after.right).sum()),
+            "accuracy_before": _percent(before.right, both),
+            "accuracy_after": _percent(after.right, both),
+            before.many: int(both.sum()),
+            "lost": int((both & before.right & ~after.right).sum()),
         },
     }
 

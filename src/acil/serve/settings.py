@@ -76,9 +76,9 @@ class Settings:
     @property
     def names(self) -> tuple[str, ...]:
         """Host names that requests may use; a server on all addresses takes any IP address too."""
-        own = f"[{self.host}]" if ":" in self.host else self.host
+        address = f"[{self.host}]" if ":" in self.host else self.host
         local = LOOPBACK_NAMES if self.loopback or self.every_address else ()
-        return tuple(dict.fromkeys(name.lower() for name in (*local, own, *self.hosts)))
+        return tuple(dict.fromkeys(name.lower() for name in (*local, address, *self.hosts)))
 
     @property
     def loopback(self) -> bool:
@@ -98,8 +98,8 @@ def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the token from a file, or else from ``ACIL_TOKEN``; None if neither has one."""
     if path is None:
-        found = environment.get(TOKEN_VARIABLE)
-        return None if found is None else _checked(found.strip(), TOKEN_VARIABLE)
+        token = environment.get(TOKEN_VARIABLE)
+        return None if token is None else _checked(token.strip(), TOKEN_VARIABLE)
     try:
         if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             raise InputError(f"Others can read the token in {path}. Do: chmod 600 {path}")

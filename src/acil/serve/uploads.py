@@ -251,9 +251,9 @@ def _next_marker(content: bytes, position: int) -> int:
     """Return where the next marker of a JPEG is, or the end if there is none."""
     while position < len(content):
         # One byte more: a marker has two.
-        found = _JPEG_MARKER.search(content, position, position + _SEARCHED + 1)
-        if found is not None:
-            return found.start()
+        match = _JPEG_MARKER.search(content, position, position + _SEARCHED + 1)
+        if match is not None:
+            return match.start()
         position += _SEARCHED
     return len(content)
 

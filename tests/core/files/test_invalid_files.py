@@ -264,7 +264,7 @@ def test_classes_that_padded_to_the_longest_would_fill_the_memory_are_refused(he
 def test_every_key_is_needed(header):
     assert header.keys() == HEADER.keys()
     assert header["parameters"].keys() == PARAMETERS.keys()
-    for key in header.keys() - {"history", "gamma_samples"}:  # which files of before do not have
+    for key in header.keys() - {"history", "gamma_samples", "linear"}:  # which files of before lack
         rest = {name: value for name, value in header.items() if name != key}
         with pytest.raises(InvalidFileError, match=key.replace("_", ".")):
             parse_header(json.dumps(rest))

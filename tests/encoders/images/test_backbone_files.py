@@ -124,7 +124,7 @@ def test_damaged_files_are_refused_by_name(tmp_path):
         with pytest.raises(ModelFileError, match=r"b\.safetensors"):
             load_backbone(path)
     save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(ModelFileError, match="without the entry"):
+    with pytest.raises(ModelFileError, match="no entry 'acil_backbone'"):
         load_backbone(path)
     for absent in (tmp_path / "none", tmp_path):
         with pytest.raises(ModelFileError, match="Cannot read"):

@@ -272,7 +272,7 @@ def test_without_its_package_parquet_is_told(tmp_path, monkeypatch):
         ("t.csv", "text,label\n".encode("utf-16"), "UTF-16"),
         ("t.csv", b'"text\n', "first line"),
         ("t.docx", b"PK", "no table of texts"),
-        ("t.txt", b"hello", "no table of texts"),
+        ("t.docx", b"hello", "no table of texts"),
     ],
 )
 def test_files_that_are_no_tables_are_told(tmp_path, name, content, message):

@@ -248,6 +248,7 @@ HEADER: dict[str, Rule] = {
     "n_features": WIDTH,
     "feature_names": _or_none(_list_of(LABEL)),
     "size": WIDTH,
+    "linear": AMOUNT,
     **LEARNT,
     "scores": _one_of("ridge", "discriminant"),
     "standardize": TRUTH,
@@ -375,6 +376,7 @@ def parse_header(text: str) -> dict[str, Any]:
     # What earlier files do not have: without the first, γ is chosen again when more is learnt.
     header.setdefault("gamma_samples", 0)
     header.setdefault("history", [])
+    header.setdefault("linear", 0.0)
     check_header(header)
     return header
 
@@ -482,12 +484,15 @@ def is_balanced(class_balance: Any) -> bool:
 def check_layouts(header: Mapping[str, Any], layouts: Mapping[str, Layout]) -> None:
     """Raise `InvalidFileError` unless a file has the tensors that its header calls for."""
     d, classes = header["size"], len(header["classes"])
+    if header["linear"] and ("projection" not in layouts or d <= header["n_features"]):
+        raise InvalidFileError("'linear' belongs to an expansion that is wider than the features")
     sums = "F32" if header["dtype"] == "float32" else "F64"
     expected: dict[str, Layout] = {"coef": (sums, (classes, d)), "intercept": (sums, (classes,))}
     if "projection" in layouts:
-        expected["projection"] = ("F32", (header["n_features"], d))
+        units = d - header["n_features"] if header["linear"] else d
+        expected["projection"] = ("F32", (header["n_features"], units))
         if "bias" in layouts or header["activation"] in FITTED:
-            expected["bias"] = ("F32", (d,))
+            expected["bias"] = ("F32", (units,))
     if header["standardize"]:
         expected["scaling"] = ("F64", (2, header["n_features"]))
     if header["kind"] == "full":

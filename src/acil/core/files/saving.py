@@ -34,6 +34,7 @@ from acil.core.files.header import (
 )
 from acil.core.files.reading import MAX_HEADER_BYTES
 from acil.core.files.writing import write_tensors
+from acil.core.gcv import BALANCED_FREEDOM
 from acil.core.inputs import resolve_device
 from acil.core.linalg import mirror_, pack_lower, plain_torch, unpack_lower_
 from acil.core.model import Learnt, impossible, least_left
@@ -225,6 +226,7 @@ def _header(
         "feature_names": None if names is None else [str(name) for name in names],
         "size": model.expansion.size,
         "activation": model.expansion.activation,
+        "linear": model.expansion.linear,
         "solver": str(clf.solver) if isinstance(head, Frozen) else head.solver,
         "dtype": model.precision.name,
         "fit_intercept": head.intercept if isinstance(head, Ridge) else bool(clf.fit_intercept),
@@ -311,6 +313,7 @@ def _assembled(
         header["n_features"],
         header["clip_norm"],
         parts.get("bias"),
+        header["linear"],
     )
     if expansion.fingerprint() != header["fingerprint"]:
         raise InvalidFileError(
@@ -382,10 +385,13 @@ def _head(
     sums.total.copy_(parts["total"] if "total" in parts else sums.moment.sum(dim=1))
     sums.total_weight = float(header["total_weight"])
     sums.n_samples = int(counts.sum())
-    ridge = Ridge(sums, precision, None if header["gamma_chosen"] else gamma, header["fit_intercept"])
+    fixed = None if header["gamma_chosen"] else gamma
+    freedom = BALANCED_FREEDOM if header["scores"] == "discriminant" else None
+    ridge = Ridge(sums, precision, fixed, header["fit_intercept"], freedom)
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
-    ridge.solution = Solution(gamma, coef, n_samples=header["gamma_samples"])
+    samples, allowed = header["gamma_samples"], ridge.most_freedom()
+    ridge.solution = Solution(gamma, coef, samples, freedom=allowed)
     return ridge
 
 

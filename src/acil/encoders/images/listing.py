@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 #: One place of images, or several images.
 Given = str | os.PathLike[str] | Sequence[Source]
-#: A format that this build of Pillow lacks is told when the file is read.
+#: A format that this build of Pillow lacks is reported when the file is read.
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 ) | {".jp2", ".avif", ".heic", ".heif"}
@@ -215,7 +215,7 @@ def _is_image(name: str) -> bool:
 def _read_csv(path: Path) -> Listing:
     """Read lines of path and label; paths are relative to the file's folder and stay inside it.
 
-    Files that are missing are told when they are read, like those that cannot be read.
+    Files that are missing are reported when they are read, like those that cannot be read.
     """
     listing = Listing()
     try:

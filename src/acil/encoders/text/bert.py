@@ -165,9 +165,9 @@ class BertEncoder(TextEncoder):
     def _encode(
         self, texts: list[str], tell: Callable[[int], None]
     ) -> tuple[npt.NDArray[np.float32], list[int]]:
-        found = self._tokenizer.encode_batch_fast(texts)
-        tokens = [encoding.ids for encoding in found]
-        cut = [place for place, encoding in enumerate(found) if encoding.overflowing]
+        encodings = self._tokenizer.encode_batch_fast(texts)
+        tokens = [encoding.ids for encoding in encodings]
+        cut = [place for place, encoding in enumerate(encodings) if encoding.overflowing]
         features = np.empty((len(texts), self.dimension), dtype=np.float32)
         batches, done = list(_batches(tokens)), 0
 
@@ -192,10 +192,10 @@ class BertEncoder(TextEncoder):
 
     def tokens(self, texts: list[str]) -> dict[str, npt.NDArray[np.int64]]:
         """Return texts as the exported network takes them, filled up to the longest with zeros."""
-        found = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
-        ids = np.zeros((len(texts), max(map(len, found))), dtype=np.int64)
+        sequences = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+        ids = np.zeros((len(texts), max(map(len, sequences))), dtype=np.int64)
         mask = np.zeros_like(ids)
-        for row, each in enumerate(found):
+        for row, each in enumerate(sequences):
             ids[row, : len(each)], mask[row, : len(each)] = each, 1
         return {"input_ids": ids, "attention_mask": mask}
 

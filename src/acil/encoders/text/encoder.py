@@ -119,10 +119,10 @@ class TextEncoder(ABC):
         most = CHARACTERS_PER_TOKEN * int(self.preprocessing["length"])
         for number, text in enumerate(texts, start=1):
             try:
-                found = clean_text(text)
+                clean = clean_text(text)
             except InputError as error:
                 raise InputError(f"Text {number} cannot be used: {error}") from None
-            cleaned.append(found[:most])
+            cleaned.append(clean[:most])
         long = {place for place, text in enumerate(cleaned) if len(text) == most}
         features = np.empty((len(cleaned), self.dimension), dtype=np.float32)
         for start in range(0, len(cleaned), _CHUNK):

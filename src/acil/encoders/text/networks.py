@@ -116,11 +116,11 @@ class ModuleEncoder(_OneByOne):
     def _row(self, text: str) -> tuple[npt.NDArray[np.float32], bool]:
         with self._lock, full_float32(), torch.inference_mode():
             try:
-                found = self._module.encode([text])
+                output = self._module.encode([text])
             except Exception as error:  # code of others
                 raise InputError(f"The network {self.name} cannot encode a text: {error}") from error
             cut = self._tokens is not None and self._tokens(text) > self.preprocessing["length"]
-        rows = found.cpu().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
+        rows = output.cpu().numpy() if isinstance(output, torch.Tensor) else np.asarray(output)
         if rows.ndim != 2 or len(rows) != 1 or rows.dtype.kind != "f" or not np.isfinite(rows).all():
             raise InputError(
                 f"The method encode of {self.name} must return one row of finite numbers for each text. "
@@ -149,15 +149,15 @@ def _fingerprint(module: Any, name: str) -> str:
 def _open_module(path: str) -> TextEncoder:
     place, _, name = path.replace(":", ".").rpartition(".")
     try:
-        found: Any = getattr(importlib.import_module(place), name)
+        target: Any = getattr(importlib.import_module(place), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"Cannot import {path!r} ({error}). Give module:PACKAGE.MODULE.NAME of something that "
             "Python can import here."
         ) from error
-    made = isinstance(found, type) or not hasattr(found, "encode")
+    made = isinstance(target, type) or not hasattr(target, "encode")
     try:
-        module = found() if made else found
+        module = target() if made else target
     except Exception as error:  # constructors fail in their own ways
         raise InputError(f"Cannot make the network module:{path}: {error}") from error
     if isinstance(module, TextEncoder):
@@ -307,18 +307,18 @@ class OnnxTextEncoder(_OneByOne):
         every = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
         every["token_type_ids"] = np.zeros_like(ids)
         try:
-            (found,) = self._session.run([self._output], {name: every[name] for name in self._inputs})
+            (output,) = self._session.run([self._output], {name: every[name] for name in self._inputs})
         except Exception as error:  # onnxruntime has its own classes for what models do at run time
             raise InputError(f"The network cannot run: {str(error).splitlines()[0]}") from None
-        if found.ndim == 3:
-            mean = found[0].mean(axis=0)
-            found = (mean / max(float(np.linalg.norm(mean)), 1e-12))[None]
-        if found.ndim != 2 or len(found) != 1:
+        if output.ndim == 3:
+            mean = output[0].mean(axis=0)
+            output = (mean / max(float(np.linalg.norm(mean)), 1e-12))[None]
+        if output.ndim != 2 or len(output) != 1:
             raise InputError(
                 "The network must return features of shape (1, features) or (1, tokens, features) for a "
-                f"text. Got {found.shape}."
+                f"text. Got {output.shape}."
             )
-        return found[0].astype(np.float32), bool(encoding.overflowing)
+        return output[0].astype(np.float32), bool(encoding.overflowing)
 
 
 def _read(path: Path) -> bytes:
@@ -333,12 +333,12 @@ def _length_of(folder: Path, tokenizer: bytes) -> int:
     try:
         file = folder / "sentence_bert_config.json"
         if file.is_file():
-            found = json.loads(_read(file)).get("max_seq_length")
+            length = json.loads(_read(file)).get("max_seq_length")
         else:
-            found = (json.loads(tokenizer).get("truncation") or {}).get("max_length")
+            length = (json.loads(tokenizer).get("truncation") or {}).get("max_length")
     except (ValueError, AttributeError) as error:
         raise ModelFileError(f"Cannot read how long texts may be in {folder}: {error}.") from None
-    return found if type(found) is int and 2 < found <= 2**20 else _LENGTH
+    return length if type(length) is int and 2 < length <= 2**20 else _LENGTH
 
 
 _KINDS: dict[str, Callable[[str], TextEncoder]] = {

@@ -130,17 +130,17 @@ def read_texts(
             f"{place} is no table of texts. Give a file .csv, .tsv, .jsonl or .parquet with a column "
             f"{TEXT!r}, or a folder with a folder of .txt files for each class."
         )
-    found = ", ".join(map(repr, names[:10])) or "none"
+    listed = ", ".join(map(repr, names[:10])) or "none"
     text = _column(place, names, wanted[0], "texts", "--text-column")
     if text is None:
         hint = " It is separated by ';': write it with commas." if ";" in "".join(names[:1]) else ""
         raise InputError(
-            f"{place} has no column {wanted[0]!r}; its columns are {found}.{hint} Name that of the "
+            f"{place} has no column {wanted[0]!r}; its columns are {listed}.{hint} Name that of the "
             "texts (--text-column)."
         )
     label = _column(place, names, wanted[1], "labels", "--label-column") if labelled else None
     if label is None and label_column is not None and labelled:
-        raise InputError(f"{place} has no column {label_column!r}; its columns are {found}.")
+        raise InputError(f"{place} has no column {label_column!r}; its columns are {listed}.")
     return _table(place, rows, text, label, skip_bad)
 
 
@@ -222,13 +222,13 @@ def _column(path: Path, names: list[str], wanted: str, what: str, option: str) -
     """Return the column of this name, in small or capital letters; None if there is none."""
     if names.count(wanted) == 1:
         return wanted
-    found = [name for name in names if _key(name) == _key(wanted)]
-    if len(found) > 1:
+    matches = [name for name in names if _key(name) == _key(wanted)]
+    if len(matches) > 1:
         raise InputError(
-            f"{path} has several columns {wanted!r}: {', '.join(map(repr, found))}. Rename all but that "
-            f"of the {what}, or name it ({option})."
+            f"{path} has several columns {wanted!r}: {', '.join(map(repr, matches))}. Rename all but "
+            f"that of the {what}, or name it ({option})."
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def _csv_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
@@ -287,15 +287,15 @@ def _json_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
         try:
             if _NOT_UTF8.search(line):
                 raise ValueError("it has bytes that are not UTF-8")
-            found = json.loads(line)
+            value = json.loads(line)
         except (ValueError, RecursionError) as error:
             rows.append((number, f"it is no JSON: {error}."))
             continue
-        if isinstance(found, dict):
-            names |= dict.fromkeys(found)
-            rows.append((number, found))
+        if isinstance(value, dict):
+            names |= dict.fromkeys(value)
+            rows.append((number, value))
         else:
-            rows.append((number, f'it is {type(found).__name__}, and must be an object {{"text": …}}.'))
+            rows.append((number, f'it is {type(value).__name__}, and must be an object {{"text": …}}.'))
     return list(names), iter(rows)
 
 
@@ -325,8 +325,8 @@ def _parquet_rows(path: Path, wanted: tuple[str, str]) -> tuple[list[str], Itera
     except Exception as error:  # damaged pages raise classes of several libraries
         raise InputError(f"Cannot read {path} as parquet: {error}") from None
     cells = zip(*(columns[name] for name in needed), strict=True)
-    found = enumerate((dict(zip(needed, row, strict=True)) for row in cells), start=1)
-    return names, iter([(f"Row {number}", row) for number, row in found])
+    numbered = enumerate((dict(zip(needed, row, strict=True)) for row in cells), start=1)
+    return names, iter([(f"Row {number}", row) for number, row in numbered])
 
 
 def _decoded(path: Path) -> str:
@@ -368,11 +368,11 @@ def _holds_texts(folder: Path) -> bool:
 def _folder_rows(folder: Path) -> tuple[bool, Iterator[Row]]:
     """Return the .txt files of class folders, and True; or those of the folder itself, and False."""
     classes = [(place, _text_files(place)) for place in _folders(folder)]
-    found = [(file, place.name) for place, files in classes for file in files]
-    labelled, beside = bool(found), _text_files(folder)
+    samples = [(file, place.name) for place, files in classes for file in files]
+    labelled, beside = bool(samples), _text_files(folder)
     if labelled and beside:
         logger.warning("left out: %s .txt files beside the class folders of %s", len(beside), folder)
-    named = found or [(file, "") for file in beside]
+    named = samples or [(file, "") for file in beside]
     return labelled, ((str(file), _file_cells(file, label)) for file, label in named)
 
 

@@ -1,0 +1,342 @@
+r"""Texts: new intents from few examples, out of scope, and phases, beside logistic regression.
+
+::
+
+    python -m benchmarks.text clinc150.json.gz --cache FOLDER --record docs/text/benchmark.json \
+        --page docs/text.md --plot docs/text/few.png
+    python -m benchmarks.text clinc150.json.gz --cache FOLDER --widths
+
+The file is a gzipped JSON object of pairs of text and intent by split. The first command measures on its
+test sentences, on which nothing is chosen, and fills the page and the plot from the record. The second
+compares widths of the expansion by cross-validation within the training sentences: so
+`acil.growing.texts.EXPANSION_SIZE` was chosen. ``--only PART`` measures one part and keeps the others of
+the record. The splits ``oos_train``, ``oos_val`` and ``val`` are used by nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+
+from acil import ACILClassifier, TextClassifier
+from acil.encoders.samples import Samples
+from acil.growing.texts import EXPANSION_SIZE
+from benchmarks.firstcontact import calibration_error, confidence, recall
+from benchmarks.page import fill, table
+
+#: Examples of each of the newer intents, and draws of these, and of which are newer.
+FEW, SEEDS = (1, 3, 5, 10), 5
+WIDTHS, FOLDS = (1024, 2048, 3072), 2
+#: Phases of ten intents each.
+PHASE = 10
+OURS, BALANCED, LOGISTIC = "acil", "logistic regression, balanced", "logistic regression"
+#: Columns of the tables: key, heading, form.
+WHOLE = {
+    "model": ("model", ""),
+    "accuracy": ("accuracy, %", ".1f"),
+    "calibration": ("calibration error", ".3f"),
+    "area": ("out of scope: AUROC", ".3f"),
+    "alarms": ("false alarms, %", ".1f"),
+    "found": ("out of scope called unknown, %", ".1f"),
+}
+RECALLS = {
+    "model": ("model", ""),
+    **{f"new{k}": (f"k = {k}", ".1f") for k in FEW},
+    **{f"old{k}": (f"older, k = {k}", ".1f") for k in FEW},
+}
+
+
+class Sentences:
+    """Vectors of the sentences of each split, and their intents as numbers."""
+
+    def __init__(self, file: Path, cache: Path | None) -> None:
+        with gzip.open(file) as stream:
+            parts = json.load(stream)
+        self.encoder = TextClassifier().embedder
+        names, self.y = np.unique([intent for _, intent in parts["train"]], return_inverse=True)
+        self.names = names.tolist()
+        self.X = self._vectors(parts, "train", cache)
+        self.X_test = self._vectors(parts, "test", cache)
+        self.y_test = np.searchsorted(names, [intent for _, intent in parts["test"]])
+        self.outside = self._vectors(parts, "oos_test", cache)
+
+    def _vectors(self, parts: dict[str, Any], split: str, cache: Path | None) -> np.ndarray:
+        file = None if cache is None else cache / f"{split}.npy"
+        if file is not None and file.exists():
+            stored: np.ndarray = np.load(file)
+            return stored
+        found: np.ndarray = self.encoder.encode([text for text, _ in parts[split]]).features
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, found)
+        return found
+
+    def learn(self, model: TextClassifier, rows: np.ndarray) -> None:
+        """Teach a model training sentences by their vectors, as `acil learn` does."""
+        labels = np.array([self.names[c] for c in self.y[rows]])
+        called = tuple(map(str, rows))
+        identity = self.encoder.identity
+        model.learn(
+            Samples(*(self.X[rows], labels, called, called, (), identity, "minilm", 0.0), encoder="text")
+        )
+
+    def few(self, seed: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return rows of the older half of the intents, k of each newer one, and which are newer."""
+        generator = np.random.default_rng(seed)
+        newer = generator.permutation(len(self.names))[len(self.names) // 2 :]
+        drawn = [generator.permutation(np.flatnonzero(self.y == c))[: max(FEW)] for c in newer]
+        old = np.flatnonzero(~np.isin(self.y, newer))
+        return old, np.concatenate([rows[:k] for rows in drawn]), newer
+
+
+def head_of(model: TextClassifier) -> ACILClassifier:
+    """Return the head with everything that predictions need."""
+    return model.snapshot.solved()
+
+
+def logistic(balanced: bool) -> LogisticRegression:
+    """Return the reference, which is refitted on all samples at each change."""
+    weight = "balanced" if balanced else None
+    return LogisticRegression(C=10, max_iter=1000, tol=1e-3, class_weight=weight)
+
+
+def measured(data: Sentences, head: ACILClassifier) -> dict[str, Any]:
+    """Return figures on all test sentences, and on those out of scope."""
+    told = confidence(head, data.X_test, np.array(data.names)[data.y_test])
+    inside, outside = (head.relative_novelty(X) for X in (data.X_test, data.outside))
+    truth = np.repeat([0, 1], [len(inside), len(outside)])
+    return {
+        "accuracy": 100 * float(told[:, 1].mean()),
+        "calibration": calibration_error(told),
+        "area": float(roc_auc_score(truth, np.concatenate([inside, outside]))),
+        "alarms": 100 * float(np.mean(inside > 1)),
+        "found": 100 * float(np.mean(outside > 1)),
+    }
+
+
+def whole(data: Sentences, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Learn all training sentences at once; beside logistic regression, unless that was done before."""
+    known = {row["model"]: row for row in before}
+    model = TextClassifier()
+    data.learn(model, np.arange(len(data.y)))
+    rows = [{"model": OURS, **measured(data, head_of(model))}]
+    for name, balanced in ((LOGISTIC, False), (BALANCED, True)):
+        if name in known:
+            rows.append(known[name])
+            continue
+        reference = logistic(balanced).fit(data.X, data.y)
+        told = confidence(reference, data.X_test, data.y_test)
+        sure = [reference.predict_proba(X).max(axis=1) for X in (data.X_test, data.outside)]
+        truth = np.repeat([1, 0], [len(part) for part in sure])
+        area = float(roc_auc_score(truth, np.concatenate(sure)))
+        accuracy, error = 100 * float(told[:, 1].mean()), calibration_error(told)
+        rows.append({"model": name, "accuracy": accuracy, "calibration": error, "area": area})
+    return rows
+
+
+def few(data: Sentences, before: list[dict[str, Any]], references: int) -> list[dict[str, Any]]:
+    """Learn half of the intents, then k examples of each of the others; recall of both, by draw.
+
+    Logistic regression is fitted for the first ``references`` draws alone, unless that was done before:
+    it takes minutes.
+    """
+    rows = [row for row in before if row["model"] == BALANCED]
+    known, n = {(row["seed"], row["k"]) for row in rows}, len(data.names)
+    for seed in range(SEEDS):
+        base = TextClassifier()
+        data.learn(base, data.few(seed, 1)[0])
+        for k in FEW:
+            old, new, newer = data.few(seed, k)
+            older = np.setdiff1d(np.arange(n), newer)
+            answers = {OURS: _after(data, base, new)}
+            if seed < references and (seed, k) not in known:
+                both = np.concatenate([old, new])
+                fitted = logistic(True).fit(data.X[both], data.y[both])
+                answers[BALANCED] = fitted.predict(data.X_test)
+            for name, found in answers.items():
+                new_recall, old_recall = (recall(found, data.y_test, part) for part in (newer, older))
+                rows.append({"model": name, "seed": seed, "k": k, "new": new_recall, "old": old_recall})
+                print(rows[-1], flush=True)
+    return rows
+
+
+def _after(data: Sentences, base: TextClassifier, rows: np.ndarray) -> np.ndarray:
+    """Return the intents that a model names after learning more, without changing it."""
+    model = TextClassifier()
+    data.learn(model, rows)
+    copy = base.snapshot.copy_head()
+    copy.merge(model.snapshot.head)
+    found: np.ndarray = np.searchsorted(data.names, copy.predict(data.X_test))
+    return found
+
+
+def phases(data: Sentences) -> list[dict[str, Any]]:
+    """Learn ten intents at a time, in a random order, and compare with all at once."""
+    joint, phased = TextClassifier(), TextClassifier()
+    data.learn(joint, np.arange(len(data.y)))
+    order = np.random.default_rng(0).permutation(len(data.names))
+    for start in range(0, len(order), PHASE):
+        data.learn(phased, np.flatnonzero(np.isin(data.y, order[start : start + PHASE])))
+    heads = [head_of(model) for model in (joint, phased)]
+    scores = [head.decision_function(data.X_test) for head in heads]
+    flags = [head.relative_novelty(data.X_test) > 1 for head in heads]
+    both = {
+        "difference": float(np.abs(scores[0] - scores[1]).max() / np.abs(scores[0]).max()),
+        "condition": heads[0].condition_,
+        "labels": int((scores[0].argmax(1) != scores[1].argmax(1)).sum()),
+        "flags": int((flags[0] != flags[1]).sum()),
+    }
+    names = "all at once", "15 phases of ten intents"
+    return [
+        {"model": name, **measured(data, head), **both} for name, head in zip(names, heads, strict=True)
+    ]
+
+
+def widths(data: Sentences) -> list[dict[str, Any]]:
+    """Compare widths within the training sentences: accuracy, and recall of newer intents."""
+    rows = []
+    for size in WIDTHS:
+        before, right, recalls = _cpu(), [], []
+        for train, held in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(data.X, data.y):
+            model = TextClassifier(expansion_size=size)
+            data.learn(model, train)
+            right.append(np.mean(_named(data, model, held) == data.y[held]))
+            newer = np.arange(0, len(data.names), 2)
+            scarce = np.isin(data.y[train], newer) & (np.arange(len(train)) % 16 > 0)
+            model = TextClassifier(expansion_size=size)
+            data.learn(model, train[~scarce])
+            recalls.append(recall(_named(data, model, held), data.y[held], newer))
+        seconds, file = (_cpu() - before) / FOLDS / 2, size * (size + 1) * 4 / 2**20
+        rows.append(
+            {
+                "width": size,
+                "accuracy": 100 * float(np.mean(right)),
+                "recall": float(np.mean(recalls)),
+                "seconds": seconds,
+                "megabytes": file,
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def _named(data: Sentences, model: TextClassifier, rows: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.searchsorted(data.names, model.snapshot.head.predict(data.X[rows]))
+    return found
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def averaged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each model of what `few` has measured, the mean of its draws."""
+    found = []
+    for name in sorted({row["model"] for row in rows}):  # ours first
+        own = [row for row in rows if row["model"] == name]
+        seeds = len({row["seed"] for row in own})
+        cells = {
+            f"{part}{k}": float(np.mean([row[part] for row in own if row["k"] == k]))
+            for part in ("new", "old")
+            for k in FEW
+        }
+        found.append({"model": f"{name} ({seeds} draw{'s' if seeds > 1 else ''})", **cells})
+    return found
+
+
+def page(record: dict[str, Any]) -> str:
+    """Return the tables of a record as Markdown."""
+    parts = []
+    if "whole" in record:
+        parts += ["All training sentences in one call:", table(record["whole"], WHOLE)]
+    if "few" in record:
+        text = (
+            "75 intents with all their sentences, then k examples of each of the 75 others: recall of "
+            "the newer intents, and of the older ones then, in percent. Logistic regression is fitted "
+            "again on all sentences."
+        )
+        parts += [text, table(averaged(record["few"]), RECALLS)]
+    if "phases" in record:
+        joint, phased = record["phases"]
+        parts.append(
+            f"Ten intents at a time, in 15 calls, and all at once: scores differ by "
+            f"{joint['difference']:.1e} of the largest (κ = {joint['condition']:.1e}), "
+            f'{joint["labels"]} of the likeliest classes and {joint["flags"]} of the flags "unknown" '
+            f"differ. False alarms {joint['alarms']:.1f} and {phased['alarms']:.1f} %, calibration "
+            f"error {joint['calibration']:.3f} and {phased['calibration']:.3f}."
+        )
+    if "widths" in record:
+        columns = {
+            "width": ("width", "d"),
+            "accuracy": ("accuracy, %", ".2f"),
+            "recall": ("newer intents, about 4 examples: recall, %", ".2f"),
+            "seconds": ("CPU s to learn and solve", ".1f"),
+            "megabytes": ("sums in a file, MiB", ".0f"),
+        }
+        text = (
+            f"The width of {EXPANSION_SIZE} was chosen within the training sentences, {FOLDS} folds "
+            "(`--widths`):"
+        )
+        parts += [text, table(record["widths"], columns)]
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(record: dict[str, Any], path: Path) -> None:
+    """Draw recall of the newer intents against the number of their examples."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for row in averaged(record["few"]):
+        axes.plot(FEW, [row[f"new{k}"] for k in FEW], marker="o", label=row["model"])
+    axes.set(xlabel="examples of each new intent", ylabel="recall of the new intents, %", xticks=FEW)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Measure, and fill the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0].removeprefix('r"""'))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--cache", type=Path, help="folder to keep vectors in")
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--only", choices=("whole", "few", "phases", "widths"))
+    parser.add_argument("--widths", action="store_true", help="compare widths, and nothing else")
+    parser.add_argument("--references", type=int, default=SEEDS, help="draws with logistic regression")
+    asked = parser.parse_args()
+    record = json.loads(asked.record.read_text()) if asked.record and asked.record.exists() else {}
+    parts = ("widths",) if asked.widths else (asked.only,) if asked.only else ("whole", "few", "phases")
+    data = Sentences(asked.file, asked.cache)
+    for part in parts:
+        start = time.time()
+        before = record.get(part, [])
+        if part == "few":
+            record[part] = few(data, before, asked.references)
+        elif part == "whole":
+            record[part] = whole(data, before)
+        else:
+            record[part] = (phases if part == "phases" else widths)(data)
+        print(part, f"{time.time() - start:.0f} s", json.dumps(record[part])[:2000], flush=True)
+        if asked.record:
+            asked.record.write_text(json.dumps(record, indent=1) + "\n")
+    if asked.page:
+        fill(asked.page, {"text": page(record)})
+    if asked.plot and "few" in record:
+        plot(record, asked.plot)
+
+
+if __name__ == "__main__":
+    main()
