@@ -130,3 +130,18 @@ def test_digits():
     for name, cells in table("### Two trained systems on digits").items():
         method = name.split("`")[1 if name.startswith("`") else 0]
         assert cells[:2] == [spread(values(records, method, 3, key)) for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("heading", "file"),
+    [("**CLINC150", "clinc150-minilm"), ("**Photographs", "photos-efficientnet-lite0")],
+)
+def test_features_of_pretrained_networks(heading, file):
+    page = (RESULTS.parent / "docs" / "pretrained.md").read_text("utf-8")
+    records = summaries(f"pretrained/{file}.jsonl")
+    phases = max(k for _, k, _ in records)
+    for name, *cells in rows(page, heading):
+        method = name.split("`")[1]
+        for cell, key in zip(cells, ("average_accuracy", "last_accuracy"), strict=False):
+            found = values(records, method, phases, key)
+            assert cell in (spread(found), f"{found[0]:.2f}" if len(set(found)) == 1 else "")

@@ -1,6 +1,6 @@
 """Write features of CLINC150 by MiniLM, as `acil bench run --dataset features:DIR` reads them.
 
-    python results/pretrained/clinc150.py clinc150.json.gz DIR
+    .venv/bin/python results/pretrained/clinc150.py clinc150.json.gz DIR
 
 The file is an object {split: [[text, intent], …]} with the splits "train" (100 sentences of each of 150
 intents) and "test" (30); sentences out of scope and for validation take no part.

@@ -6,6 +6,7 @@ ahead of the network, through torch's `DataLoader`.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 import os
@@ -220,6 +221,7 @@ class ImageFiles:
             collate_fn=_as_it_is,
             pin_memory=pin,
             prefetch_factor=AHEAD if workers else None,
+            worker_init_fn=_stay_shared,
             # Drawn by nobody; without it, each pass would draw a number from torch's global generator.
             generator=torch.Generator(),
         )
@@ -227,6 +229,14 @@ class ImageFiles:
             if isinstance(batch, str):
                 raise InputError(batch + (f" All such images: {self.advice}" if self.advice else ""))
             yield batch
+
+
+def _stay_shared(worker: int) -> None:
+    """Leave what a worker has from the process before it alone: the collector writes to all it visits.
+
+    What is written to is copied, and a worker that lives for long would come to hold all of it.
+    """
+    gc.freeze()
 
 
 class _Reader(Dataset[Tensor]):
