@@ -12,7 +12,7 @@ import torch
 
 from acil.bench import estimate
 from acil.bench.config import make_config
-from acil.bench.estimate import describe_plan
+from acil.bench.estimate import plan_of
 from acil.bench.prepare import prepare
 from acil.bench.runner import run
 from acil.bench.training.step import Step
@@ -56,7 +56,7 @@ def test_covariances_that_cannot_fit_are_refused_before_anything_is_trained(tmp_
     monkeypatch.setattr(estimate, "machine_bytes", lambda device: needed - 1)
     with pytest.raises(estimate.MemoryTooSmallError, match=r"fecam with 60 features of 4 classes needs"):
         estimate.check_memory(prepared, prepared.plan())
-    assert "for heads of width up to 60;" in describe_plan(prepared.config)
+    assert "for heads of width up to 60;" in plan_of(prepared.config)[0]
 
 
 @pytest.mark.parametrize(("gpus", "times"), [(1, 3), (2, 2), (3, 1), (8, 1)])
@@ -132,7 +132,7 @@ def test_head_without_expansion_is_as_wide_as_the_features_of_the_recipe(tmp_pat
 
 def test_dry_run_counts_inputs_of_auxiliary_tasks_and_what_methods_train(tmp_path):
     changes = {"recipe.training.epochs": "1000", "recipe.training.auxiliary.copies": "3"}
-    text = describe_plan(image_config(tmp_path, methods="acil,finetune", **changes))
+    text = plan_of(image_config(tmp_path, methods="acil,finetune", **changes))[0]
     assert "base training: 0.056 million network inputs (all seeds; 1000 epochs, 4 for an image" in text
     assert "finetune, seed 0, K = 2: 0.088 million network inputs" in text
     assert "acil, seed 0, K = 2\n" in text

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from acil.bench.config import make_config
-from acil.bench.estimate import describe_plan
+from acil.bench.estimate import plan_of
 from acil.bench.methods import MemoryUse
 from acil.bench.report import write_report
 from acil.bench.runner import run
@@ -82,7 +82,7 @@ def test_more_phases_than_classes_left_is_refused_before_anything_is_written(emb
 def test_images_without_a_base_and_a_network_are_refused_before_anything_is_written(tmp_path):
     config = make_config({"dataset": "digits", "base": 0, "phases": 2})
     with pytest.raises(InputError, match="no base phase to train a network on"):
-        describe_plan(config)
+        plan_of(config)[0]
     with pytest.raises(InputError, match="no base phase to train a network on"):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -109,7 +109,7 @@ def test_settings_that_are_none_are_refused_before_anything_is_written(
     embeddings, tmp_path, changes, words
 ):
     with pytest.raises(InputError, match=words):
-        describe_plan(settings(embeddings, phases=2, **changes))
+        plan_of(settings(embeddings, phases=2, **changes))[0]
     with pytest.raises(InputError, match=words):
         run(settings(embeddings, phases=2, **changes), tmp_path / "run")
     assert not (tmp_path / "run" / "records.jsonl").exists()
@@ -154,11 +154,11 @@ def test_ablation_has_the_variants_of_the_paper(embeddings, tmp_path):
 def test_what_the_papers_table_does_not_have_is_refused(tmp_path):
     write_features(tmp_path / "f.npz", classes=100, each=(1, 1))
     given = {"suite": "table1", "dataset": f"features:{tmp_path / 'f.npz'}", "methods": "slda,ncm"}
-    assert "slda, seed 0, K = 50" not in describe_plan(make_config(given))
+    assert "slda, seed 0, K = 50" not in plan_of(make_config(given))[0]
     with pytest.raises(
         InputError, match=r"no result of slda, ncm with K = 50\. Leave out --suite table1"
     ):
-        describe_plan(make_config({**given, "phases": "50"}))
+        plan_of(make_config({**given, "phases": "50"}))[0]
 
 
 def test_existing_run_is_not_overwritten_unless_asked(embeddings, tmp_path):
@@ -189,7 +189,7 @@ def test_resuming_may_add_seeds_but_not_change_the_problem(embeddings, tmp_path)
         with pytest.raises(InputError, match=f"was started with {next(iter(other))}"):
             run(settings(embeddings, **{**named, **other}), folder, resume=True)
         with pytest.raises(InputError, match="was started with"):
-            describe_plan(settings(embeddings, **{**named, **other}), folder)
+            plan_of(settings(embeddings, **{**named, **other}), folder)[0]
     with pytest.raises(InputError, match="order"):
         run(settings(embeddings, phases=2, order="seed1993"), folder, resume=True)
 
@@ -332,7 +332,7 @@ def test_memory_suite_puts_samples_and_statistics_on_one_plot(embeddings, tmp_pa
 
 
 def test_dry_run_says_what_would_be_done(embeddings):
-    text = describe_plan(settings(embeddings, phases="2,3", seeds="0,1"))
+    text = plan_of(settings(embeddings, phases="2,3", seeds="0,1"))[0]
     assert "12 classes" in text
     # 6 + 3 + 3 and 6 + 2 + 2 + 2 classes end at different places, so each K is a job of its own
     assert text.count("acil, seed") == 4

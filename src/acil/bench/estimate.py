@@ -356,11 +356,6 @@ def free_bytes(out: Path) -> int:
     return shutil.disk_usage(place).free
 
 
-def describe_plan(config: RunConfig, folder: Path | None = None) -> str:
-    """Return what a run with these settings would do, need and take, see `plan_of`."""
-    return plan_of(config, folder)[0]
-
-
 def plan_of(
     config: RunConfig, folder: Path | None = None, out: Path | None = None
 ) -> tuple[str, InputError | None]:
