@@ -6,7 +6,7 @@ import sys
 #: Seconds that acil may add to what importing torch and scikit-learn takes anyway.
 PACKAGE_SECONDS = 0.3
 CLASSIFIER_SECONDS = 1.5
-RUNS = 3
+RUNS = 2
 
 TIMER = """
 import time
