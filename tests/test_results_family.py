@@ -36,7 +36,7 @@ def values(records: dict, method: str, phases: int, key: str) -> list[float]:
 
 
 def spread(found: list[float]) -> str:
-    return f"{mean(found):.2f} ± {stdev(found):.2f}"
+    return f"{mean(found):.2f}" + (f" ± {stdev(found):.2f}" if len(found) > 1 else "")
 
 
 def paired(records: dict, method: str, phases: int, key: str) -> str:
