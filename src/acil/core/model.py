@@ -257,9 +257,13 @@ class Learnt:
         )
 
     def counts_at_once(self, samples: Samples) -> bool:
-        """Say whether so many samples have to be counted when they are learnt."""
+        """Say whether samples have to be counted when they are learnt: the first ones, or many."""
+        if self.calibration is None:
+            return False
+        # Asking a model that was just fitted must not change it: scikit-learn's rule.
+        first = not bool(self.model.head.counts.any())
         most = min(_MAX_UNCOUNTED, self.model.expansion.size * _UNCOUNTED_SHARE)
-        return self.calibration is not None and len(samples.rows) + self.n_uncounted > most
+        return first or len(samples.rows) + self.n_uncounted > most
 
     def counted(self, samples: Samples | None = None, before: Learnt | None = None) -> Learnt:
         """Return the state with the samples that wait in the calibration.
