@@ -1,5 +1,6 @@
 """What a run shows of itself."""
 
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -28,13 +29,22 @@ def test_epoch_is_shown_with_and_without_an_accuracy(accuracy, said, monkeypatch
     assert said in shown[0][-1]
 
 
+def waited_for(capsys, said):
+    """Wait until something was said on stderr, and return that."""
+    text, end = capsys.readouterr().err, time.monotonic() + 60
+    while said not in text:
+        assert time.monotonic() < end, f"{said!r} was not said, but {text!r}"
+        time.sleep(0.001)
+        text += capsys.readouterr().err
+    return text
+
+
 def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(shared, "PAUSE", 0.01)
     done = SimpleNamespace(method="acil", seed=1, phase=2, phases=5, accuracy=81.25)
     with bench.run_progress() as progress:
         progress(done)
-        while "acil" not in (text := capsys.readouterr().err):
-            pass
+        text = waited_for(capsys, "acil")
     assert "s: acil, seed 1, 3 of 6, accuracy 81.25 %\n" in text
     assert capsys.readouterr().out == ""
 
@@ -48,13 +58,12 @@ def test_without_a_terminal_every_stage_is_told_and_a_short_one_is_not(capsys, m
         progress = begin("images", "computing the head")
         for done, said in (
             (0, "s: images\n"),
-            (1, "s: images, 1 of 2\n"),
+            (1, "s: images, 1 of 2, about 0 s left\n"),
             (2, "s: computing the head\n"),
         ):
             if done:
                 progress(done, 2)
-            while said not in capsys.readouterr().err:
-                pass
+            waited_for(capsys, said)
 
 
 @pytest.mark.parametrize("command", ["learn", "forget", "predict", "evaluate", "embed", "merge"])
