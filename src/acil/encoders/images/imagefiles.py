@@ -6,12 +6,14 @@ ahead of the network, through torch's `DataLoader`.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
 import math
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -39,6 +41,8 @@ _OPEN = 64
 SHARED_MEMORY = Path("/dev/shm")
 #: Batches that each worker decodes ahead.
 AHEAD = 2
+#: glibc's number of the size from which blocks are mapped, and that size: its default.
+_M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 2**17
 
 
 class Task(NamedTuple):
@@ -221,7 +225,7 @@ class ImageFiles:
             collate_fn=_as_it_is,
             pin_memory=pin,
             prefetch_factor=AHEAD if workers else None,
-            worker_init_fn=_stay_shared,
+            worker_init_fn=_stay_small,
             # Drawn by nobody; without it, each pass would draw a number from torch's global generator.
             generator=torch.Generator(),
         )
@@ -231,12 +235,16 @@ class ImageFiles:
             yield batch
 
 
-def _stay_shared(worker: int) -> None:
-    """Leave what a worker has from the process before it alone: the collector writes to all it visits.
+def _stay_small(worker: int) -> None:
+    """Keep the memory of a worker process from growing with the number of images.
 
-    What is written to is copied, and a worker that lives for long would come to hold all of it.
+    The collector writes to all objects that it visits. What the process before left is copied then, and
+    a worker that lives for long would come to hold all of it. And glibc keeps more and more of the large
+    blocks that are freed, unless the size from which they go back to the system is fixed.
     """
     gc.freeze()
+    with suppress(AttributeError, OSError):  # of another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 class _Reader(Dataset[Tensor]):
