@@ -12,7 +12,7 @@ from scipy.linalg import lapack
 from torch import Tensor
 
 from acil.core.cholesky import Factor
-from acil.core.linalg import solve_lower
+from acil.core.linalg import sized, solve_lower
 from acil.core.sums import Sums
 from acil.errors import SingularMatrixError
 
@@ -165,7 +165,9 @@ class _Reduced:
     intercept: bool
 
     @classmethod
+    @sized(lambda cls, sums, intercept: len(sums.moment) * sums.n_samples**2)
     def of(cls, sums: Sums, intercept: bool) -> _Reduced:
+        """Return the sums in such a basis, by a Cholesky factorization that finds the rank."""
         gram, moment, n, explained = sums.gram.tril(), sums.moment, sums.total_weight, 0.0
         least = math.sqrt(len(gram)) * torch.finfo(gram.dtype).eps * float(gram.diagonal().max())
         if intercept:
@@ -188,10 +190,8 @@ class _Reduced:
         shares = self.eigenvalues / (self.eigenvalues + gamma)
         # MᵀW + γ ‖W‖² with M = L T
         fitted = float((shares * (1 + gamma / (self.eigenvalues + gamma))) @ self.squares)
-        rss, freedom = (
-            self.target_squares - self.explained - fitted,
-            float(shares.sum()) + self.intercept,
-        )
+        freedom = float(shares.sum()) + self.intercept
+        rss = self.target_squares - self.explained - fitted
         return _expected(rss, freedom, self.n, self.target_squares), freedom
 
 
