@@ -26,13 +26,18 @@ _SAME = 1e-6
 #: this share of Σ‖y‖² is not explained: below that the criterion is a ratio of small differences.
 _LEAST_LEFT, _LEAST_RESIDUAL = 0.01, 1e-8
 #: Degrees of freedom of discriminants for each sample that counts; see `most_freedom`.
-BALANCED_FREEDOM = 1 / 3
+_BALANCED_FREEDOM = 1 / 3
 #: Samples, as a share of the dimensions, that are few enough to go into a basis of them.
 _FEW = 1 / 3
 #: Criterion and degrees of freedom of a γ.
 Judge = Callable[[float], tuple[float, float]]
 #: What rounding may add to degrees of freedom, and half decades in which γ is raised for them.
 _SAME_FREEDOM, _RAISED = 1e-6, 16
+
+
+def freedom_share(scores: str) -> float | None:
+    """Return the share for `most_freedom` by the kind of scores; ridge scores have no limit."""
+    return _BALANCED_FREEDOM if scores == "discriminant" else None
 
 
 def most_freedom(weights: Tensor, share: float) -> float:

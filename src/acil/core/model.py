@@ -18,7 +18,7 @@ from acil.core.cholesky import cholesky_
 from acil.core.exchange import ModelSums, Origin, both_ledgers
 from acil.core.exchange import joined as joined_calibration
 from acil.core.expansion import MEASURED, AnalyticModel, Expansion
-from acil.core.gcv import BALANCED_FREEDOM, GRID
+from acil.core.gcv import GRID, freedom_share
 from acil.core.inputs import (
     Labels,
     Rows,
@@ -145,8 +145,8 @@ class Learnt:
             sums = Sums(expansion.size, 0, precision.sums, device)
             # Discriminants are the same without, but for rounding of what all samples have in common.
             intercept = settings["fit_intercept"] or scores == "discriminant"
-            freedom = BALANCED_FREEDOM if scores == "discriminant" else None
-            head = Ridge(sums, precision, None if gamma == "auto" else float(gamma), intercept, freedom)
+            fixed = None if gamma == "auto" else float(gamma)
+            head = Ridge(sums, precision, fixed, intercept, freedom_share(scores))
         mixer = mixer_of(scores, settings["class_balance"])
         calibration = Calibration.empty() if scores == "discriminant" else None
         model = AnalyticModel(expansion, head, device, mixer)

@@ -21,7 +21,7 @@ from acil.core.files.header import in_order
 from acil.encoders.images.embedder import Embedded
 from acil.encoders.images.listing import check_class_name, first_of
 from acil.encoders.samples import Samples
-from acil.encoders.stored import FromFeaturesError, located, require_identity, without_folder
+from acil.encoders.stored import FromFeaturesError, absolute, located, require_identity, without_folder
 from acil.errors import InputError, NotFittedError
 from acil.growing.results import Evaluation, Prediction, Report, Shown
 from acil.growing.snapshot import UNKNOWN_ABOVE, Snapshot, Tracker
@@ -44,10 +44,10 @@ class Classifier(ABC):
     ----------
     network : str or object
         Name of the network, or the network itself.
-    settings : dict
-        Parameters of the head, an `ACILClassifier`.
     track : bool
         Whether to notice what comes again.
+    **settings
+        Parameters of the head, an `ACILClassifier` of discriminants.
     """
 
     #: What one sample is called, and what a model file says is in front of the head.
@@ -56,15 +56,15 @@ class Classifier(ABC):
     #: What notices samples that come again.
     tracking: ClassVar[type[Tracker]] = Tracker
 
-    def __init__(self, network: Any, settings: Mapping[str, Any], track: bool) -> None:
+    def __init__(self, network: Any, track: bool, **settings: Any) -> None:
         named = isinstance(network, str)
         self._network = None if named else network
         #: The name to open the network by, with its folder; None if it was given as an object.
-        self.source = network if named else None
+        self.source = absolute(network) if named else None
         #: Replaced as a whole by every change: readers take it once and need no lock.
         self._snapshot: Snapshot | None = None
         self._opening = threading.Lock()
-        self._settings = dict(settings)
+        self._settings = {**settings, "scores": "discriminant", "standardize": False}
         self._track: bool | None = track
         #: One change at a time.
         self._changing = threading.Lock()

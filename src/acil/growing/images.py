@@ -15,7 +15,7 @@ from acil.encoders.images.listing import (
     require_list,
 )
 from acil.encoders.images.networks import DEFAULT, open_network
-from acil.encoders.stored import absolute, open_stored
+from acil.encoders.stored import open_stored
 from acil.errors import InputError
 from acil.growing.classifier import Classifier, Progress
 from acil.growing.results import Shown
@@ -102,18 +102,16 @@ class ImageClassifier(Classifier):
                 "module of torch needs TorchEmbedder(WrappedBackbone(…)): see "
                 "docs/own-images.md#networks."
             )
-        named = absolute(network) if isinstance(network, str) else network
-        settings = {
-            "expansion_size": expansion_size,
-            "gamma": gamma,
-            "random_state": random_state,
-            "device": device,
-            "clip_norm": clip_norm,
-            "min_class_samples": min_class_samples,
-            "scores": "discriminant",
-            "standardize": False,
-        }
-        super().__init__(named, settings, track)
+        super().__init__(
+            network,
+            track,
+            expansion_size=expansion_size,
+            gamma=gamma,
+            random_state=random_state,
+            device=device,
+            clip_norm=clip_norm,
+            min_class_samples=min_class_samples,
+        )
 
     def _open(self, source: str, learnt: Mapping[str, Any] | None) -> Embedder:
         return open_stored(source, learnt, open_network)

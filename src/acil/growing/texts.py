@@ -13,7 +13,7 @@ import torch
 
 from acil.encoders.images.embedder import Embedded, UnreadableError
 from acil.encoders.samples import Samples
-from acil.encoders.stored import absolute, open_stored
+from acil.encoders.stored import open_stored
 from acil.encoders.text import DEFAULT, TextEncoder, clean_text, open_encoder
 from acil.encoders.text.tables import clean_label, read_texts, where
 from acil.errors import InputError
@@ -100,18 +100,16 @@ class TextClassifier(Classifier):
                 f"A network is given by its name or as a TextEncoder, not as {type(network).__name__}. "
                 "An object with a method 'encode' needs acil.encoders.text.networks.ModuleEncoder."
             )
-        named = absolute(network) if isinstance(network, str) else network
-        settings = {
-            "expansion_size": expansion_size,
-            "gamma": gamma,
-            "random_state": random_state,
-            "device": device,
-            "clip_norm": clip_norm,
-            "min_class_samples": min_class_samples,
-            "scores": "discriminant",
-            "standardize": False,
-        }
-        super().__init__(named, settings, track)
+        super().__init__(
+            network,
+            track,
+            expansion_size=expansion_size,
+            gamma=gamma,
+            random_state=random_state,
+            device=device,
+            clip_norm=clip_norm,
+            min_class_samples=min_class_samples,
+        )
 
     def _open(self, source: str, learnt: Mapping[str, Any] | None) -> TextEncoder:
         return open_stored(source, learnt, open_encoder)

@@ -34,7 +34,7 @@ from acil.core.files.header import (
 )
 from acil.core.files.reading import MAX_HEADER_BYTES
 from acil.core.files.writing import write_tensors
-from acil.core.gcv import BALANCED_FREEDOM
+from acil.core.gcv import freedom_share
 from acil.core.inputs import resolve_device
 from acil.core.linalg import mirror_, pack_lower, plain_torch, unpack_lower_
 from acil.core.model import Learnt, impossible, least_left
@@ -386,8 +386,7 @@ def _head(
     sums.total_weight = float(header["total_weight"])
     sums.n_samples = int(counts.sum())
     fixed = None if header["gamma_chosen"] else gamma
-    freedom = BALANCED_FREEDOM if header["scores"] == "discriminant" else None
-    ridge = Ridge(sums, precision, fixed, header["fit_intercept"], freedom)
+    ridge = Ridge(sums, precision, fixed, header["fit_intercept"], freedom_share(header["scores"]))
     if ridge.intercept:
         coef = torch.cat([intercept.unsqueeze(0), coef])
     samples, allowed = header["gamma_samples"], ridge.most_freedom()
