@@ -1,9 +1,16 @@
-"""Processes for tests: forks of a fresh one, which has no threads and has imported what they need."""
+"""Processes for tests: forks of a fresh one, which has no threads and has imported what they need.
+
+So they start in a hundredth of a second. A test of the start itself runs Python anew.
+"""
 
 import multiprocessing
 import os
+import signal
+import subprocess
 import sys
+import tempfile
 from multiprocessing import forkserver
+from pathlib import Path
 from unittest.mock import patch
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -23,3 +30,61 @@ def forks():
     with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
         forkserver.ensure_running()
     return _CONTEXT
+
+
+class Command:
+    """`acil` as a process, with what tests use of `subprocess.Popen`; what it says goes to files.
+
+    ``before`` is called in the process, before the command.
+    """
+
+    def __init__(self, *arguments, cwd, said, environment=None, before=None):
+        self.stdout, self.stderr = Path(f"{said}.out"), Path(f"{said}.err")
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**os.environ, **threads, **(environment or {})}
+        content = (list(map(str, arguments)), cwd, environment, self.stdout, self.stderr, before)
+        self._process = forks().Process(target=_run, args=content)
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        """As of `subprocess.Popen`: None while it runs, negative after a signal."""
+        return self._process.exitcode
+
+    def send_signal(self, number):
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, seconds=120):
+        self._process.join(seconds)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("acil", seconds)
+        return self.returncode
+
+
+def finished(*arguments, cwd=".", **options):
+    """Run `acil` to its end, as `subprocess.run` does with captured output."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = Command(*arguments, cwd=cwd, said=Path(folder, "said"), **options)
+        process.wait(300)
+        texts = process.stdout.read_text(), process.stderr.read_text()
+    return subprocess.CompletedProcess(arguments, process.returncode, *texts)
+
+
+def _run(arguments, cwd, environment, stdout, stderr, before):
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    for descriptor, path in ((1, stdout), (2, stderr)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, descriptor)
+    if before is not None:
+        before()
+    from acil.cli import main
+
+    sys.argv = ["acil", *arguments]
+    main()
