@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest.mock import patch
@@ -27,9 +28,32 @@ def forks():
     """Return what makes pipes and processes."""
     # In Python 3.11 the server does not know where we import from, and silently imports nothing: then
     # every process imports torch again.
-    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Processes that a test runs at once share few cores; and a fork has no threads of its parent.
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with patch.dict(os.environ, paths | threads):
         forkserver.ensure_running()
     return _CONTEXT
+
+
+def called(function, *arguments, seconds=120):
+    """Call a function in a process of its own, and return what it returned."""
+    receiving, sending = forks().Pipe(duplex=False)
+    process = forks().Process(target=_call, args=(sending, function, arguments))
+    process.start()
+    sending.close()
+    assert receiving.poll(seconds), "it did not end in time"
+    succeeded, result = receiving.recv()
+    process.join(seconds)
+    assert succeeded, result
+    return result
+
+
+def _call(connection, function, arguments):
+    try:
+        connection.send((True, function(*arguments)))
+    except BaseException:
+        connection.send((False, traceback.format_exc()))
 
 
 class Command:
@@ -40,8 +64,7 @@ class Command:
 
     def __init__(self, *arguments, cwd, said, environment=None, before=None):
         self.stdout, self.stderr = Path(f"{said}.out"), Path(f"{said}.err")
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment = {**os.environ, **threads, **(environment or {})}
+        environment = {**os.environ, **(environment or {})}
         content = (list(map(str, arguments)), cwd, environment, self.stdout, self.stderr, before)
         self._process = forks().Process(target=_run, args=content)
         self._process.start()
