@@ -26,7 +26,7 @@ from acil.errors import InputError, UnsupportedError
 from acil.growing import export
 from acil.growing.export import TEXT_TOLERANCE, TOLERANCE, export_onnx
 from support.commands import acil
-from support.pictures import PREPROCESSING, Pooled, draw
+from support.pictures import PREPROCESSING, Pooled, draw, exported
 from support.texts import TOPICS, sentences, tiny_encoder
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -35,9 +35,7 @@ pytest.importorskip("onnxscript")
 
 @pytest.fixture(scope="module")
 def network():
-    """The small network, exported once: exporting takes seconds."""
-    content = exported_network(WrappedBackbone(Pooled(), "pooled", 24, PREPROCESSING))
-    return OnnxEmbedder(content, "pooled", None, PREPROCESSING, 1.0)
+    return OnnxEmbedder(exported(), "pooled", None, PREPROCESSING, 1.0)
 
 
 @pytest.fixture(scope="module")
