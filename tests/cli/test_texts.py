@@ -119,6 +119,10 @@ def test_a_bad_line_is_told_with_its_number_and_left_out_if_asked(desk, tmp_path
     assert counts(desk)["card"] == EACH + 1
     assert "accuracy" in acil("evaluate", desk, table).stdout
     assert "Line 3" in acil("evaluate", desk, table, "--strict", code=1).stderr
+    report = json.loads(acil("evaluate", desk, table, "--json").stdout)
+    assert (report["texts"], len(report["skipped"])) == (2, 2)
+    assert "images" not in report
+    assert {"class", "text", "label"} <= [*report["right"], *report["wrong"]][0].keys()
 
 
 def test_duplicates_and_contradictions_are_told(desk, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -164,6 +165,22 @@ def test_threads_get_the_features_of_their_own_texts():
     for thread in threads:
         thread.join()
     assert all(np.array_equal(results[n], expected[n:]) for n in range(8))
+
+
+def test_a_short_call_does_not_wait_for_a_long_one_and_flags_of_torch_come_back():
+    encoder, flags = tiny_encoder(), torch.backends.cudnn
+    before, changed, inner = (flags.benchmark, flags.deterministic), [], []
+
+    def meanwhile(done, number):
+        if not inner:
+            inner.append(pool.submit(encoder.encode, ["card"]).result(10).features)
+            changed.append((flags.benchmark, flags.deterministic))
+
+    with ThreadPoolExecutor(1) as pool:
+        outer = encoder.encode(["card", *TEXTS], meanwhile).features
+    assert np.array_equal(inner[0], outer[:1])
+    assert changed == [(False, True)]  # the short call has not put them back
+    assert (flags.benchmark, flags.deterministic) == before != changed[0]
 
 
 def test_identity_changes_with_weights_tokenizer_and_length():
