@@ -172,7 +172,7 @@ def test_a_server_of_texts_begins_without_a_model(tmp_path, monkeypatch):
 
 def test_a_model_of_images_is_not_served_as_one_of_texts(taught):
     path = taught.service.settings.model
-    with pytest.raises(InputError, match=r"is a model of images\. Leave out --texts"):
+    with pytest.raises(InputError, match="--texts"):
         Service(Settings(path, taught.service.settings.backbone, texts=True))
 
 

@@ -211,7 +211,7 @@ def test_folders_have_their_own_rules(tmp_path, caplog):
     assert sorted(read_texts(path).texts) == sorted(TEXTS)
     assert "1 .txt files beside" in caplog.text
     (path / "card" / "bad.txt").write_bytes(b"\xff\xff")
-    with pytest.raises(UnreadableError, match=r"bad\.txt: it has bytes that are not UTF-8"):
+    with pytest.raises(UnreadableError, match=r"bad\.txt: .*UTF-8"):
         read_texts(path)
     assert len(read_texts(path, skip_bad=True).texts) == 3
     with pytest.raises(InputError, match="no columns"):
@@ -245,7 +245,7 @@ def test_parquet_takes_texts_alone(tmp_path):
     pytest.importorskip("pyarrow")
     frame = pandas.DataFrame({"text": ["a b", None, "c"], "label": [1, 2, 3], "x": [0.5] * 3})
     frame.to_parquet(path)
-    with pytest.raises(UnreadableError, match="Row 2: it has no text"):
+    with pytest.raises(UnreadableError, match="Row 2"):
         read_texts(path)
     found = read_texts(path, skip_bad=True)
     assert (found.texts, found.labels) == (["a b", "c"], ["1", "3"])
@@ -280,5 +280,5 @@ def test_files_that_are_no_tables_are_told(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_texts(tmp_path / name)
-    with pytest.raises(InputError, match="There is no file"):
+    with pytest.raises(InputError, match="no file"):
         read_texts(tmp_path / "missing.csv")
