@@ -141,6 +141,12 @@ def test_predict_takes_typed_texts_lines_and_tables(desk, tickets, tmp_path, mon
         app, ["predict", str(desk), "-", "--json"], input=b"my card\n\nthe rain\r\n"
     )
     assert json.loads(piped.stdout) == typed
+    # Only ends of lines divide texts.
+    divided = {"input": "my\x0ccard\nthe\u2028rain".encode()}
+    piped = CliRunner().invoke(app, ["predict", str(desk), "-", "--json"], **divided)
+    assert [found["text"] for found in json.loads(piped.stdout)] == ["my\x0ccard", "the\u2028rain"]
+    piped = CliRunner().invoke(app, ["predict", str(desk), "-"], input=b"\n\n")
+    assert (piped.exit_code, "has no texts" in piped.stderr) == (1, True)
     out = tmp_path / "answers.csv"
     acil("predict", desk, tickets, "--output", out)
     with out.open() as file:
