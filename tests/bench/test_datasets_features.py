@@ -146,7 +146,8 @@ def test_place_must_be_a_file_or_a_folder_of_two(tmp_path, monkeypatch):
     monkeypatch.delenv("ACIL_DATA", raising=False)
     with pytest.raises(InputError, match="features:FILE"):
         load("features")
-    with pytest.raises(InputError, match=r"must end with \.safetensors or \.npz, or be a folder"):
+    expected = r"must end with \.safetensors or \.npz, or be a folder .* does not exist"
+    with pytest.raises(InputError, match=expected):
         load("features", tmp_path / "x.pt")
 
 
